@@ -1,0 +1,70 @@
+"""Tensor contraction over labelled modes, along paths that are found once and remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from functools import lru_cache
+
+import opt_einsum
+import torch
+from torch import Tensor
+
+Modes = tuple[int, ...]
+_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+def contract(operands: Sequence[Tensor], modes: Sequence[Sequence[Hashable]], output: Sequence[Hashable]) -> Tensor:
+    """Sum of products of tensors whose modes carry labels (variable names, say).
+
+    Modes with the same label are multiplied elementwise; labels absent from ``output`` are summed over. Problems of the
+    same form share one contraction path, found by opt_einsum and cached.
+
+    Args:
+        operands: tensors.
+        modes: for each tensor one label per dimension.
+        output: labels of the result, in order.
+    """
+    numbers: dict[Hashable, int] = {}
+    keys = tuple(tuple(numbers.setdefault(label, len(numbers)) for label in scope) for scope in modes)
+    wanted = tuple(numbers[label] for label in output)
+    shapes = tuple(tuple(t.shape) for t in operands)
+    pool = list(operands)
+    for positions, equation in _plan(keys, wanted, shapes):
+        taken = [pool[i] for i in positions]
+        for i in sorted(positions, reverse=True):
+            del pool[i]
+        pool.append(torch.einsum(equation, *taken))
+    return pool[0]
+
+
+@lru_cache(maxsize=4096)
+def _plan(
+    modes: tuple[Modes, ...], output: Modes, shapes: tuple[tuple[int, ...], ...]
+) -> tuple[tuple[tuple[int, ...], str], ...]:
+    """Steps (positions in the pool, two-operand equation); each result goes to the end of the pool."""
+    if len(modes) <= 2:
+        path = [tuple(range(len(modes)))]
+    else:
+        symbols = [opt_einsum.get_symbol(i) for i in range(1 + max(m for scope in modes for m in scope))]
+        names = ",".join("".join(symbols[m] for m in scope) for scope in modes)
+        equation = names + "->" + "".join(symbols[m] for m in output)
+        path = opt_einsum.contract_path(equation, *shapes, shapes=True, optimize="auto")[0]
+    pool = list(modes)
+    steps = []
+    for positions in path:
+        taken = [pool[i] for i in positions]
+        for i in sorted(positions, reverse=True):
+            del pool[i]
+        later = set(output).union(*pool)
+        kept = output if not pool else tuple(dict.fromkeys(m for scope in taken for m in scope if m in later))
+        steps.append((tuple(positions), _equation(taken, kept)))
+        pool.append(kept)
+    return tuple(steps)
+
+
+def _equation(inputs: Sequence[Modes], output: Modes) -> str:
+    letters: dict[int, str] = {}
+    for scope in inputs:
+        for m in scope:
+            letters.setdefault(m, _LETTERS[len(letters)])
+    return ",".join("".join(letters[m] for m in scope) for scope in inputs) + "->" + "".join(letters[m] for m in output)

@@ -1,0 +1,43 @@
+"""Typed errors and warnings. Each message says what was expected, what came, and what to do about it."""
+
+from __future__ import annotations
+
+
+class TorchPBPError(Exception):
+    """Base class of every error torchpbp raises on purpose."""
+
+
+class StructureError(TorchPBPError, ValueError):
+    """The graph, tree or model parameters do not describe a valid model."""
+
+
+class ShapeError(TorchPBPError, ValueError):
+    """A tensor has the wrong shape or length."""
+
+
+class DataError(TorchPBPError, ValueError):
+    """Training data or evidence holds values that the model cannot take."""
+
+
+class QueryError(TorchPBPError, ValueError):
+    """The question cannot be asked of this model (latent, unknown or already observed variable)."""
+
+
+class NotFittedError(TorchPBPError, RuntimeError):
+    """The model was asked for an answer before it was fitted."""
+
+
+class CheckpointError(TorchPBPError, RuntimeError):
+    """A saved model cannot be read."""
+
+
+class TorchPBPWarning(UserWarning):
+    """Base class of every warning torchpbp gives on purpose."""
+
+
+class RankWarning(TorchPBPWarning):
+    """A separator's core group or instrument cannot reach the rank the structure needs."""
+
+
+class DataWarning(TorchPBPWarning):
+    """The data can be used, but something in it deserves a look."""

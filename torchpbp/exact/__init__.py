@@ -1,0 +1,5 @@
+"""Exact inference in networks with known parameters."""
+
+from torchpbp.exact.network import DiscreteNetwork
+
+__all__ = ["DiscreteNetwork"]

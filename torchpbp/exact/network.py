@@ -1,0 +1,342 @@
+"""Discrete networks with known parameters: the exact answers that learned models are measured against."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchpbp.contraction import contract
+from torchpbp.errors import DataError, QueryError, ShapeError, StructureError
+from torchpbp.exact.calibration import Calibration, PotentialTree, Scope, hugin, potential_tree, shafer_shenoy
+from torchpbp.graph.clique_tree import build_clique_tree
+from torchpbp.graph.latent_graph import LatentGraph
+from torchpbp.inputs.evidence import Evidence, EvidenceLike, read_evidence
+
+Method = Literal["shafer-shenoy", "hugin"]
+ROWS_PER_CHUNK = 1 << 16
+
+
+class DiscreteNetwork:
+    """A Bayesian network with its conditional probability tables, or an undirected model with its factors.
+
+    Args:
+        graph: a directed graph whose variables are all discrete.
+        cpts: name -> table of shape (states of each parent in ``graph.parents(name)`` order…, states of name); the last
+            dimension sums to 1.
+
+    Example:
+        >>> g = LatentGraph([("h", "x")], {"h": 2, "x": 2}, latent=["h"])
+        >>> net = DiscreteNetwork(g, {"h": [0.5, 0.5], "x": [[0.9, 0.1], [0.2, 0.8]]})
+        >>> net.posterior("h", {"x": [0]}).round(decimals=3)
+        tensor([[0.8180, 0.1820]], dtype=torch.float64)
+    """
+
+    def __init__(self, graph: LatentGraph, cpts: Mapping[str, Any]) -> None:
+        if not graph.directed:
+            raise StructureError("An undirected graph has no CPTs; use DiscreteNetwork.from_factors(graph, factors).")
+        _refuse_unknown("CPT for", cpts, graph.names)
+        factors = []
+        for name in graph.names:
+            if name not in cpts:
+                raise StructureError(f"No CPT for variable '{name}'.")
+            scope = (*graph.parents(name), name)
+            table = _checked_table(f"CPT of '{name}'", cpts[name], scope, graph)
+            error = float((table.sum(dim=-1) - 1).abs().max())
+            if error > 1e-6:
+                raise StructureError(f"CPT of '{name}': rows must sum to 1 over its states; off by {error:.3g}.")
+            factors.append((scope, table / table.sum(dim=-1, keepdim=True)))
+        self._setup(graph, factors)
+
+    @classmethod
+    def from_factors(cls, graph: LatentGraph, factors: Mapping[Sequence[str] | str, Any]) -> DiscreteNetwork:
+        """An undirected model P(x) ∝ ∏ factors.
+
+        Args:
+            graph: undirected graph.
+            factors: names (a tuple, or one name) -> non-negative table over their states. The variables of a factor
+                must be joined by edges.
+        """
+        if graph.directed:
+            raise StructureError("from_factors expects an undirected graph; pass directed=False, or use CPTs.")
+        moral = graph.moral_graph()
+        checked = []
+        for names, table in factors.items():
+            scope = (names,) if isinstance(names, str) else tuple(names)
+            _refuse_unknown("Factor over", scope, graph.names)
+            for i, a in enumerate(scope):
+                for b in scope[i + 1 :]:
+                    if not moral.has_edge(a, b):
+                        raise StructureError(f"Factor over {scope}: '{a}' and '{b}' are not joined by an edge.")
+            checked.append((scope, _checked_table(f"Factor over {scope}", table, scope, graph)))
+        for v in graph.names:  # a variable without a factor is uniform
+            checked.append(((v,), torch.ones(graph.num_states(v), dtype=torch.float64)))
+        network = cls.__new__(cls)
+        network._setup(graph, checked)
+        if not bool(torch.isfinite(network._log_partition)):
+            raise StructureError("The factors rule out every joint state: their product sums to 0.")
+        return network
+
+    @classmethod
+    def random(cls, graph: LatentGraph, seed: int = 0, concentration: float = 1.0) -> DiscreteNetwork:
+        """Random parameters.
+
+        Args:
+            graph: directed (Dirichlet CPTs) or undirected (a gamma-distributed table on each edge and variable).
+            seed: same seed, same network.
+            concentration: of the Dirichlet or gamma distribution; small values give near-deterministic tables.
+        """
+        if not concentration > 0:
+            raise StructureError(f"concentration: expected a positive number, got {concentration}.")
+        rng = np.random.default_rng(seed)
+
+        def table(scope: Sequence[str]) -> Tensor:
+            shape = [graph.num_states(v) for v in scope]
+            return torch.from_numpy(np.maximum(rng.gamma(concentration, size=shape), 1e-300))
+
+        if not graph.directed:
+            scopes: list[Scope] = [(v,) for v in graph.names] + list(graph.edges)
+            return cls.from_factors(graph, {s: table(s) for s in scopes})
+        cpts = {}
+        for v in graph.names:
+            draw = table((*graph.parents(v), v))
+            cpts[v] = draw / draw.sum(dim=-1, keepdim=True)
+        return cls(graph, cpts)
+
+    def _setup(self, graph: LatentGraph, factors: list[tuple[Scope, Tensor]]) -> None:
+        self.graph = graph
+        self.factors = tuple(factors)
+        self.states = {v: graph.num_states(v) for v in graph.names}
+
+    @property
+    def cpts(self) -> dict[str, Tensor]:
+        """Conditional probability tables of a directed network."""
+        if not self.graph.directed:
+            raise StructureError("An undirected model has factors, not CPTs.")
+        return {scope[-1]: table for scope, table in self.factors}
+
+    @cached_property
+    def potential_tree(self) -> PotentialTree:
+        """The clique tree on which this network answers."""
+        return potential_tree(build_clique_tree(self.graph), self.states, self.factors)
+
+    # -- queries -------------------------------------------------------------------------------------------------
+
+    def posterior(
+        self, query: str | Sequence[str], evidence: EvidenceLike = None, method: Method = "shafer-shenoy"
+    ) -> Tensor:
+        """P(query | evidence), exactly.
+
+        Args:
+            query: a variable, latent or not, or several for their joint distribution.
+            evidence: see :data:`torchpbp.inputs.EvidenceLike`; latents may be observed here too.
+            method: message passing scheme.
+
+        Returns:
+            (batch, states) for one variable; (batch, states, states, …) for several.
+
+        Raises:
+            DataError: evidence of probability 0, naming the first such row.
+        """
+        names = (query,) if isinstance(query, str) else tuple(query)
+        _refuse_unknown("Query of", names, self.graph.names)
+        if len(set(names)) != len(names) or not names:
+            raise QueryError(f"Expected different query variables, got {names}.")
+        checked = read_evidence(evidence, self.states)
+        for v in names:
+            if checked.observed_everywhere(v):
+                raise QueryError(f"Query of '{v}': it is also in the evidence.")
+        if len(names) > 1:
+            return self._joint_posterior(names, checked, method)
+        chunks = [c.marginal(self.potential_tree.top[names[0]], names) for c in self._calibrations(checked, method)]
+        return torch.cat(chunks)
+
+    def posteriors(
+        self, evidence: EvidenceLike = None, method: Method = "shafer-shenoy", include_latent: bool = False
+    ) -> dict[str, Tensor]:
+        """Posteriors of all variables not observed in every row, from one upward and one downward pass.
+
+        Returns:
+            name -> (batch, states); a row that observes the variable holds a one-hot distribution.
+        """
+        checked = read_evidence(evidence, self.states)
+        pool = self.graph.names if include_latent else self.graph.observed
+        wanted = [v for v in pool if not checked.observed_everywhere(v)]
+        top = self.potential_tree.top
+        chunks = [[c.marginal(top[v], (v,)) for v in wanted] for c in self._calibrations(checked, method)]
+        return {v: torch.cat([chunk[i] for chunk in chunks]) for i, v in enumerate(wanted)}
+
+    def log_evidence(self, evidence: EvidenceLike = None, method: Method = "shafer-shenoy") -> Tensor:
+        """(batch,) log P(evidence); -inf where the evidence is impossible."""
+        checked = read_evidence(evidence, self.states)
+        run = self._run(method)
+        chunks = [run(self.potential_tree, *self._weights(rows)).log_evidence for rows in _chunks(checked)]
+        return torch.cat(chunks) - self._log_partition
+
+    def joint(self, variables: Iterable[str]) -> Tensor:
+        """Marginal table P(variables), any subset in any order.
+
+        Only the part of the calibrated tree that spans the variables is contracted, as the clique at its top times
+        the conditionals P(clique | separator) below it, so a local query on a long chain is cheap.
+        """
+        names = tuple(variables)
+        beliefs, conditionals = self._calibrated_tables
+        model = self.potential_tree
+        tree = model.tree
+        if not names:
+            return beliefs[0].new_ones(())
+        frontier = {model.top[v] for v in names}
+        spanned = set(frontier)
+        while len(frontier) > 1:
+            lowest = max(frontier)  # nodes are numbered top-down, so this one is not above any other
+            frontier.discard(lowest)
+            frontier.add(tree.parent[lowest])
+            spanned.add(tree.parent[lowest])
+        (top,) = frontier
+        tables = [beliefs[top], *(conditionals[n] for n in sorted(spanned) if n != top)]
+        scopes = [model.scopes[top], *(model.scopes[n] for n in sorted(spanned) if n != top)]
+        return contract(tables, scopes, names)
+
+    # -- sampling ------------------------------------------------------------------------------------------------
+
+    def sample(self, n: int, seed: int = 0, include_latent: bool = False) -> dict[str, Tensor]:
+        """Draw ``n`` rows down the calibrated clique tree.
+
+        Returns:
+            name -> (n,) int64 states of the observed variables (and of the latents, if asked for).
+        """
+        if n < 0:
+            raise ShapeError(f"n: expected a non-negative number of rows, got {n}.")
+        generator = torch.Generator().manual_seed(seed)
+        beliefs, conditionals = self._calibrated_tables
+        model = self.potential_tree
+        values = {v: torch.empty(n, dtype=torch.int64) for v in self.graph.names}
+        for start in range(0, n, ROWS_PER_CHUNK):
+            rows = slice(start, min(start + ROWS_PER_CHUNK, n))
+            for node, scope in enumerate(model.scopes):
+                given = [v for v in scope if model.top[v] != node]
+                new = [v for v in scope if model.top[v] == node]
+                if not new:
+                    continue
+                table = beliefs[0] if node == 0 else conditionals[node]
+                table = table.permute([scope.index(v) for v in (*given, *new)])
+                cumulative = table.reshape(-1, _size(new, self.states)).cumsum(dim=1)
+                context = _codes([values[v][rows] for v in given], [self.states[v] for v in given], rows.stop - rows.start)
+                uniform = torch.rand(len(context), 1, generator=generator, dtype=torch.float64)
+                chosen = cumulative[context]
+                codes = (uniform * chosen[:, -1:] >= chosen).sum(dim=1).clamp(max=chosen.shape[1] - 1)
+                for v in reversed(new):
+                    values[v][rows] = codes % self.states[v]
+                    codes = codes // self.states[v]
+        pool = self.graph.names if include_latent else self.graph.observed
+        return {v: values[v] for v in pool}
+
+    # -- inner workings ------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _log_partition(self) -> Tensor:
+        return shafer_shenoy(self.potential_tree, {}, 1).log_evidence[0]
+
+    @cached_property
+    def _calibrated_tables(self) -> tuple[list[Tensor], list[Tensor]]:
+        """P(clique) and P(clique | separator above) for every node, without evidence."""
+        model = self.potential_tree
+        run = shafer_shenoy(model, {}, 1)
+        beliefs = [run.marginal(node, scope)[0] for node, scope in enumerate(model.scopes)]
+        conditionals = []
+        for belief, scope, separator in zip(beliefs, model.scopes, model.separators, strict=True):
+            summed = tuple(i for i, v in enumerate(scope) if v not in separator)
+            below = belief.sum(dim=summed, keepdim=True) if summed else belief
+            conditionals.append(torch.where(below > 0, belief / below.clamp(min=1e-300), torch.zeros_like(belief)))
+        return beliefs, conditionals
+
+    @staticmethod
+    def _run(method: Method) -> Any:
+        schemes = {"shafer-shenoy": shafer_shenoy, "hugin": hugin}
+        if method not in schemes:
+            raise QueryError(f"method: expected one of {list(schemes)}, got {method!r}.")
+        return schemes[method]
+
+    def _weights(self, evidence: Evidence) -> tuple[dict[str, Tensor], int]:
+        tensors = {v: evidence.weights(v, self.states[v], torch.float64, "cpu") for v in (*evidence.hard, *evidence.soft)}
+        return {v: t for v, t in tensors.items() if t is not None}, evidence.batch
+
+    def _calibrations(self, evidence: Evidence, method: Method) -> Iterable[Calibration]:
+        run = self._run(method)
+        start = 0
+        for rows in _chunks(evidence):
+            result: Calibration = run(self.potential_tree, *self._weights(rows))
+            impossible = torch.isinf(result.log_evidence).nonzero().flatten().tolist()
+            if impossible:
+                raise DataError(
+                    f"The evidence in {len(impossible)} row(s) has probability 0, first in row {start + impossible[0]}; no "
+                    "posterior exists there. log_evidence() returns -inf for such rows."
+                )
+            start += rows.batch
+            yield result
+
+    def _joint_posterior(self, names: Scope, evidence: Evidence, method: Method) -> Tensor:
+        """Chain rule over the states of all but the last variable, as one larger batch of evidence."""
+        shape = [self.states[v] for v in names]
+        cells = _size(names, self.states)
+        grid = torch.cartesian_prod(*[torch.arange(s) for s in shape])  # (cells, variables)
+        wide = evidence.repeat_interleave(cells)
+        weights, batch = self._weights(wide)
+        for i, v in enumerate(names):
+            pick = torch.eye(self.states[v], dtype=torch.float64)[grid[:, i]].repeat(evidence.batch, 1)
+            weights[v] = weights[v] * pick if v in weights else pick
+        combined = Evidence(batch, {}, weights)
+        run = self._run(method)
+        logs = torch.cat([run(self.potential_tree, *self._weights(rows)).log_evidence for rows in _chunks(combined)])
+        logs = logs.reshape(evidence.batch, cells)
+        if bool(torch.isinf(logs).all(dim=1).any()):
+            raise DataError("The evidence in at least one row has probability 0; no posterior exists there.")
+        return torch.softmax(logs, dim=1).reshape(evidence.batch, *shape)
+
+    def __repr__(self) -> str:
+        return f"DiscreteNetwork({self.graph!r})"
+
+
+def _chunks(evidence: Evidence) -> Iterable[Evidence]:
+    if evidence.batch == 0:
+        yield evidence
+    for start in range(0, evidence.batch, ROWS_PER_CHUNK):
+        rows = slice(start, start + ROWS_PER_CHUNK)
+        hard = {v: t[rows] for v, t in evidence.hard.items()}
+        soft = {v: t[rows] for v, t in evidence.soft.items()}
+        yield Evidence(min(ROWS_PER_CHUNK, evidence.batch - start), hard, soft)
+
+
+def _codes(values: Sequence[Tensor], states: Sequence[int], rows: int) -> Tensor:
+    """Mixed-radix code of several variables' states."""
+    code = torch.zeros(rows, dtype=torch.int64)
+    for value, count in zip(values, states, strict=True):
+        code = code * count + value
+    return code
+
+
+def _size(names: Iterable[str], states: Mapping[str, int]) -> int:
+    total = 1
+    for v in names:
+        total *= states[v]
+    return total
+
+
+def _refuse_unknown(what: str, names: Iterable[str], known: Sequence[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise QueryError(f"{what} unknown variable '{name}'. The network has: {', '.join(known)}.")
+
+
+def _checked_table(what: str, table: Any, scope: Sequence[str], graph: LatentGraph) -> Tensor:
+    tensor = torch.as_tensor(table, dtype=torch.float64)
+    expected = tuple(graph.num_states(v) for v in scope)
+    if tuple(tensor.shape) != expected:
+        raise ShapeError(f"{what}: expected shape {expected} for {tuple(scope)}, got {tuple(tensor.shape)}.")
+    if not bool((tensor >= 0).all()) or not bool(torch.isfinite(tensor).all()):
+        raise StructureError(f"{what}: expected finite non-negative entries.")
+    return tensor

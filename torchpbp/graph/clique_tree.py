@@ -1,0 +1,169 @@
+"""A rooted clique tree: the common ground of exact inference and of predictive belief propagation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import networkx as nx
+
+from torchpbp.errors import StructureError
+from torchpbp.graph.latent_graph import Continuous, LatentGraph
+from torchpbp.graph.triangulation import maximal_cliques
+
+NOMINAL_STATES = 8
+"""State count that stands in for a continuous or unknown variable where only relative sizes matter."""
+
+
+def log_states(graph: LatentGraph) -> dict[str, float]:
+    """Log number of states of each variable, with a nominal value for continuous and unknown ones."""
+    return {
+        v: math.log(NOMINAL_STATES if d is None or isinstance(d, Continuous) else d) for v, d in graph.variables.items()
+    }
+
+
+@dataclass(frozen=True)
+class CliqueTree:
+    """Cliques joined in a rooted tree.
+
+    Nodes are numbered so that a parent comes before its children; node 0 is the root. The separator above node ``i``
+    is ``cliques[i] & cliques[parent[i]]`` and is also called separator ``i``.
+
+    Args:
+        cliques: the variables of each clique.
+        parent: each node's parent; -1 for the root.
+    """
+
+    cliques: tuple[frozenset[str], ...]
+    parent: tuple[int, ...]
+
+    @cached_property
+    def children(self) -> tuple[tuple[int, ...], ...]:
+        """Children of each node, in ascending order."""
+        result: list[list[int]] = [[] for _ in self.cliques]
+        for node, above in enumerate(self.parent):
+            if above >= 0:
+                result[above].append(node)
+        return tuple(tuple(c) for c in result)
+
+    @cached_property
+    def separators(self) -> tuple[frozenset[str], ...]:
+        """Separator above each node; the root's is empty."""
+        return tuple(
+            self.cliques[i] & self.cliques[p] if p >= 0 else frozenset() for i, p in enumerate(self.parent)
+        )
+
+    @cached_property
+    def depth(self) -> tuple[int, ...]:
+        """Number of edges between each node and the root."""
+        result: list[int] = []
+        for above in self.parent:
+            result.append(0 if above < 0 else result[above] + 1)
+        return tuple(result)
+
+    def __len__(self) -> int:
+        return len(self.cliques)
+
+    def check_running_intersection(self) -> None:
+        """Raise unless the cliques that hold any one variable are connected in the tree."""
+        tops: dict[str, int] = {}
+        for node, clique in enumerate(self.cliques):
+            for v in clique - self.separators[node]:
+                if v in tops:
+                    raise StructureError(
+                        f"Running intersection fails: cliques {_set(self.cliques[tops[v]])} and {_set(clique)} both hold "
+                        f"'{v}' but the path between them does not."
+                    )
+                tops[v] = node
+
+    def check_families(self, graph: LatentGraph) -> None:
+        """Raise unless each family (child and parents, or undirected edge) lies inside some clique."""
+        for scope in families(graph):
+            if not any(scope <= c for c in self.cliques):
+                raise StructureError(f"Family preservation fails: no clique holds {_set(scope)}.")
+
+
+def families(graph: LatentGraph) -> list[frozenset[str]]:
+    """Sets of variables that share a factor."""
+    if graph.directed:
+        return [frozenset((v, *graph.parents(v))) for v in graph.names]
+    return [frozenset((v,)) for v in graph.names] + [frozenset(e) for e in graph.edges]
+
+
+def spanning_edges(cliques: Sequence[frozenset[str]], weights: Mapping[str, float]) -> list[tuple[int, int]]:
+    """Edges of a maximum-weight spanning tree by separator size [MP 17].
+
+    Among equally large separators the one with fewer joint states wins. Components that share no variable are joined
+    by edges with an empty separator.
+    """
+    holders: dict[str, list[int]] = {}
+    for i, clique in enumerate(cliques):
+        for v in clique:
+            holders.setdefault(v, []).append(i)
+    pairs = {(i, j) for group in holders.values() for a, i in enumerate(group) for j in group[a + 1 :]}
+
+    def preference(pair: tuple[int, int]) -> tuple[int, float, tuple[int, int]]:
+        shared = cliques[pair[0]] & cliques[pair[1]]
+        return -len(shared), round(sum(weights[v] for v in shared), 9), pair
+
+    forest = nx.utils.UnionFind(range(len(cliques)))
+    edges = []
+    for i, j in sorted(pairs, key=preference):
+        if forest[i] != forest[j]:
+            forest.union(i, j)
+            edges.append((i, j))
+    for i in range(1, len(cliques)):
+        if forest[i] != forest[0]:
+            forest.union(0, i)
+            edges.append((0, i))
+    return edges
+
+
+def rooted(cliques: Sequence[frozenset[str]], edges: Iterable[tuple[int, int]], root: int) -> tuple[CliqueTree, list[int]]:
+    """Number the nodes breadth-first from ``root``.
+
+    Returns:
+        The tree, and for each new node its old number.
+    """
+    near: list[list[int]] = [[] for _ in cliques]
+    for i, j in edges:
+        near[i].append(j)
+        near[j].append(i)
+    order, parent, seen = [root], [-1], {root}
+    for new, old in enumerate(order):  # grows while it is walked: a queue
+        for other in sorted(near[old]):
+            if other not in seen:
+                seen.add(other)
+                order.append(other)
+                parent.append(new)
+    if len(order) != len(cliques):
+        raise StructureError(f"The clique tree is not connected: reached {len(order)} of {len(cliques)} cliques.")
+    return CliqueTree(tuple(cliques[i] for i in order), tuple(parent)), order
+
+
+def build_clique_tree(graph: LatentGraph) -> CliqueTree:
+    """Moralise, triangulate, take maximal cliques and a maximum spanning tree [MP 17]; rooted near its centre."""
+    weights = log_states(graph)
+    cliques = maximal_cliques(graph.moral_graph(), weights)
+    edges = spanning_edges(cliques, weights)
+    tree, _ = rooted(cliques, edges, tree_centre(len(cliques), edges))
+    return tree
+
+
+def tree_centre(count: int, edges: Iterable[tuple[int, int]]) -> int:
+    """Node in the middle of a longest path, so that the rooted tree is as shallow as can be."""
+    tree: nx.Graph[int] = nx.Graph()
+    tree.add_nodes_from(range(count))
+    tree.add_edges_from(edges)
+    far = list(nx.bfs_tree(tree, 0))[-1]
+    above = dict(nx.bfs_predecessors(tree, far))
+    path = [list(above)[-1] if above else far]
+    while path[-1] != far:
+        path.append(above[path[-1]])
+    return path[len(path) // 2]
+
+
+def _set(names: Iterable[str]) -> str:
+    return "{" + ", ".join(sorted(names)) + "}"

@@ -1,0 +1,281 @@
+"""The definition of a model: variables, their states, which of them are hidden, and the edges between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import networkx as nx
+
+from torchpbp.errors import StructureError
+
+
+@dataclass(frozen=True)
+class Continuous:
+    """A real-valued variable.
+
+    Args:
+        low: smallest value the variable can take, if known.
+        high: largest value, if known.
+    """
+
+    low: float | None = None
+    high: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.low is not None and self.high is not None and not self.low < self.high:
+            raise StructureError(f"Continuous: expected low < high, got low={self.low}, high={self.high}.")
+
+
+Domain = int | Continuous | None
+"""Number of states, a continuous range, or None for a latent variable of unknown cardinality."""
+
+
+class LatentGraph:
+    """A graphical model's structure, directed or undirected, with observed and latent variables.
+
+    Args:
+        edges: pairs of names; in a directed graph each is (parent, child).
+        variables: name -> number of states, :class:`Continuous`, or ``None`` for a latent variable whose number of
+            states is not known. A sequence of pairs is accepted too.
+        latent: names of the hidden variables.
+        directed: whether the edges have a direction.
+
+    Example:
+        >>> g = LatentGraph([("h", "x"), ("h", "y")], {"h": 2, "x": 4, "y": 3}, latent=["h"])
+        >>> g.observed
+        ('x', 'y')
+        >>> g.parents("x")
+        ('h',)
+    """
+
+    def __init__(
+        self,
+        edges: Iterable[tuple[str, str]],
+        variables: Mapping[str, Domain] | Iterable[tuple[str, Domain]],
+        latent: Iterable[str] = (),
+        directed: bool = True,
+    ) -> None:
+        self.variables: dict[str, Domain] = _checked_variables(variables)
+        self.latent: tuple[str, ...] = _checked_latent(latent, self.variables)
+        self.directed = bool(directed)
+        self.edges: tuple[tuple[str, str], ...] = _checked_edges(edges, self.variables, self.directed)
+        hidden = set(self.latent)
+        self.observed: tuple[str, ...] = tuple(v for v in self.variables if v not in hidden)
+        if not self.observed:
+            raise StructureError("The graph has no observable: every variable is listed as latent. Observe at least one.")
+        for name in self.observed:
+            if self.variables[name] is None:
+                raise StructureError(
+                    f"Variable '{name}': an observed variable needs its number of states or Continuous(), got None."
+                )
+        for name in self.latent:
+            if isinstance(self.variables[name], Continuous):
+                raise StructureError(
+                    f"Latent variable '{name}': expected a number of states or None, got Continuous(). Messages about a "
+                    "latent live in finitely many dimensions; give the number you want, or None to have it chosen."
+                )
+        self._parents: dict[str, tuple[str, ...]] = {v: () for v in self.variables}
+        self._children: dict[str, tuple[str, ...]] = {v: () for v in self.variables}
+        for a, b in self.edges:
+            self._parents[b] += (a,)
+            self._children[a] += (b,)
+        if self.directed:
+            self._refuse_cycles()
+
+    # -- looking at it -------------------------------------------------------------------------------------------
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All variables in the order they were given."""
+        return tuple(self.variables)
+
+    def is_latent(self, name: str) -> bool:
+        return name in set(self.latent)
+
+    def parents(self, name: str) -> tuple[str, ...]:
+        """Parents of ``name`` in the order of the edges. Empty for a root; refused for undirected graphs."""
+        self._require_known(name)
+        if not self.directed:
+            raise StructureError("An undirected graph has no parents; use neighbors().")
+        return self._parents[name]
+
+    def children(self, name: str) -> tuple[str, ...]:
+        self._require_known(name)
+        if not self.directed:
+            raise StructureError("An undirected graph has no children; use neighbors().")
+        return self._children[name]
+
+    def neighbors(self, name: str) -> tuple[str, ...]:
+        """Variables joined to ``name`` by an edge in either direction."""
+        self._require_known(name)
+        return self._parents[name] + self._children[name]
+
+    def num_states(self, name: str) -> int:
+        """Number of states of a discrete variable."""
+        self._require_known(name)
+        states = self.variables[name]
+        if isinstance(states, int):
+            return states
+        kind = "continuous" if isinstance(states, Continuous) else "of unknown cardinality"
+        raise StructureError(f"Variable '{name}' is {kind} and has no number of states.")
+
+    def topological_order(self) -> tuple[str, ...]:
+        """Parents before children; ties in the order the variables were given."""
+        position = {v: i for i, v in enumerate(self.variables)}
+        return tuple(nx.lexicographical_topological_sort(self.to_networkx(), key=position.__getitem__))
+
+    def moral_graph(self) -> nx.Graph[str]:
+        """Undirected graph in which the parents of a common child are joined."""
+        moral: nx.Graph[str] = nx.Graph()
+        moral.add_nodes_from(self.variables)
+        moral.add_edges_from(self.edges)
+        if self.directed:
+            for v in self.variables:
+                parents = self._parents[v]
+                moral.add_edges_from((a, b) for i, a in enumerate(parents) for b in parents[i + 1 :])
+        return moral
+
+    # -- making others -------------------------------------------------------------------------------------------
+
+    def with_states(self, states: Mapping[str, Domain]) -> LatentGraph:
+        """The same graph with other numbers of states for the variables named."""
+        for name in states:
+            self._require_known(name)
+        return LatentGraph(self.edges, {**self.variables, **states}, self.latent, self.directed)
+
+    @classmethod
+    def from_networkx(
+        cls,
+        graph: nx.Graph[Any],
+        variables: Mapping[str, Domain] | None = None,
+        latent: Iterable[str] | None = None,
+    ) -> LatentGraph:
+        """From a networkx graph. Node attributes ``states`` and ``latent`` are used where no argument is given."""
+        nodes = dict(graph.nodes(data=True))
+        if variables is None:
+            missing = [v for v, attributes in nodes.items() if "states" not in attributes]
+            if missing:
+                raise StructureError(
+                    f"Nodes {missing} carry no 'states' attribute; set it on each node or pass variables=."
+                )
+            variables = {v: attributes["states"] for v, attributes in nodes.items()}
+        if latent is None:
+            latent = [v for v, attributes in nodes.items() if attributes.get("latent", False)]
+        unlisted = [v for v in nodes if v not in variables]
+        if unlisted:
+            raise StructureError(f"Nodes {unlisted} of the networkx graph are missing from variables=.")
+        return cls(list(graph.edges()), variables, latent, directed=graph.is_directed())
+
+    def to_networkx(self) -> nx.DiGraph[str] | nx.Graph[str]:
+        """To a networkx graph whose nodes carry ``states`` and ``latent``."""
+        graph: nx.Graph[str] = nx.DiGraph() if self.directed else nx.Graph()
+        hidden = set(self.latent)
+        for v, states in self.variables.items():
+            graph.add_node(v, states=states, latent=v in hidden)
+        graph.add_edges_from(self.edges)
+        return graph
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain lists, strings and numbers, for saving."""
+
+        def plain(domain: Domain) -> Any:
+            return ["continuous", domain.low, domain.high] if isinstance(domain, Continuous) else domain
+
+        return {
+            "edges": [list(e) for e in self.edges],
+            "variables": [[v, plain(d)] for v, d in self.variables.items()],
+            "latent": list(self.latent),
+            "directed": self.directed,
+        }
+
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> LatentGraph:
+        """Inverse of :meth:`to_dict`."""
+        variables = [(v, Continuous(*d[1:]) if isinstance(d, list) else d) for v, d in saved["variables"]]
+        return cls([(a, b) for a, b in saved["edges"]], variables, saved["latent"], saved["directed"])
+
+    def __repr__(self) -> str:
+        kind = "directed" if self.directed else "undirected"
+        return (
+            f"LatentGraph({kind}, {len(self.observed)} observed, {len(self.latent)} latent, {len(self.edges)} edges)"
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LatentGraph) and self.to_dict() == other.to_dict()
+
+    def __hash__(self) -> int:
+        return hash((self.names, self.edges, self.latent, self.directed))
+
+    # -- checks --------------------------------------------------------------------------------------------------
+
+    def _require_known(self, name: str) -> None:
+        if name not in self.variables:
+            raise StructureError(f"Unknown variable '{name}'. The graph has: {', '.join(map(str, self.variables))}.")
+
+    def _refuse_cycles(self) -> None:
+        graph = self.to_networkx()
+        if not nx.is_directed_acyclic_graph(graph):
+            cycle = [a for a, _ in nx.find_cycle(graph)]
+            raise StructureError(
+                f"The directed graph has a cycle: {' -> '.join([*cycle, cycle[0]])}. Remove one of its edges, or pass "
+                "directed=False for an undirected model."
+            )
+
+
+def _checked_variables(variables: Mapping[str, Domain] | Iterable[tuple[str, Domain]]) -> dict[str, Domain]:
+    pairs = list(variables.items()) if isinstance(variables, Mapping) else list(variables)
+    if not pairs:
+        raise StructureError("Expected at least one variable, got none.")
+    result: dict[str, Domain] = {}
+    for name, states in pairs:
+        if not isinstance(name, str) or not name:
+            raise StructureError(f"Variable names must be non-empty strings, got {name!r}.")
+        if name in result:
+            raise StructureError(f"Duplicate variable name '{name}'. Give each variable once.")
+        if states is None or isinstance(states, Continuous):
+            result[name] = states
+        elif isinstance(states, bool) or not hasattr(states, "__index__"):
+            raise StructureError(
+                f"Variable '{name}': expected a number of states (int), Continuous() or None, got {states!r}."
+            )
+        elif int(states) < 1:
+            raise StructureError(f"Variable '{name}': expected at least 1 state, got {int(states)}.")
+        else:
+            result[name] = int(states)
+    return result
+
+
+def _checked_latent(latent: Iterable[str], variables: Mapping[str, Domain]) -> tuple[str, ...]:
+    if isinstance(latent, str):
+        raise StructureError(f"latent: expected a list of names, got the string '{latent}'. Write ['{latent}'].")
+    names = tuple(latent)
+    for i, name in enumerate(names):
+        if name not in variables:
+            raise StructureError(f"Latent variable '{name}' is listed but absent from variables. Add it or drop it.")
+        if name in names[:i]:
+            raise StructureError(f"Duplicate latent variable '{name}'. List each latent once.")
+    return names
+
+
+def _checked_edges(
+    edges: Iterable[tuple[str, str]], variables: Mapping[str, Domain], directed: bool
+) -> tuple[tuple[str, str], ...]:
+    result: list[tuple[str, str]] = []
+    seen: set[tuple[str, str] | frozenset[str]] = set()
+    for edge in edges:
+        if isinstance(edge, str) or not isinstance(edge, Sequence) or len(edge) != 2:
+            raise StructureError(f"Expected each edge to be a pair of names, got {edge!r}.")
+        a, b = edge
+        for name in (a, b):
+            if name not in variables:
+                raise StructureError(f"Edge ({a}, {b}): unknown variable '{name}'. Add it to variables.")
+        if a == b:
+            raise StructureError(f"Edge ({a}, {b}) joins a variable to itself.")
+        key = (a, b) if directed else frozenset((a, b))
+        if key in seen:
+            raise StructureError(f"Duplicate edge ({a}, {b}). Give each edge once.")
+        seen.add(key)
+        result.append((a, b))
+    return tuple(result)

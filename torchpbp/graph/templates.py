@@ -1,0 +1,114 @@
+"""Ready-made latent graphs: the structures of the papers and of the tests."""
+
+from __future__ import annotations
+
+from torchpbp.errors import StructureError
+from torchpbp.graph.latent_graph import Domain, LatentGraph
+
+
+def hmm(length: int = 6, states: int | None = 3, observed_states: int = 4, order: int = 1) -> LatentGraph:
+    """A hidden Markov model h1 -> h2 -> …, each with an observable; ``order`` earlier states act on each state."""
+    _positive(length=length, order=order)
+    variables: dict[str, Domain] = {f"h{t}": states for t in range(1, length + 1)}
+    variables |= {f"x{t}": observed_states for t in range(1, length + 1)}
+    edges = [(f"h{t - k}", f"h{t}") for t in range(1, length + 1) for k in range(order, 0, -1) if t - k >= 1]
+    edges += [(f"h{t}", f"x{t}") for t in range(1, length + 1)]
+    return LatentGraph(edges, variables, [f"h{t}" for t in range(1, length + 1)])
+
+
+def factorial_hmm(length: int = 4, chains: int = 2, states: int | None = 2, observed_states: int = 6) -> LatentGraph:
+    """Independent hidden chains that meet in one observable per time step."""
+    _positive(length=length, chains=chains)
+    latent = [f"h{c}_{t}" for t in range(1, length + 1) for c in range(1, chains + 1)]
+    variables: dict[str, Domain] = dict.fromkeys(latent, states)
+    variables |= {f"x{t}": observed_states for t in range(1, length + 1)}
+    edges = [(f"h{c}_{t - 1}", f"h{c}_{t}") for t in range(2, length + 1) for c in range(1, chains + 1)]
+    edges += [(f"h{c}_{t}", f"x{t}") for t in range(1, length + 1) for c in range(1, chains + 1)]
+    return LatentGraph(edges, variables, latent)
+
+
+def latent_tree(
+    depth: int = 2, branching: int = 2, states: int | None = 2, observed_states: int = 4, leaves: int = 2
+) -> LatentGraph:
+    """A rooted tree of latents; each latent at the bottom has ``leaves`` observables."""
+    _positive(branching=branching, leaves=leaves)
+    variables: dict[str, Domain] = {"h": states}
+    edges, level = [], ["h"]
+    for _ in range(depth):
+        below = []
+        for parent in level:
+            for i in range(1, branching + 1):
+                child = f"{parent}{i}"
+                variables[child] = states
+                edges.append((parent, child))
+                below.append(child)
+        level = below
+    latent = list(variables)
+    for parent in level:
+        for i in range(1, leaves + 1):
+            observable = f"x{parent[1:]}_{i}"
+            variables[observable] = observed_states
+            edges.append((parent, observable))
+    return LatentGraph(edges, variables, latent)
+
+
+def diamond(states: int | None = 2, observed_states: int = 6, leaves: int = 2) -> LatentGraph:
+    """The loop A -> B, A -> C, {B, C} -> D of latents, each with ``leaves`` observables a1, a2, b1, …"""
+    _positive(leaves=leaves)
+    variables: dict[str, Domain] = dict.fromkeys("ABCD", states)
+    edges = [("A", "B"), ("A", "C"), ("B", "D"), ("C", "D")]
+    for h in "ABCD":
+        for i in range(1, leaves + 1):
+            variables[f"{h.lower()}{i}"] = observed_states
+            edges.append((h, f"{h.lower()}{i}"))
+    return LatentGraph(edges, variables, list("ABCD"))
+
+
+def nested_loops(states: int | None = 2, observed_states: int = 5) -> LatentGraph:
+    """Two loops that share an edge, A -> {B, C} -> D -> {E, F} -> G with B -> E across, one observable per latent."""
+    latent = list("ABCDEFG")
+    edges = [("A", "B"), ("A", "C"), ("B", "D"), ("C", "D"), ("D", "E"), ("D", "F"), ("B", "E"), ("E", "G"), ("F", "G")]
+    edges += [(h, h.lower()) for h in latent]
+    variables: dict[str, Domain] = dict.fromkeys(latent, states)
+    variables |= {h.lower(): observed_states for h in latent}
+    return LatentGraph(edges, variables, latent)
+
+
+def loopy_network(states: int | None = 2, observed_states: int = 6) -> LatentGraph:
+    """A loopy network in the manner of [PBP Fig. 2]: four latents in a loop, a latent tail, six observables.
+
+    The observable ``c`` has a child of its own, so that observables inside the loop are exercised too.
+    """
+    latent = ["A", "B", "D", "F"]
+    variables: dict[str, Domain] = dict.fromkeys(latent, states)
+    variables |= dict.fromkeys(["c", "d", "e", "f", "g", "h"], observed_states)
+    edges = [("A", "B"), ("A", "D"), ("B", "F"), ("D", "F")]
+    edges += [("A", "c"), ("c", "h"), ("A", "h"), ("B", "e"), ("D", "d"), ("F", "f"), ("F", "g")]
+    return LatentGraph(edges, variables, latent)
+
+
+def naive_bayes(features: int = 5, states: int | None = 3, observed_states: int = 4) -> LatentGraph:
+    """One latent with several observables: a latent class model."""
+    _positive(features=features)
+    names = [f"x{i}" for i in range(1, features + 1)]
+    return LatentGraph(
+        [("h", x) for x in names], {"h": states, **dict.fromkeys(names, observed_states)}, ["h"]
+    )
+
+
+def grid(rows: int = 2, columns: int = 3, states: int | None = 2, observed_states: int = 4) -> LatentGraph:
+    """An undirected grid of latents with one observable each: a hidden Markov random field."""
+    _positive(rows=rows, columns=columns)
+    cells = [(r, c) for r in range(1, rows + 1) for c in range(1, columns + 1)]
+    variables: dict[str, Domain] = {f"h{r}_{c}": states for r, c in cells}
+    variables |= {f"x{r}_{c}": observed_states for r, c in cells}
+    edges = [(f"h{r}_{c}", f"h{r + 1}_{c}") for r, c in cells if r < rows]
+    edges += [(f"h{r}_{c}", f"h{r}_{c + 1}") for r, c in cells if c < columns]
+    edges += [(f"h{r}_{c}", f"x{r}_{c}") for r, c in cells]
+    return LatentGraph(edges, variables, [f"h{r}_{c}" for r, c in cells], directed=False)
+
+
+def _positive(**numbers: int) -> None:
+    for name, value in numbers.items():
+        if value < 1:
+            raise StructureError(f"{name}: expected at least 1, got {value}.")

@@ -1,0 +1,6 @@
+"""Input: training tables and evidence, checked and brought into one form."""
+
+from torchpbp.inputs.columns import ColumnReader, DataLike
+from torchpbp.inputs.evidence import Evidence, EvidenceLike, read_evidence
+
+__all__ = ["ColumnReader", "DataLike", "Evidence", "EvidenceLike", "read_evidence"]

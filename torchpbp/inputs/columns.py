@@ -1,0 +1,155 @@
+"""Training data: tables of many kinds, read in mini-batches of integer states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from torchpbp.errors import DataError, ShapeError
+from torchpbp.inputs.evidence import is_code_range, states_from_labels
+
+TableLike = Mapping[str, Any] | pd.DataFrame
+DataLike = TableLike | Iterable[TableLike]
+"""A table (dict of columns or DataFrame), or an iterable of such tables as mini-batches."""
+
+ROWS_PER_BATCH = 1 << 17
+"""Rows of an in-memory table handled at once; bounds the memory of counting."""
+
+
+class ColumnReader:
+    """Turns tables into integer states, one row of the result per variable.
+
+    Labels of category and string columns are learned from the first table and kept for the others.
+
+    Args:
+        states: number of states of each variable wanted; other columns are ignored.
+        labels: labels of variables known from before.
+    """
+
+    def __init__(self, states: Mapping[str, int], labels: Mapping[str, Sequence[Any]] | None = None) -> None:
+        self.states = dict(states)
+        self.labels: dict[str, tuple[Any, ...]] = {k: tuple(v) for k, v in (labels or {}).items()}
+
+    def batches(self, data: DataLike, rows: int = ROWS_PER_BATCH) -> Iterator[Tensor]:
+        """Yield (variables, rows) int64 tensors of states.
+
+        Raises:
+            DataError: no rows, missing column, missing or fractional values, states out of range, unseen category.
+            ShapeError: columns of different lengths or with more than one dimension.
+        """
+        streaming = not isinstance(data, Mapping | pd.DataFrame)
+        if streaming and (isinstance(data, str | bytes | Tensor | np.ndarray) or not isinstance(data, Iterable)):
+            raise DataError(
+                f"Expected a dict of columns, a pandas DataFrame, or an iterable of such mini-batches; got {type(data).__name__}."
+            )
+        total = 0
+        for number, table in enumerate(data if streaming else [data]):  # type: ignore[list-item]
+            if not isinstance(table, Mapping | pd.DataFrame):
+                raise DataError(
+                    f"Mini-batch {number}: expected a dict of columns or a DataFrame, got {type(table).__name__}."
+                )
+            where = f"mini-batch {number}, " if streaming else ""
+            columns = self._columns(table, where, streaming)
+            length = len(next(iter(columns.values())))
+            for start in range(0, length, rows):
+                yield torch.stack(
+                    [self._states(v, c[start : start + rows], where, start) for v, c in columns.items()]
+                )
+            total += length
+        if total == 0:
+            raise DataError("The training data is empty: expected at least one row, got none.")
+
+    def _columns(self, table: TableLike, where: str, streaming: bool) -> dict[str, Tensor | np.ndarray]:
+        absent = [v for v in self.states if v not in table]
+        if absent:
+            raise DataError(
+                f"{where}missing columns {absent}. The data has: {', '.join(map(str, list(table)[:20])) or 'none'}."
+            )
+        columns: dict[str, Tensor | np.ndarray] = {}
+        for v in self.states:
+            columns[v] = self._column(v, table[v], where, streaming)
+            if columns[v].ndim != 1:
+                raise ShapeError(
+                    f"{where}column '{v}': expected one state per row, got shape {tuple(columns[v].shape)}."
+                )
+        lengths = {v: len(c) for v, c in columns.items()}
+        if len(set(lengths.values())) > 1:
+            raise ShapeError(f"{where}columns have different lengths: {lengths}. Give each column the same number of rows.")
+        return columns
+
+    def _column(self, name: str, value: Any, where: str, streaming: bool) -> Tensor | np.ndarray:
+        if isinstance(value, Tensor):
+            return value.detach().cpu()
+        if isinstance(value, pd.Series):
+            value = value.array
+        if isinstance(value, pd.Categorical):
+            self._learn_labels(name, list(value.categories), where)
+            return np.asarray(value.astype(object), dtype=object)
+        array = np.asarray(value)
+        if array.dtype.kind in "OUS":
+            array = array.astype(object)
+            present = array[~pd.isna(array)]
+            if name not in self.labels and any(isinstance(x, str) for x in present[:1]):
+                if streaming:
+                    raise DataError(
+                        f"{where}column '{name}' holds strings. Mini-batches need pandas category columns, so that each "
+                        "batch knows all categories."
+                    )
+                self._learn_labels(name, sorted(set(present)), where)
+        return array
+
+    def _learn_labels(self, name: str, categories: list[Any], where: str) -> None:
+        known = self.labels.get(name)
+        if known is not None:
+            if list(known) != categories and set(categories) - set(known):
+                raise DataError(f"{where}column '{name}': categories {categories} differ from the known {list(known)}.")
+            return
+        if len(categories) > self.states[name]:
+            raise DataError(
+                f"{where}column '{name}' has {len(categories)} categories, but the graph gives it {self.states[name]} states."
+            )
+        self.labels[name] = tuple(categories)
+
+    def _states(self, name: str, column: Tensor | np.ndarray, where: str, start: int) -> Tensor:
+        labels = self.labels.get(name)
+        if isinstance(column, np.ndarray):
+            if column.dtype == object:
+                column = states_from_labels(name, column, labels, f"{where}column")
+                if column.dtype.kind == "f":  # numbers in an object column, NaN where missing
+                    column = np.where(np.isnan(column), -1, column)
+                    column = column.astype(np.int64) if np.all(column == np.round(column)) else column
+            elif labels is not None and not is_code_range(labels):
+                raise DataError(f"{where}column '{name}' has labels {list(labels)[:6]}, but this batch has plain numbers.")
+            column = torch.from_numpy(np.ascontiguousarray(column))
+        if column.is_floating_point() or column.is_complex():
+            raise DataError(
+                f"{where}column '{name}' holds {str(column.dtype).removeprefix('torch.')} values: expected integer states "
+                f"from 0 to {self.states[name] - 1}. Cast it to integers (or declare the variable Continuous())"
+                + (
+                    "; it also holds NaN, and missing values in training data are not supported yet."
+                    if bool(torch.isnan(column).any())
+                    else "."
+                )
+            )
+        codes = column.to(torch.int64)
+        missing = codes == -1
+        if bool(missing.any()):
+            count = int(missing.sum())
+            extent = "all of them" if count == len(codes) else f"first at row {start + int(missing.nonzero()[0])}"
+            raise DataError(
+                f"{where}column '{name}': {count} of {len(codes)} values are missing ({extent}). Missing values in "
+                "training data are not supported yet: drop those rows, or make 'missing' a state of its own."
+            )
+        bad = (codes < 0) | (codes >= self.states[name])
+        if bool(bad.any()):
+            row = int(bad.nonzero()[0])
+            raise DataError(
+                f"{where}column '{name}', row {start + row}: state {int(codes[row])} is out of range; expected 0 to "
+                f"{self.states[name] - 1}."
+            )
+        return codes

@@ -1,0 +1,196 @@
+"""Evidence: what is known about each variable, row by row, as states, as weights over states, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from torchpbp.errors import DataError, QueryError, ShapeError
+
+EvidenceLike = Mapping[str, Any] | pd.DataFrame | None
+"""Name -> state, states (one per row; -1 or NaN where not observed), or (batch, states) weights. None: no evidence."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Checked evidence for a batch of rows.
+
+    Args:
+        batch: number of rows.
+        hard: name -> (batch,) states as int64; -1 where the row does not observe the variable.
+        soft: name -> (batch, states) non-negative weights.
+    """
+
+    batch: int
+    hard: dict[str, Tensor] = field(default_factory=dict)
+    soft: dict[str, Tensor] = field(default_factory=dict)
+
+    def observed_everywhere(self, name: str) -> bool:
+        """Whether each row gives a state for ``name``."""
+        return name in self.hard and bool((self.hard[name] >= 0).all())
+
+    def weights(self, name: str, states: int, dtype: torch.dtype, device: torch.device | str) -> Tensor | None:
+        """(batch, states) likelihood weights of ``name``: one-hot, ones where missing; None if never mentioned."""
+        if name in self.soft:
+            return self.soft[name].to(dtype=dtype, device=device)
+        if name in self.hard:
+            table = torch.cat([torch.eye(states, dtype=dtype, device=device), torch.ones(1, states, dtype=dtype, device=device)])
+            return table[self.hard[name].to(device)]  # index -1 takes the last row: all ones
+        return None
+
+    def repeat_interleave(self, times: int) -> Evidence:
+        """Each row ``times`` times in a row."""
+        return Evidence(
+            self.batch * times,
+            {v: t.repeat_interleave(times) for v, t in self.hard.items()},
+            {v: t.repeat_interleave(times, dim=0) for v, t in self.soft.items()},
+        )
+
+
+def read_evidence(
+    evidence: EvidenceLike | Evidence,
+    states: Mapping[str, int],
+    *,
+    latent: Sequence[str] = (),
+    labels: Mapping[str, Sequence[Any]] | None = None,
+    device: torch.device | str = "cpu",
+) -> Evidence:
+    """Check evidence and bring it into one form.
+
+    A single state stands for a batch of one row, and one row is repeated to the length of the others.
+
+    Args:
+        evidence: see :data:`EvidenceLike`.
+        states: number of states of each variable that may be observed.
+        latent: names that exist but cannot be observed, for a clearer message.
+        labels: name -> labels of its states, if evidence may be given by label.
+        device: where the tensors go.
+
+    Raises:
+        QueryError: unknown or latent variable.
+        ShapeError: rows of different lengths, or weights with the wrong number of states.
+        DataError: states out of range, fractional states, negative or non-finite weights.
+    """
+    if isinstance(evidence, Evidence):
+        return evidence
+    items: dict[str, Any] = {} if evidence is None else {str(k): evidence[k] for k in evidence}
+    hard: dict[str, Tensor] = {}
+    soft: dict[str, Tensor] = {}
+    for name, value in items.items():
+        if name not in states:
+            if name in latent:
+                raise QueryError(f"Evidence on '{name}': it is latent and cannot be observed.")
+            raise QueryError(f"Evidence on unknown variable '{name}'. The model observes: {', '.join(states)}.")
+        tensor = _as_tensor(name, value, (labels or {}).get(name))
+        if tensor.ndim == 2 and tensor.is_floating_point():
+            soft[name] = _checked_weights(name, tensor, states[name]).to(device)
+        else:
+            hard[name] = _checked_states(name, tensor, states[name]).to(device)
+    lengths = {name: len(t) for name, t in (*hard.items(), *soft.items())}
+    batch = max((n for n in lengths.values() if n != 1), default=1)
+    for name, n in lengths.items():
+        if n not in (1, batch):
+            others = {k: v for k, v in lengths.items() if v == batch}
+            raise ShapeError(f"Evidence on '{name}' has {n} rows, but '{next(iter(others))}' has {batch}. Give one length.")
+        if n == 1 and batch != 1:
+            if name in hard:
+                hard[name] = hard[name].expand(batch)
+            else:
+                soft[name] = soft[name].expand(batch, -1)
+    return Evidence(batch, hard, soft)
+
+
+def _as_tensor(name: str, value: Any, labels: Sequence[Any] | None) -> Tensor:
+    if isinstance(value, Tensor):
+        return value.reshape(1) if value.ndim == 0 else value
+    if isinstance(value, pd.Series):
+        value = value.array
+    if isinstance(value, pd.Categorical):
+        if labels is None and not pd.api.types.is_integer_dtype(value.categories.dtype):
+            raise DataError(f"Evidence on '{name}' has category labels, but the model was fitted on plain states.")
+        value = np.asarray(value.astype(object), dtype=object)
+    array = np.atleast_1d(np.asarray(value))
+    if array.dtype.kind in "OUS":
+        array = states_from_labels(name, array, labels, "Evidence on")
+    elif labels is not None and array.ndim == 1 and array.dtype.kind in "iub" and not is_code_range(labels):
+        raise DataError(
+            f"Evidence on '{name}': the model knows this variable by labels {list(labels)[:6]}, got plain numbers. "
+            "Pass labels, or an integer tensor of state indices."
+        )
+    return torch.from_numpy(np.ascontiguousarray(array))
+
+
+def is_code_range(labels: Sequence[Any]) -> bool:
+    """Whether labels are just 0, 1, 2, …, so that label and state index are the same thing."""
+    return list(labels) == list(range(len(labels)))
+
+
+def states_from_labels(name: str, values: np.ndarray, labels: Sequence[Any] | None, where: str) -> np.ndarray:
+    """State index of each label; -1 for None, NaN and pandas NA."""
+    missing = np.asarray(pd.isna(values))
+    if labels is None:
+        try:
+            numbers = np.full(values.shape, np.nan)
+            numbers[~missing] = values[~missing].astype(float)
+            return numbers
+        except (TypeError, ValueError):
+            raise DataError(
+                f"{where} '{name}': expected integer states, got {values[~missing][0]!r}. The model was fitted without "
+                "labels for this variable."
+            ) from None
+    index = {label: i for i, label in enumerate(labels)}
+    result = np.full(values.shape, -1, dtype=np.int64)
+    for value in pd.unique(values[~missing]):
+        if value not in index:
+            raise DataError(f"{where} '{name}': unseen category {value!r}. Known categories: {list(labels)}.")
+        result[values == value] = index[value]
+    return result
+
+
+def _checked_states(name: str, tensor: Tensor, states: int) -> Tensor:
+    if tensor.ndim != 1:
+        raise ShapeError(
+            f"Evidence on '{name}': expected one state per row, or floating-point weights of shape (batch, {states}); "
+            f"got {str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}."
+        )
+    if tensor.is_floating_point():
+        missing = tensor.isnan()
+        filled = torch.where(missing, torch.full_like(tensor, -1), tensor)
+        whole = filled == filled.round()
+        if not bool(whole.all()):
+            row = int((~whole).nonzero()[0])
+            raise DataError(
+                f"Evidence on '{name}', row {row}: expected a whole number from 0 to {states - 1}, got {float(tensor[row])}."
+            )
+        tensor = filled
+    codes = tensor.to(torch.int64)
+    bad = (codes < -1) | (codes >= states)
+    if bool(bad.any()):
+        row = int(bad.nonzero()[0])
+        raise DataError(
+            f"Evidence on '{name}', row {row}: state {int(codes[row])} is out of range; expected 0 to {states - 1}, or "
+            "-1 for not observed."
+        )
+    return codes
+
+
+def _checked_weights(name: str, tensor: Tensor, states: int) -> Tensor:
+    if tensor.shape[1] != states:
+        raise ShapeError(f"Soft evidence on '{name}': expected shape (batch, {states}), got {tuple(tensor.shape)}.")
+    detached = tensor.detach()
+    bad = ~(detached >= 0) | detached.isinf()
+    if bool(bad.any()):
+        row = int(bad.any(dim=1).nonzero()[0])
+        raise DataError(
+            f"Soft evidence on '{name}', row {row}: expected finite non-negative weights, got {detached[row].tolist()}."
+        )
+    if not bool(detached.any(dim=1).all()):
+        row = int((~detached.any(dim=1)).nonzero()[0])
+        raise DataError(f"Soft evidence on '{name}', row {row}: all weights are 0, which rules out every state.")
+    return tensor
