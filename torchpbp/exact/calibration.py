@@ -43,7 +43,7 @@ class PotentialTree:
 
     @cached_property
     def top(self) -> dict[str, int]:
-        """The clique nearest the root that holds each variable; evidence on the variable enters there."""
+        """The clique nearest the root that holds each variable; evidence on the variable enters there by default."""
         result: dict[str, int] = {}
         for node, scope in enumerate(self.scopes):
             for v in scope:
@@ -98,20 +98,23 @@ class Calibration:
         return table / total
 
 
-def shafer_shenoy(model: PotentialTree, weights: Mapping[str, Tensor], batch: int) -> Calibration:
+def shafer_shenoy(
+    model: PotentialTree, weights: Mapping[str, Tensor], batch: int, hosts: Mapping[str, int] | None = None
+) -> Calibration:
     """Sum-product message passing: one upward and one downward pass [MP 3-5].
 
     Args:
         model: tree and potentials.
         weights: name -> (batch, states) evidence weights.
         batch: number of rows.
+        hosts: clique at which each variable's evidence enters, where it matters for the messages.
     """
     tree = model.tree
     local: list[list[tuple[Tensor, tuple[Hashable, ...]]]] = [
         [(p, s)] for p, s in zip(model.potentials, model.scopes, strict=True)
     ]
     for name, w in weights.items():
-        local[model.top[name]].append((w, (ROW, name)))
+        local[(hosts or model.top)[name]].append((w, (ROW, name)))
     rows = model.potentials[0].new_ones(batch)
     local[0].append((rows, (ROW,)))
     count = len(tree)

@@ -1,0 +1,96 @@
+"""Answers from messages: posteriors of observables and the probability of evidence, made valid where estimates are not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from torchpbp.inference.messages import Upward, downward_pass, leaf_table, root_message, upward_pass
+from torchpbp.inference.schedule import Schedule
+from torchpbp.inputs.evidence import Evidence
+
+
+def leaf_estimates(
+    operators: Sequence[Tensor],
+    root: Tensor,
+    schedule: Schedule,
+    evidence: Evidence,
+    parents: Sequence[int],
+    leaves: Sequence[int] | None = None,
+    own_evidence: bool = True,
+) -> dict[int, Tensor]:
+    """Unnormalised joint estimates P(δ(C), evidence) at leaves, each up to a positive factor per row [PBP Step 4].
+
+    Args:
+        operators: one tensor per node.
+        root: root tensor.
+        schedule: order of message passing.
+        evidence: for a batch of rows.
+        parents: parent of each node.
+        leaves: leaves wanted; all by default.
+        own_evidence: whether evidence on a leaf's own observables is multiplied into its table.
+
+    Returns:
+        leaf -> (batch, states of its observables…).
+    """
+    upward = upward_pass(operators, schedule, evidence)
+    nodes = None
+    if leaves is not None:
+        nodes = set()
+        for node in leaves:
+            while node > 0:
+                nodes.add(node)
+                node = parents[node]
+    downward = downward_pass(operators, root, schedule, upward, nodes)
+    result = {}
+    for step in schedule.leaves:
+        chosen = [n for n in step.nodes if leaves is None or n in leaves]
+        if not chosen:
+            continue
+        weight = torch.stack([operators[n] for n in chosen])
+        tables = leaf_table(weight, torch.stack([m for m in (downward[n] for n in chosen) if m is not None]))
+        for n, table in zip(chosen, tables, strict=True):
+            for k, v in enumerate(schedule.observables[n] if own_evidence else ()):
+                zeta = evidence.weights(v, table.shape[1 + k], table.dtype, table.device)
+                if zeta is not None:
+                    shape = [evidence.batch] + [-1 if i == k else 1 for i in range(table.ndim - 1)]
+                    table = table * zeta.reshape(shape)
+            result[n] = table
+    return result
+
+
+def marginal(table: Tensor, position: int) -> Tensor:
+    """Sum a (batch, states…) table over all observables but one."""
+    others = tuple(1 + i for i in range(table.ndim - 1) if i != position)
+    return table.sum(dim=others) if others else table
+
+
+def as_distribution(estimate: Tensor, floor: float) -> Tensor:
+    """Clip a (batch, states) estimate at ``floor`` times its mass and normalise.
+
+    The mass is the sum of absolute values, so that the floor means the same whatever the scale. A row that holds no
+    information (all zeros) becomes uniform.
+    """
+    mass = estimate.detach().abs().sum(dim=-1, keepdim=True)
+    empty = mass == 0
+    safe = torch.where(empty, torch.ones_like(mass), mass)
+    clipped = torch.clamp(estimate / safe, min=floor) + empty.to(estimate.dtype)
+    return clipped / clipped.sum(dim=-1, keepdim=True)
+
+
+def negative_mass(estimate: Tensor) -> Tensor:
+    """(batch,) share of the absolute mass of a (batch, states) estimate that is negative."""
+    mass = estimate.abs().sum(dim=-1)
+    return torch.where(mass > 0, estimate.clamp(max=0).abs().sum(dim=-1) / mass.clamp(min=1e-300), torch.zeros_like(mass))
+
+
+def evidence_estimate(root: Tensor, schedule: Schedule, upward: Upward) -> tuple[Tensor, Tensor, Tensor]:
+    """T ×_all up, as (value, sum of absolute terms, log of the factor divided out), each (batch,)."""
+    messages = [upward.messages[c] for c in schedule.root_children]
+    last = messages[-1]
+    assert last is not None
+    partial = root_message(root, messages, root.ndim - 1)  # all but the last child
+    terms = partial * last
+    return terms.sum(dim=-1), terms.detach().abs().sum(dim=-1), upward.log_scale

@@ -1,0 +1,5 @@
+"""The learned model."""
+
+from torchpbp.model.pbp import PBP
+
+__all__ = ["PBP"]

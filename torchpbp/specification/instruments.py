@@ -1,0 +1,76 @@
+"""Instruments: groups of outside observables from which the inside of a separator is predicted.
+
+An instrument is a union of product features. Every near observable is in it alone; groups of two or more are added
+until the cross moment with the core group has full rank. Singles alone carry no interaction, so a separator with two
+variables needs at least one pair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
+
+import torch
+from torch import Tensor
+
+from torchpbp.specification.core_groups import group_size
+from torchpbp.specification.ranks import numerical_rank
+
+Group = tuple[str, ...]
+
+
+def choose_instruments(
+    near: Sequence[str],
+    needed: int,
+    block: Callable[[Group], Tensor],
+    states: Mapping[str, int],
+    singles: int,
+    pool: int,
+    largest: int,
+) -> tuple[tuple[Group, ...], int]:
+    """Singles of the nearest observables, then product groups until the rank is reached.
+
+    Args:
+        near: outside observables, nearest first.
+        needed: rank to reach.
+        block: cross moment of the core group with a group.
+        states: number of states of each observable.
+        singles: how many observables enter alone.
+        pool: how many of the nearest ones groups are made of.
+        largest: most joint states a group may have.
+
+    Returns:
+        The groups and the rank they reach.
+    """
+    if not near:
+        return ((),), 1  # nothing outside: the constant
+    chosen: list[Group] = [(v,) for v in near[:singles]]
+    matrix = torch.cat([block(g) for g in chosen], dim=1)
+    rank = min(numerical_rank(matrix), needed)
+    size = 2
+    while rank < needed and size <= min(len(near), pool):
+        candidates = [g for g in combinations(near[:pool], size) if group_size(g, states) <= largest]
+        blocks = {g: block(g) for g in candidates}
+        if candidates and rank < min(needed, numerical_rank(torch.cat([matrix, *blocks.values()], dim=1))):
+            added: list[Group] = []
+            while rank < needed and blocks:
+                gains = {g: min(numerical_rank(torch.cat([matrix, b], dim=1)), needed) for g, b in blocks.items()}
+                best = max(gains, key=lambda g: (gains[g], -group_size(g, states), -candidates.index(g)))
+                if gains[best] <= rank:
+                    break
+                rank = gains[best]
+                matrix = torch.cat([matrix, blocks.pop(best)], dim=1)
+                added.append(best)
+            chosen += added
+        size += 1
+    return _without_idle_groups(chosen, rank, block), rank
+
+
+def _without_idle_groups(chosen: list[Group], rank: int, block: Callable[[Group], Tensor]) -> tuple[Group, ...]:
+    """Drop product groups that later ones have made superfluous."""
+    kept = list(chosen)
+    for group in [g for g in chosen if len(g) > 1]:
+        rest = [g for g in kept if g != group]
+        if numerical_rank(torch.cat([block(g) for g in rest], dim=1)) >= rank:
+            kept = rest
+    return tuple(kept)

@@ -1,0 +1,156 @@
+"""The frozen plan of a model: for each separator its core group, its instrument and the size of its message."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torchpbp.errors import RankWarning, StructureError
+from torchpbp.graph.junction_tree import JunctionTree
+from torchpbp.specification.core_groups import core_candidates, group_size, minimal_core_group
+from torchpbp.specification.instruments import Group, choose_instruments
+from torchpbp.specification.ranks import StructureProbe
+
+
+@dataclass(frozen=True)
+class SpecificationOptions:
+    """How the plan is made.
+
+    Args:
+        rank: at most so many dimensions per message; None for what the latent cardinalities imply.
+        singles: number of nearest outside observables that enter the instrument alone.
+        pool: number of nearest outside observables from which product groups are formed.
+        largest_group: most joint states of one product group.
+        strict: raise where the rank condition cannot be met, instead of a warning.
+        seed: of the random draws behind generic ranks.
+    """
+
+    rank: int | None = None
+    singles: int = 8
+    pool: int = 6
+    largest_group: int = 4096
+    strict: bool = False
+    seed: int = 20200207
+
+    def __post_init__(self) -> None:
+        for name in ("singles", "pool", "largest_group"):
+            if getattr(self, name) < 1:
+                raise StructureError(f"{name}: expected at least 1, got {getattr(self, name)}.")
+        if self.rank is not None and self.rank < 1:
+            raise StructureError(f"rank: expected at least 1, got {self.rank}.")
+
+
+@dataclass(frozen=True)
+class SeparatorPlan:
+    """What is learned at one separator.
+
+    Args:
+        node: the tree node below the separator.
+        core: core group α(S).
+        instrument: groups of outside observables; the empty group is the constant.
+        rank: dimensions of the message.
+        needed: rank of P(inside, outside) that the structure implies.
+        reached: rank of the cross moment of core group and instrument.
+    """
+
+    node: int
+    core: Group
+    instrument: tuple[Group, ...]
+    rank: int
+    needed: int
+    reached: int
+
+
+@dataclass(frozen=True)
+class Specification:
+    """Plans of all separators; ``plans[i]`` belongs to tree node ``i + 1``."""
+
+    plans: tuple[SeparatorPlan, ...]
+
+    def plan(self, node: int) -> SeparatorPlan:
+        return self.plans[node - 1]
+
+    def to_list(self) -> list[dict[str, Any]]:
+        """Plain lists and numbers, for saving."""
+        return [
+            {**asdict(p), "core": list(p.core), "instrument": [list(g) for g in p.instrument]} for p in self.plans
+        ]
+
+    @classmethod
+    def from_list(cls, saved: list[dict[str, Any]]) -> Specification:
+        return cls(
+            tuple(
+                SeparatorPlan(**{**p, "core": tuple(p["core"]), "instrument": tuple(tuple(g) for g in p["instrument"])})
+                for p in saved
+            )
+        )
+
+
+def specify(tree: JunctionTree, options: SpecificationOptions | None = None) -> Specification:
+    """Choose core groups bottom-up, then instruments, by generic rank.
+
+    A second random draw is consulted only where the first falls short of what could be reached.
+    """
+    options = options or SpecificationOptions()
+    probes = _Probes(tree, options.seed)
+    states = probes.states
+    plans: dict[int, SeparatorPlan] = {}
+    cores: dict[int, Group] = {}
+    for node in range(len(tree) - 1, 0, -1):
+        needed = probes.separator_rank(node)
+        if tree.leaf_observables[node]:
+            core = tree.leaf_observables[node]
+        else:
+            candidates = core_candidates(tree, node, cores)
+            core = minimal_core_group(candidates, needed, lambda g, n=node: probes.core_rank(n, g), states)  # type: ignore[misc]
+        cores[node] = core
+        near = [v for _, v in tree.distances(node, max(options.singles, options.pool))]
+        probe = probes[0]
+        instrument, reached = choose_instruments(
+            near,
+            needed,
+            lambda g, c=core: probe.instrument_block(c, g),  # type: ignore[misc]
+            states,
+            options.singles,
+            options.pool,
+            options.largest_group,
+        )
+        if reached < needed:
+            _report(tree, node, needed, reached, options)
+        rank = needed if options.rank is None else min(needed, options.rank)
+        plans[node] = SeparatorPlan(node, core, instrument, rank, needed, reached)
+    return Specification(tuple(plans[node] for node in range(1, len(tree))))
+
+
+class _Probes:
+    """Two draws, the second made only when the first leaves a doubt."""
+
+    def __init__(self, tree: JunctionTree, seed: int) -> None:
+        self._tree, self._seed = tree, seed
+        self._draws = [StructureProbe(tree, seed)]
+        self.states: Mapping[str, int] = self._draws[0].network.states
+
+    def __getitem__(self, index: int) -> StructureProbe:
+        while len(self._draws) <= index:
+            self._draws.append(StructureProbe(self._tree, self._seed + len(self._draws)))
+        return self._draws[index]
+
+    def separator_rank(self, node: int) -> int:
+        first = self[0].separator_rank(node)
+        bound = group_size(tuple(self._tree.separators[node]), self.states)
+        return first if first == bound else max(first, self[1].separator_rank(node))
+
+    def core_rank(self, node: int, group: Group) -> int:
+        return self[0].core_rank(node, group)
+
+
+def _report(tree: JunctionTree, node: int, needed: int, reached: int, options: SpecificationOptions) -> None:
+    text = (
+        f"Separator {tree.separator_name(node)}: instrument rank {reached}, needs {needed}. Answers that cross it will be "
+        "biased. Add outside observables, raise pool= or largest_group=, or lower the latent cardinality."
+    )
+    if options.strict:
+        raise StructureError(text)
+    warnings.warn(text, RankWarning, stacklevel=4)

@@ -1,0 +1,137 @@
+"""Moments of discrete data: probability tables of small groups of variables, counted in one pass.
+
+With one-hot features and linear stage-1 regression every moment that learning needs is a joint probability of a few
+variables. The tables are sums over rows: they can be accumulated batch by batch, merged across workers, and filled
+from exact probabilities instead of counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from torchpbp.contraction import contract
+from torchpbp.errors import NotFittedError, StructureError
+
+Scope = tuple[str, ...]
+
+LARGEST_TABLE = 1 << 26
+"""Cells of one table; beyond it a structure is refused rather than the memory exhausted."""
+INDEX_BUDGET = 1 << 22
+"""Indices held at once while counting."""
+
+
+class JointTables:
+    """Joint tables over several scopes, with counting by index arithmetic.
+
+    Scopes contained in others are not stored: their tables are sums over the larger one.
+
+    Args:
+        scopes: groups of variables whose joint distribution is wanted.
+        states: number of states of each variable; its order is the order of rows in :meth:`add`.
+    """
+
+    def __init__(self, scopes: Iterable[Iterable[str]], states: Mapping[str, int]) -> None:
+        self.states = dict(states)
+        position = {v: i for i, v in enumerate(self.states)}
+        wanted = {tuple(sorted(set(s), key=position.__getitem__)) for s in scopes}
+        self.scopes = _maximal(wanted)
+        sizes = [math.prod(self.states[v] for v in s) for s in self.scopes]
+        for scope, size in zip(self.scopes, sizes, strict=True):
+            if size > LARGEST_TABLE:
+                raise StructureError(
+                    f"Learning would need a table with {size:,} cells over {scope}, at most {LARGEST_TABLE:,} are allowed. "
+                    "Use fewer states, a smaller largest_group=, or a structure with smaller cliques."
+                )
+        self.offsets = [0]
+        for size in sizes:
+            self.offsets.append(self.offsets[-1] + size)
+        self.counts = torch.zeros(self.offsets[-1], dtype=torch.float64)
+        self.rows = 0.0
+        self._holders: dict[str, list[int]] = {}
+        for i, scope in enumerate(self.scopes):
+            for v in scope:
+                self._holders.setdefault(v, []).append(i)
+        self._index = self._index_arithmetic(position)
+
+    def _index_arithmetic(self, position: Mapping[str, int]) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Scopes grouped by size: (rows of the data, strides, offsets), so that one product codes a whole group."""
+        groups: dict[int, list[int]] = {}
+        for i, scope in enumerate(self.scopes):
+            groups.setdefault(len(scope), []).append(i)
+        result = []
+        for members in groups.values():
+            rows = torch.tensor([[position[v] for v in self.scopes[i]] for i in members], dtype=torch.int64)
+            strides = torch.tensor([_strides([self.states[v] for v in self.scopes[i]]) for i in members])
+            offsets = torch.tensor([self.offsets[i] for i in members])
+            result.append((rows, strides.to(torch.int64).reshape(rows.shape), offsets))
+        return result
+
+    def add(self, codes: Tensor) -> None:
+        """Count a mini-batch.
+
+        Args:
+            codes: (variables, rows) int64 states, variables in the order of ``states``.
+        """
+        total = codes.shape[1]
+        step = max(1, INDEX_BUDGET // max(1, len(self.scopes)))
+        for start in range(0, total, step):
+            part = codes[:, start : start + step]
+            for rows, strides, offsets in self._index:
+                cells = offsets.unsqueeze(1).expand(-1, part.shape[1])
+                for k in range(rows.shape[1]):
+                    cells = torch.addcmul(cells, part[rows[:, k]], strides[:, k].unsqueeze(1))
+                self.counts += torch.bincount(cells.reshape(-1), minlength=len(self.counts))
+        self.rows += total
+
+    def merge(self, other: JointTables) -> None:
+        """Add another worker's counts over the same scopes."""
+        if other.scopes != self.scopes or other.states != self.states:
+            raise StructureError("Tables can be merged only if they are over the same scopes and states.")
+        self.counts += other.counts
+        self.rows += other.rows
+
+    def fill(self, joint: Callable[[Scope], Tensor]) -> None:
+        """Take exact probabilities in place of counts."""
+        for i, scope in enumerate(self.scopes):
+            self.counts[self.offsets[i] : self.offsets[i + 1]] = joint(scope).reshape(-1)
+        self.rows = 1.0
+
+    def table(self, variables: Sequence[str]) -> Tensor:
+        """P(variables) with dimensions in the order asked for."""
+        if self.rows <= 0:
+            raise NotFittedError("No rows have been counted yet.")
+        names = tuple(variables)
+        if not names:
+            return torch.ones((), dtype=torch.float64)
+        wanted = set(names)
+        fitting = [i for i in self._holders.get(names[0], []) if wanted <= set(self.scopes[i])]
+        if not fitting:
+            raise StructureError(f"No table holds the variables {names}.")
+        best = min(fitting, key=lambda i: self.offsets[i + 1] - self.offsets[i])
+        scope = self.scopes[best]
+        stored = self.counts[self.offsets[best] : self.offsets[best + 1]].reshape([self.states[v] for v in scope])
+        return contract([stored], [scope], names) / self.rows
+
+
+def _maximal(scopes: Iterable[Scope]) -> tuple[Scope, ...]:
+    """Scopes that no other scope contains, larger ones first."""
+    kept: list[Scope] = []
+    holders: dict[str, list[frozenset[str]]] = {}
+    for scope in sorted(scopes, key=lambda s: (-len(s), s)):
+        members = frozenset(scope)
+        if scope and not any(members <= other for other in holders.get(scope[0], [])):
+            kept.append(scope)
+            for v in scope:
+                holders.setdefault(v, []).append(members)
+    return tuple(kept)
+
+
+def _strides(sizes: Sequence[int]) -> list[int]:
+    result = [1] * len(sizes)
+    for i in range(len(sizes) - 2, -1, -1):
+        result[i] = result[i + 1] * sizes[i + 1]
+    return result
