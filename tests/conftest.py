@@ -1,0 +1,14 @@
+"""Settings shared by all tests."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+# The default run repeats the same examples, so that a failure is a change in the code and not in the draw.
+# HYPOTHESIS_PROFILE=explore looks further and draws anew each time.
+_COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large]}
+settings.register_profile("repeatable", max_examples=40, derandomize=True, database=None, **_COMMON)
+settings.register_profile("explore", max_examples=500, **_COMMON)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
