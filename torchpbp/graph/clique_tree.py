@@ -92,24 +92,48 @@ def families(graph: LatentGraph) -> list[frozenset[str]]:
     return [frozenset((v,)) for v in graph.names] + [frozenset(e) for e in graph.edges]
 
 
-def spanning_edges(cliques: Sequence[frozenset[str]], weights: Mapping[str, float]) -> list[tuple[int, int]]:
+def spanning_edges(
+    cliques: Sequence[frozenset[str]], weights: Mapping[str, float], chained: bool = False
+) -> list[tuple[int, int]]:
     """Edges of a maximum-weight spanning tree by separator size [MP 17].
 
     Among equally large separators the one with fewer joint states wins. Components that share no variable are joined
     by edges with an empty separator.
+
+    Args:
+        cliques: maximal cliques of a chordal graph.
+        weights: log number of states of each variable.
+        chained: join cliques around one separator in a chain, which keeps the number of neighbours small, and not in a
+            star, which keeps the tree shallow.
     """
     holders: dict[str, list[int]] = {}
     for i, clique in enumerate(cliques):
         for v in clique:
             holders.setdefault(v, []).append(i)
-    pairs = {(i, j) for group in holders.values() for a, i in enumerate(group) for j in group[a + 1 :]}
-
-    def preference(pair: tuple[int, int]) -> tuple[int, float, tuple[int, int]]:
-        shared = cliques[pair[0]] & cliques[pair[1]]
-        return -len(shared), round(sum(weights[v] for v in shared), 9), pair
-
+    # Cliques that share the same variables with the rest can be joined at once, and one of them stands for all: a hub
+    # with 1,000 leaves needs no 10^6 pairs.
+    alike: dict[frozenset[str], list[int]] = {}
+    for i, clique in enumerate(cliques):
+        alike.setdefault(frozenset(v for v in clique if len(holders[v]) > 1), []).append(i)
     forest = nx.utils.UnionFind(range(len(cliques)))
     edges = []
+    for shared, group in alike.items():
+        if shared:
+            for i, j in zip(group if chained else group[:1] * len(group), group[1:], strict=False):
+                forest.union(i, j)
+                edges.append((i, j))
+    first = {group[0] for group in alike.values()}
+    pairs = {
+        (i, j)
+        for group in ([i for i in holder if i in first] for holder in holders.values())
+        for a, i in enumerate(group)
+        for j in group[a + 1 :]
+    }
+
+    def preference(pair: tuple[int, int]) -> tuple[int, float, int, tuple[int, int]]:
+        shared = cliques[pair[0]] & cliques[pair[1]]
+        return -len(shared), round(sum(weights[v] for v in shared), 9), chained * (pair[1] - pair[0]), pair
+
     for i, j in sorted(pairs, key=preference):
         if forest[i] != forest[j]:
             forest.union(i, j)
@@ -147,7 +171,7 @@ def build_clique_tree(graph: LatentGraph) -> CliqueTree:
     """Moralise, triangulate, take maximal cliques and a maximum spanning tree [MP 17]; rooted near its centre."""
     weights = log_states(graph)
     cliques = maximal_cliques(graph.moral_graph(), weights)
-    edges = spanning_edges(cliques, weights)
+    edges = spanning_edges(cliques, weights, chained=True)
     tree, _ = rooted(cliques, edges, tree_centre(len(cliques), edges))
     return tree
 
