@@ -105,6 +105,8 @@ class JunctionTree(CliqueTree):
             raise StructureError("cliques, parent and leaf_observables must have one entry per node.")
         if self.parent[0] != -1 or any(not 0 <= p < i for i, p in enumerate(self.parent) if i > 0):
             raise StructureError("The tree is not connected, or not numbered with parents before children.")
+        if any(not 0 <= p < len(self.cliques) + i for i, (_, p) in enumerate(self.pruned)):
+            raise StructureError("Each pruned clique must hang on a node or on a pruned clique before it.")
         full = self.full_tree()
         full.check_running_intersection()
         full.check_families(self.graph)
@@ -193,6 +195,8 @@ def build_junction_tree(graph: LatentGraph, root: Iterable[str] | None = None) -
         graph: the model's structure.
         root: variables that the root clique must contain; by default the root is chosen by cost.
     """
+    if isinstance(root, str):
+        raise StructureError(f"root: expected a list of names, got the string '{root}'. Write ['{root}'].")
     weights = log_states(graph)
     draft = _skeleton_with_leaves(graph, weights)
     alive, pruned = _prune(draft)
