@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -229,22 +230,33 @@ def _checked_variables(variables: Mapping[str, Domain] | Iterable[tuple[str, Dom
     if not pairs:
         raise StructureError("Expected at least one variable, got none.")
     result: dict[str, Domain] = {}
-    for name, states in pairs:
+    for pair in pairs:
+        if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
+            raise StructureError(f"variables: expected a mapping or pairs (name, states), got {pair!r}.")
+        name, states = pair
         if not isinstance(name, str) or not name:
             raise StructureError(f"Variable names must be non-empty strings, got {name!r}.")
         if name in result:
             raise StructureError(f"Duplicate variable name '{name}'. Give each variable once.")
         if states is None or isinstance(states, Continuous):
             result[name] = states
-        elif isinstance(states, bool) or not hasattr(states, "__index__"):
-            raise StructureError(
-                f"Variable '{name}': expected a number of states (int), Continuous() or None, got {states!r}."
-            )
-        elif int(states) < 1:
-            raise StructureError(f"Variable '{name}': expected at least 1 state, got {int(states)}.")
         else:
-            result[name] = int(states)
+            result[name] = _checked_count(name, states)
     return result
+
+
+def _checked_count(name: str, states: Any) -> int:
+    try:
+        count = None if isinstance(states, bool) else operator.index(states)
+    except TypeError:  # a float, a string, a tensor of floats
+        count = None
+    if count is None:
+        raise StructureError(
+            f"Variable '{name}': expected a number of states (int), Continuous() or None, got {states!r}."
+        )
+    if count < 1:
+        raise StructureError(f"Variable '{name}': expected at least 1 state, got {count}.")
+    return count
 
 
 def _checked_latent(latent: Iterable[str], variables: Mapping[str, Domain]) -> tuple[str, ...]:
