@@ -30,15 +30,20 @@ def factorial_hmm(length: int = 4, chains: int = 2, states: int | None = 2, obse
 def latent_tree(
     depth: int = 2, branching: int = 2, states: int | None = 2, observed_states: int = 4, leaves: int = 2
 ) -> LatentGraph:
-    """A rooted tree of latents; each latent at the bottom has ``leaves`` observables."""
+    """A rooted tree of latents h, h1, h2, h11, …; each latent at the bottom has ``leaves`` observables.
+
+    With more than nine branches the numbers in a name are set apart, as in h1_12.
+    """
     _positive(branching=branching, leaves=leaves)
+    _at_least(0, depth=depth)
+    mark = "" if branching <= 9 else "_"
     variables: dict[str, Domain] = {"h": states}
     edges, level = [], ["h"]
     for _ in range(depth):
         below = []
         for parent in level:
             for i in range(1, branching + 1):
-                child = f"{parent}{i}"
+                child = f"{parent}{mark}{i}" if parent != "h" else f"h{i}"
                 variables[child] = states
                 edges.append((parent, child))
                 below.append(child)
@@ -109,6 +114,10 @@ def grid(rows: int = 2, columns: int = 3, states: int | None = 2, observed_state
 
 
 def _positive(**numbers: int) -> None:
+    _at_least(1, **numbers)
+
+
+def _at_least(least: int, /, **numbers: int) -> None:
     for name, value in numbers.items():
-        if value < 1:
-            raise StructureError(f"{name}: expected at least 1, got {value}.")
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise StructureError(f"{name}: expected a whole number of at least {least}, got {value}.")
