@@ -1,4 +1,4 @@
-"""The oracle: every world of a small model, written out in one numpy table. Shares no code with the library's engines."""
+"""The oracle: every world of a small model, written out in one numpy table, with no code of the library's engines."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def world_probability(graph: LatentGraph, cpts: Mapping[str, np.ndarray], world:
     """The probability of one complete assignment, as a plain product of CPT entries."""
     product = 1.0
     for v in graph.names:
-        product *= float(cpts[v][tuple(world[p] for p in graph.parents(v)) + (world[v],)])
+        product *= float(cpts[v][tuple(world[u] for u in (*graph.parents(v), v))])
     return product
 
 
@@ -106,7 +106,7 @@ def random_cpts(graph: LatentGraph, rng: np.random.Generator, zeros: float = 0.0
 def random_evidence(
     states: Mapping[str, int], names: Sequence[str], rng: np.random.Generator, batch: int, soft: float = 0.25
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Evidence in the library's form and the same as weights: each variable hard, soft or absent, some values missing."""
+    """Evidence in the library's form, and the same as weights: each variable hard (in some rows), soft or absent."""
     given: dict[str, np.ndarray] = {}
     weights: dict[str, np.ndarray] = {}
     for v in names:

@@ -31,7 +31,9 @@ SMALL: dict[str, Callable[[], LatentGraph]] = {
         {"h": 2, "x": 3, "y": 3, "k": 3, "z": 2, "w": 4, "alone": 3},
         ["h", "k"],
     ),
-    "no_latent": lambda: LatentGraph([("a", "b"), ("b", "c"), ("a", "c"), ("c", "d")], {"a": 2, "b": 3, "c": 2, "d": 3}),
+    "no_latent": lambda: LatentGraph(
+        [("a", "b"), ("b", "c"), ("a", "c"), ("c", "d")], {"a": 2, "b": 3, "c": 2, "d": 3}
+    ),
     "one_variable": lambda: LatentGraph([], {"x": 3}),
     "barren_latents": lambda: LatentGraph(
         [("h", "x"), ("h", "k"), ("k", "l"), ("h", "y")], {"h": 2, "x": 3, "k": 3, "l": 2, "y": 2}, ["h", "k", "l"]

@@ -1,0 +1,150 @@
+"""Ready-made graphs: documented variables, valid trees, clear refusals."""
+
+from __future__ import annotations
+
+import networkx as nx
+import pytest
+
+from torchpbp import build_junction_tree, templates
+from torchpbp.errors import StructureError
+
+ALL = [
+    templates.hmm,
+    templates.factorial_hmm,
+    templates.latent_tree,
+    templates.diamond,
+    templates.nested_loops,
+    templates.loopy_network,
+    templates.naive_bayes,
+    templates.grid,
+]
+
+
+@pytest.mark.parametrize("template", ALL)
+def test_defaults_give_valid_trees(template):
+    graph = template()
+    tree = build_junction_tree(graph)
+    tree.validate()
+    assert set(tree.leaf_of) == set(graph.observed)
+    assert graph.latent
+
+
+@pytest.mark.parametrize("template", ALL)
+def test_numbers_of_states_are_taken(template):
+    graph = template(states=7, observed_states=9)
+    assert {graph.num_states(v) for v in graph.latent} == {7}
+    assert {graph.num_states(v) for v in graph.observed} == {9}
+
+
+@pytest.mark.parametrize("template", ALL)
+def test_latents_may_have_an_unknown_number_of_states(template):
+    graph = template(states=None)
+    assert {graph.variables[v] for v in graph.latent} == {None}
+    build_junction_tree(graph).validate()
+
+
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_hmm(order):
+    graph = templates.hmm(5, order=order)
+    assert graph.observed == tuple(f"x{t}" for t in range(1, 6))
+    assert graph.latent == tuple(f"h{t}" for t in range(1, 6))
+    for t in range(1, 6):
+        assert graph.parents(f"h{t}") == tuple(f"h{s}" for s in range(max(1, t - order), t))
+        assert graph.parents(f"x{t}") == (f"h{t}",)
+
+
+def test_hmm_of_one_step():
+    assert templates.hmm(1).edges == (("h1", "x1"),)
+
+
+def test_factorial_hmm():
+    graph = templates.factorial_hmm(3, 2)
+    assert graph.parents("x2") == ("h1_2", "h2_2")
+    assert graph.parents("h1_3") == ("h1_2",)
+    assert graph.parents("h2_1") == ()
+    assert graph.observed == ("x1", "x2", "x3")
+
+
+def test_latent_tree():
+    graph = templates.latent_tree(2, 3, leaves=2)
+    assert len(graph.latent) == 1 + 3 + 9
+    assert len(graph.observed) == 18
+    assert graph.parents("h12") == ("h1",)
+    assert graph.parents("x12_1") == ("h12",)
+    assert templates.latent_tree(0).edges == (("h", "x_1"), ("h", "x_2"))
+
+
+@pytest.mark.parametrize(("depth", "branching"), [(2, 11), (3, 12), (1, 30)])
+def test_latent_tree_with_many_branches_is_a_tree(depth, branching):
+    graph = templates.latent_tree(depth, branching, leaves=1)
+    assert len(graph.latent) == sum(branching**d for d in range(depth + 1))
+    assert len(graph.observed) == branching**depth
+    assert nx.is_tree(graph.to_networkx().to_undirected())
+
+
+def test_diamond():
+    graph = templates.diamond(leaves=2)
+    assert graph.parents("D") == ("B", "C")
+    assert set(graph.observed) == {f"{h}{i}" for h in "abcd" for i in (1, 2)}
+    assert graph.parents("c2") == ("C",)
+
+
+def test_nested_loops():
+    graph = templates.nested_loops()
+    assert graph.observed == tuple("abcdefg")
+    assert len(nx.cycle_basis(graph.moral_graph().subgraph(graph.latent))) >= 2
+
+
+def test_loopy_network_has_an_observable_with_a_child():
+    graph = templates.loopy_network()
+    assert set(graph.observed) == set("cdefgh")
+    assert graph.children("c") == ("h",)
+    assert nx.cycle_basis(graph.to_networkx().to_undirected().subgraph(graph.latent))
+
+
+def test_naive_bayes():
+    graph = templates.naive_bayes(3)
+    assert graph.observed == ("x1", "x2", "x3")
+    assert all(graph.parents(x) == ("h",) for x in graph.observed)
+
+
+def test_grid():
+    graph = templates.grid(2, 3)
+    assert not graph.directed
+    assert len(graph.latent) == len(graph.observed) == 6
+    assert set(graph.neighbors("h1_2")) == {"h1_1", "h1_3", "h2_2", "x1_2"}
+    assert templates.grid(1, 1).edges == (("h1_1", "x1_1"),)
+
+
+@pytest.mark.parametrize(
+    ("template", "argument"),
+    [
+        (templates.hmm, "length"),
+        (templates.hmm, "order"),
+        (templates.factorial_hmm, "length"),
+        (templates.factorial_hmm, "chains"),
+        (templates.latent_tree, "branching"),
+        (templates.latent_tree, "leaves"),
+        (templates.diamond, "leaves"),
+        (templates.naive_bayes, "features"),
+        (templates.grid, "rows"),
+        (templates.grid, "columns"),
+    ],
+)
+@pytest.mark.parametrize("value", [0, -2, 1.5, True])
+def test_counts_must_be_positive_integers(template, argument, value):
+    with pytest.raises(StructureError, match=f"{argument}: expected a whole number of at least 1, got {value}"):
+        template(**{argument: value})
+
+
+def test_depth_may_be_zero_but_not_negative():
+    with pytest.raises(StructureError, match="depth: expected a whole number of at least 0, got -1"):
+        templates.latent_tree(-1)
+
+
+@pytest.mark.parametrize("template", ALL)
+def test_numbers_of_states_are_checked_by_the_graph(template):
+    with pytest.raises(StructureError, match="expected at least 1 state, got 0"):
+        template(states=0)
+    with pytest.raises(StructureError, match="expected at least 1 state, got 0"):
+        template(observed_states=0)
