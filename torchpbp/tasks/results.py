@@ -1,0 +1,41 @@
+"""Result files of a run. Each appears in its folder whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pandas as pd
+
+Metrics = dict[str, float | int | str | None]
+"""Flat results of a run, "name/size" -> value; ``None`` where no finite number exists."""
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a path beside ``path`` to write to; it takes the place of ``path`` once the block ends without an error."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_json(path: str | os.PathLike[str], metrics: Mapping[str, float | int | str | None]) -> None:
+    """Write metrics as strict JSON, which has no infinity and no NaN: such values become null."""
+    values = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in metrics.items()}
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(values, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def write_csv(path: str | os.PathLike[str], table: pd.DataFrame) -> None:
+    """Write a table without its index."""
+    with replacing(path) as temporary:
+        table.to_csv(temporary, index=False)
