@@ -51,7 +51,9 @@ class PotentialTree:
         return result
 
 
-def potential_tree(tree: CliqueTree, states: Mapping[str, int], factors: Sequence[tuple[Scope, Tensor]]) -> PotentialTree:
+def potential_tree(
+    tree: CliqueTree, states: Mapping[str, int], factors: Sequence[tuple[Scope, Tensor]]
+) -> PotentialTree:
     """Multiply each factor into the smallest clique that contains its scope."""
     scopes = tuple(tuple(sorted(c)) for c in tree.cliques)
     like = factors[0][1]
@@ -67,7 +69,9 @@ def potential_tree(tree: CliqueTree, states: Mapping[str, int], factors: Sequenc
         assigned[min(fitting, key=lambda n: len(scopes[n]))].append((scope, table))
     potentials = []
     for scope, group in zip(scopes, assigned, strict=True):
-        ones = [((v,), like.new_ones(states[v])) for v in scope] or [((), like.new_ones(()))]
+        ones: list[tuple[Scope, Tensor]] = [((v,), like.new_ones(states[v])) for v in scope] or [
+            ((), like.new_ones(()))
+        ]
         parts = [*group, *ones]
         potentials.append(contract([t for _, t in parts], [s for s, _ in parts], scope))
     return PotentialTree(tree, scopes, tuple(potentials))
@@ -80,15 +84,14 @@ class Calibration:
     Args:
         log_evidence: (batch,) log of the evidence's probability (for undirected models: times the partition function).
         parts: for each clique the tensors whose product is its belief, with their modes.
-        separators: scope of each separator.
-        upward: (batch, *separator) message from each node to its parent; None where the scheme keeps none.
-        downward: (batch, *separator) message from each node's parent; None likewise.
+        upward: (batch, *separator) message from each node to its parent; empty where the scheme keeps none.
+        downward: (batch, *separator) message from each node's parent; empty likewise.
     """
 
     log_evidence: Tensor
     parts: tuple[tuple[tuple[Tensor, tuple[Hashable, ...]], ...], ...]
-    upward: tuple[Tensor, ...] | None = None
-    downward: tuple[Tensor, ...] | None = None
+    upward: tuple[Tensor, ...] = ()
+    downward: tuple[Tensor, ...] = ()
 
     def marginal(self, node: int, variables: Sequence[str]) -> Tensor:
         """(batch, *variables) normalised marginal of variables of one clique; NaN for impossible evidence."""
@@ -136,7 +139,10 @@ def shafer_shenoy(
         tuple(local[n] + [up[c] for c in tree.children[n]] + ([down[n]] if n else [])) for n in range(count)
     )
     return Calibration(
-        log_total + _product(list(beliefs[0]), (), rows).log(), beliefs, tuple(t for t, _ in up), tuple(t for t, _ in down)
+        log_total + _product(list(beliefs[0]), (), rows).log(),
+        beliefs,
+        tuple(t for t, _ in up),
+        tuple(t for t, _ in down),
     )
 
 
@@ -158,14 +164,16 @@ def hugin(model: PotentialTree, weights: Mapping[str, Tensor], batch: int) -> Ca
         summed = tuple(i + 1 for i, v in enumerate(model.scopes[source]) if v not in scope)
         message, log_scale = _rescaled(beliefs[source].sum(dim=summed) if summed else beliefs[source])
         old = separators[edge].reshape(batch, *[1] * len(scope)) if separators[edge].ndim == 1 else separators[edge]
-        ratio = torch.where(old != 0, message / torch.where(old != 0, old, torch.ones_like(old)), torch.zeros_like(message))
+        ratio = torch.where(
+            old != 0, message / torch.where(old != 0, old, torch.ones_like(old)), torch.zeros_like(message)
+        )
         beliefs[target] = beliefs[target] * _broadcast(ratio, scope, model.scopes[target])
         separators[edge] = message
         return log_scale
 
     for node in range(len(tree) - 1, 0, -1):
         log_total = log_total + send(node, tree.parent[node], node)
-    log_total = log_total + beliefs[0].reshape(batch, -1).sum(dim=1).log()
+    log_total = log_total + beliefs[0].unsqueeze(1).flatten(1).sum(dim=1).log()
     for node in range(1, len(tree)):
         send(tree.parent[node], node, node)
     parts = tuple(((b, (ROW, *scope)),) for b, scope in zip(beliefs, model.scopes, strict=True))
@@ -180,7 +188,7 @@ def _product(parts: Sequence[tuple[Tensor, tuple[Hashable, ...]]], output: Scope
 
 def _rescaled(message: Tensor) -> tuple[Tensor, Tensor]:
     """Divide each row by its largest absolute entry; also return that entry's log (0 for a row of zeros)."""
-    scale = message.detach().abs().reshape(len(message), -1).amax(dim=1)
+    scale = message.detach().abs().unsqueeze(1).flatten(1).amax(dim=1)  # a batch may have no rows
     safe = torch.where(scale > 0, scale, torch.ones_like(scale))
     return message / safe.reshape(-1, *[1] * (message.ndim - 1)), safe.log()
 

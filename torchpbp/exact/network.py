@@ -184,6 +184,9 @@ class DiscreteNetwork:
         the conditionals P(clique | separator) below it, so a local query on a long chain is cheap.
         """
         names = tuple(variables)
+        _refuse_unknown("Joint of", names, self.graph.names)
+        if len(set(names)) != len(names):
+            raise QueryError(f"Expected different variables, got {names}.")
         beliefs, conditionals = self._calibrated_tables
         model = self.potential_tree
         tree = model.tree
@@ -225,7 +228,9 @@ class DiscreteNetwork:
                 table = beliefs[0] if node == 0 else conditionals[node]
                 table = table.permute([scope.index(v) for v in (*given, *new)])
                 cumulative = table.reshape(-1, _size(new, self.states)).cumsum(dim=1)
-                context = _codes([values[v][rows] for v in given], [self.states[v] for v in given], rows.stop - rows.start)
+                context = _codes(
+                    [values[v][rows] for v in given], [self.states[v] for v in given], rows.stop - rows.start
+                )
                 uniform = torch.rand(len(context), 1, generator=generator, dtype=torch.float64)
                 chosen = cumulative[context]
                 codes = (uniform * chosen[:, -1:] >= chosen).sum(dim=1).clamp(max=chosen.shape[1] - 1)
@@ -262,7 +267,9 @@ class DiscreteNetwork:
         return schemes[method]
 
     def _weights(self, evidence: Evidence) -> tuple[dict[str, Tensor], int]:
-        tensors = {v: evidence.weights(v, self.states[v], torch.float64, "cpu") for v in (*evidence.hard, *evidence.soft)}
+        tensors = {
+            v: evidence.weights(v, self.states[v], torch.float64, "cpu") for v in (*evidence.hard, *evidence.soft)
+        }
         return {v: t for v, t in tensors.items() if t is not None}, evidence.batch
 
     def _calibrations(self, evidence: Evidence, method: Method) -> Iterable[Calibration]:
@@ -270,12 +277,7 @@ class DiscreteNetwork:
         start = 0
         for rows in _chunks(evidence):
             result: Calibration = run(self.potential_tree, *self._weights(rows))
-            impossible = torch.isinf(result.log_evidence).nonzero().flatten().tolist()
-            if impossible:
-                raise DataError(
-                    f"The evidence in {len(impossible)} row(s) has probability 0, first in row {start + impossible[0]}; no "
-                    "posterior exists there. log_evidence() returns -inf for such rows."
-                )
+            _refuse_impossible(torch.isinf(result.log_evidence), start)
             start += rows.batch
             yield result
 
@@ -293,8 +295,7 @@ class DiscreteNetwork:
         run = self._run(method)
         logs = torch.cat([run(self.potential_tree, *self._weights(rows)).log_evidence for rows in _chunks(combined)])
         logs = logs.reshape(evidence.batch, cells)
-        if bool(torch.isinf(logs).all(dim=1).any()):
-            raise DataError("The evidence in at least one row has probability 0; no posterior exists there.")
+        _refuse_impossible(torch.isinf(logs).all(dim=1), 0)
         return torch.softmax(logs, dim=1).reshape(evidence.batch, *shape)
 
     def __repr__(self) -> str:
@@ -332,9 +333,21 @@ def _refuse_unknown(what: str, names: Iterable[str], known: Sequence[str]) -> No
             raise QueryError(f"{what} unknown variable '{name}'. The network has: {', '.join(known)}.")
 
 
+def _refuse_impossible(impossible: Tensor, start: int) -> None:
+    rows = impossible.nonzero().flatten().tolist()
+    if rows:
+        raise DataError(
+            f"The evidence in {len(rows)} row(s) has probability 0, first in row {start + rows[0]}; no posterior exists "
+            "there. log_evidence() returns -inf for such rows."
+        )
+
+
 def _checked_table(what: str, table: Any, scope: Sequence[str], graph: LatentGraph) -> Tensor:
-    tensor = torch.as_tensor(table, dtype=torch.float64)
     expected = tuple(graph.num_states(v) for v in scope)
+    try:
+        tensor = torch.as_tensor(table, dtype=torch.float64).clone()
+    except (TypeError, ValueError) as error:
+        raise ShapeError(f"{what}: expected numbers of shape {expected} for {tuple(scope)}; {error}.") from None
     if tuple(tensor.shape) != expected:
         raise ShapeError(f"{what}: expected shape {expected} for {tuple(scope)}, got {tuple(tensor.shape)}.")
     if not bool((tensor >= 0).all()) or not bool(torch.isfinite(tensor).all()):

@@ -51,9 +51,7 @@ class CliqueTree:
     @cached_property
     def separators(self) -> tuple[frozenset[str], ...]:
         """Separator above each node; the root's is empty."""
-        return tuple(
-            self.cliques[i] & self.cliques[p] if p >= 0 else frozenset() for i, p in enumerate(self.parent)
-        )
+        return tuple(self.cliques[i] & self.cliques[p] if p >= 0 else frozenset() for i, p in enumerate(self.parent))
 
     @cached_property
     def depth(self) -> tuple[int, ...]:
@@ -145,7 +143,9 @@ def spanning_edges(
     return edges
 
 
-def rooted(cliques: Sequence[frozenset[str]], edges: Iterable[tuple[int, int]], root: int) -> tuple[CliqueTree, list[int]]:
+def rooted(
+    cliques: Sequence[frozenset[str]], edges: Iterable[tuple[int, int]], root: int
+) -> tuple[CliqueTree, list[int]]:
     """Number the nodes breadth-first from ``root``.
 
     Returns:

@@ -122,7 +122,9 @@ class JunctionTree(CliqueTree):
             if not group and not self.children[node]:
                 raise StructureError(f"Leaf {node} {braces(self.cliques[node])} holds no observable.")
             if not set(group) <= self.cliques[node]:
-                raise StructureError(f"Leaf {node} {braces(self.cliques[node])} does not contain its observables {group}.")
+                raise StructureError(
+                    f"Leaf {node} {braces(self.cliques[node])} does not contain its observables {group}."
+                )
             neighbours = len(self.children[node]) + (node > 0)
             if neighbours > MAX_NEIGHBOURS:
                 raise StructureError(
@@ -205,10 +207,12 @@ def build_junction_tree(graph: LatentGraph, root: Iterable[str] | None = None) -
     numbering = {old: new for new, old in enumerate(sorted(alive))}
     back = sorted(alive)
     tree, order = rooted(
-        [draft.cliques[i] for i in back], [(numbering[a], numbering[b]) for a, b in draft.edges(alive)], numbering[start]
+        [draft.cliques[i] for i in back],
+        [(numbering[a], numbering[b]) for a, b in draft.edges(alive)],
+        numbering[start],
     )
     final = {back[old]: new for new, old in enumerate(order)}
-    cut = []
+    cut: list[tuple[frozenset[str], int]] = []
     for clique, hung_on in reversed(pruned):  # the last one pruned hangs on a node that stayed
         final[clique] = len(tree.cliques) + len(cut)
         cut.append((draft.cliques[clique], final[hung_on]))
@@ -255,7 +259,9 @@ def _skeleton_with_leaves(graph: LatentGraph, weights: Mapping[str, float]) -> _
         if separator not in chosen:
             near = hosts[min(separator)] if separator else range(len(skeleton))
             fitting = [i for i in near if separator <= skeleton[i]]
-            chosen[separator] = min(fitting, key=lambda i: (len(draft.near[i]), sum(weights[v] for v in skeleton[i]), i))
+            chosen[separator] = min(
+                fitting, key=lambda i: (len(draft.near[i]), sum(weights[v] for v in skeleton[i]), i)
+            )
         return chosen[separator]
 
     for clique, group in zip(cliques, exclusive, strict=True):

@@ -65,7 +65,9 @@ class LatentGraph:
         hidden = set(self.latent)
         self.observed: tuple[str, ...] = tuple(v for v in self.variables if v not in hidden)
         if not self.observed:
-            raise StructureError("The graph has no observable: every variable is listed as latent. Observe at least one.")
+            raise StructureError(
+                "The graph has no observable: every variable is listed as latent. Observe at least one."
+            )
         for name in self.observed:
             if self.variables[name] is None:
                 raise StructureError(
@@ -77,8 +79,8 @@ class LatentGraph:
                     f"Latent variable '{name}': expected a number of states or None, got Continuous(). Messages about a "
                     "latent live in finitely many dimensions; give the number you want, or None to have it chosen."
                 )
-        self._parents: dict[str, tuple[str, ...]] = {v: () for v in self.variables}
-        self._children: dict[str, tuple[str, ...]] = {v: () for v in self.variables}
+        self._parents: dict[str, tuple[str, ...]] = dict.fromkeys(self.variables, ())
+        self._children: dict[str, tuple[str, ...]] = dict.fromkeys(self.variables, ())
         for a, b in self.edges:
             self._parents[b] += (a,)
             self._children[a] += (b,)
@@ -125,7 +127,10 @@ class LatentGraph:
     def topological_order(self) -> tuple[str, ...]:
         """Parents before children; ties in the order the variables were given."""
         position = {v: i for i, v in enumerate(self.variables)}
-        return tuple(nx.lexicographical_topological_sort(self.to_networkx(), key=position.__getitem__))
+        graph: nx.DiGraph[str] = nx.DiGraph()
+        graph.add_nodes_from(self.variables)
+        graph.add_edges_from(self.edges)
+        return tuple(nx.lexicographical_topological_sort(graph, key=position.__getitem__))
 
     def moral_graph(self) -> nx.Graph[str]:
         """Undirected graph in which the parents of a common child are joined."""
@@ -199,9 +204,7 @@ class LatentGraph:
 
     def __repr__(self) -> str:
         kind = "directed" if self.directed else "undirected"
-        return (
-            f"LatentGraph({kind}, {len(self.observed)} observed, {len(self.latent)} latent, {len(self.edges)} edges)"
-        )
+        return f"LatentGraph({kind}, {len(self.observed)} observed, {len(self.latent)} latent, {len(self.edges)} edges)"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, LatentGraph) and self.to_dict() == other.to_dict()

@@ -96,9 +96,7 @@ def naive_bayes(features: int = 5, states: int | None = 3, observed_states: int 
     """One latent with several observables: a latent class model."""
     _positive(features=features)
     names = [f"x{i}" for i in range(1, features + 1)]
-    return LatentGraph(
-        [("h", x) for x in names], {"h": states, **dict.fromkeys(names, observed_states)}, ["h"]
-    )
+    return LatentGraph([("h", x) for x in names], {"h": states, **dict.fromkeys(names, observed_states)}, ["h"])
 
 
 def grid(rows: int = 2, columns: int = 3, states: int | None = 2, observed_states: int = 4) -> LatentGraph:

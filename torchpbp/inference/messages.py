@@ -201,5 +201,3 @@ def _rescale(message: Tensor) -> tuple[Tensor, Tensor]:
     scale = message.detach().abs().amax(dim=-1, keepdim=True)
     safe = torch.where(scale > 0, scale, torch.ones_like(scale))
     return message / safe, safe.squeeze(-1).log()
-
-

@@ -83,7 +83,9 @@ def as_distribution(estimate: Tensor, floor: float) -> Tensor:
 def negative_mass(estimate: Tensor) -> Tensor:
     """(batch,) share of the absolute mass of a (batch, states) estimate that is negative."""
     mass = estimate.abs().sum(dim=-1)
-    return torch.where(mass > 0, estimate.clamp(max=0).abs().sum(dim=-1) / mass.clamp(min=1e-300), torch.zeros_like(mass))
+    return torch.where(
+        mass > 0, estimate.clamp(max=0).abs().sum(dim=-1) / mass.clamp(min=1e-300), torch.zeros_like(mass)
+    )
 
 
 def evidence_estimate(root: Tensor, schedule: Schedule, upward: Upward) -> tuple[Tensor, Tensor, Tensor]:

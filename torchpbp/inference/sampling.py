@@ -58,7 +58,9 @@ def sample_leaves(
             message = downward_message(operators[node].unsqueeze(0), above.unsqueeze(0), below, k)[0]
         message = _unit(message)
         if schedule.observables[child]:
-            up[child] = _draw(operators[child], message, schedule.observables[child], evidence, floor, generator, values)
+            up[child] = _draw(
+                operators[child], message, schedule.observables[child], evidence, floor, generator, values
+            )
         else:
             stack.append((child, None, None))
             stack.extend((child, j, message) for j in reversed(range(len(tree.children[child]))))
@@ -94,5 +96,3 @@ def _draw(
 def _unit(message: Tensor) -> Tensor:
     scale = message.abs().amax(dim=-1, keepdim=True)
     return message / torch.where(scale > 0, scale, torch.ones_like(scale))
-
-

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -13,8 +13,8 @@ from torch import Tensor
 from torchpbp.errors import DataError, ShapeError
 from torchpbp.inputs.evidence import is_code_range, states_from_labels
 
-TableLike = Mapping[str, Any] | pd.DataFrame
-DataLike = TableLike | Iterable[TableLike]
+TableLike: TypeAlias = Mapping[str, Any] | pd.DataFrame
+DataLike: TypeAlias = TableLike | Iterable[TableLike]
 """A table (dict of columns or DataFrame), or an iterable of such tables as mini-batches."""
 
 ROWS_PER_BATCH = 1 << 17
@@ -48,7 +48,7 @@ class ColumnReader:
                 f"Expected a dict of columns, a pandas DataFrame, or an iterable of such mini-batches; got {type(data).__name__}."
             )
         total = 0
-        for number, table in enumerate(data if streaming else [data]):  # type: ignore[list-item]
+        for number, table in enumerate(data if streaming else [data]):
             if not isinstance(table, Mapping | pd.DataFrame):
                 raise DataError(
                     f"Mini-batch {number}: expected a dict of columns or a DataFrame, got {type(table).__name__}."
@@ -57,9 +57,7 @@ class ColumnReader:
             columns = self._columns(table, where, streaming)
             length = len(next(iter(columns.values())))
             for start in range(0, length, rows):
-                yield torch.stack(
-                    [self._states(v, c[start : start + rows], where, start) for v, c in columns.items()]
-                )
+                yield torch.stack([self._states(v, c[start : start + rows], where, start) for v, c in columns.items()])
             total += length
         if total == 0:
             raise DataError("The training data is empty: expected at least one row, got none.")
@@ -79,7 +77,9 @@ class ColumnReader:
                 )
         lengths = {v: len(c) for v, c in columns.items()}
         if len(set(lengths.values())) > 1:
-            raise ShapeError(f"{where}columns have different lengths: {lengths}. Give each column the same number of rows.")
+            raise ShapeError(
+                f"{where}columns have different lengths: {lengths}. Give each column the same number of rows."
+            )
         return columns
 
     def _column(self, name: str, value: Any, where: str, streaming: bool) -> Tensor | np.ndarray:
@@ -124,7 +124,9 @@ class ColumnReader:
                     column = np.where(np.isnan(column), -1, column)
                     column = column.astype(np.int64) if np.all(column == np.round(column)) else column
             elif labels is not None and not is_code_range(labels):
-                raise DataError(f"{where}column '{name}' has labels {list(labels)[:6]}, but this batch has plain numbers.")
+                raise DataError(
+                    f"{where}column '{name}' has labels {list(labels)[:6]}, but this batch has plain numbers."
+                )
             column = torch.from_numpy(np.ascontiguousarray(column))
         if column.is_floating_point() or column.is_complex():
             raise DataError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from torchpbp.errors import DataError, QueryError, ShapeError
 
-EvidenceLike = Mapping[str, Any] | pd.DataFrame | None
+EvidenceLike: TypeAlias = Mapping[str, Any] | pd.DataFrame | None
 """Name -> state, states (one per row; -1 or NaN where not observed), or (batch, states) weights. None: no evidence."""
 
 
@@ -40,7 +40,9 @@ class Evidence:
         if name in self.soft:
             return self.soft[name].to(dtype=dtype, device=device)
         if name in self.hard:
-            table = torch.cat([torch.eye(states, dtype=dtype, device=device), torch.ones(1, states, dtype=dtype, device=device)])
+            table = torch.cat(
+                [torch.eye(states, dtype=dtype, device=device), torch.ones(1, states, dtype=dtype, device=device)]
+            )
             return table[self.hard[name].to(device)]  # index -1 takes the last row: all ones
         return None
 
@@ -79,7 +81,7 @@ def read_evidence(
     """
     if isinstance(evidence, Evidence):
         return evidence
-    items: dict[str, Any] = {} if evidence is None else {str(k): evidence[k] for k in evidence}
+    items: dict[str, Any] = {} if evidence is None else {str(name): column for name, column in evidence.items()}
     hard: dict[str, Tensor] = {}
     soft: dict[str, Tensor] = {}
     for name, value in items.items():
@@ -97,7 +99,9 @@ def read_evidence(
     for name, n in lengths.items():
         if n not in (1, batch):
             others = {k: v for k, v in lengths.items() if v == batch}
-            raise ShapeError(f"Evidence on '{name}' has {n} rows, but '{next(iter(others))}' has {batch}. Give one length.")
+            raise ShapeError(
+                f"Evidence on '{name}' has {n} rows, but '{next(iter(others))}' has {batch}. Give one length."
+            )
         if n == 1 and batch != 1:
             if name in hard:
                 hard[name] = hard[name].expand(batch)
@@ -117,7 +121,7 @@ def _as_tensor(name: str, value: Any, labels: Sequence[Any] | None) -> Tensor:
         value = np.asarray(value.astype(object), dtype=object)
     array = np.atleast_1d(np.asarray(value))
     if array.dtype.kind in "OUS":
-        array = states_from_labels(name, array, labels, "Evidence on")
+        array = states_from_labels(name, array.astype(object), labels, "Evidence on")
     elif labels is not None and array.ndim == 1 and array.dtype.kind in "iub" and not is_code_range(labels):
         raise DataError(
             f"Evidence on '{name}': the model knows this variable by labels {list(labels)[:6]}, got plain numbers. "

@@ -31,6 +31,8 @@ from torchpbp.specification.specification import Specification, SpecificationOpt
 from torchpbp.stage2.joint_tables import JointTables
 
 EXACT_FLOOR = 1e-15
+FLOOR_ROWS = 3.0
+"""An estimate is clipped at this many rows' worth of probability: 3 / N."""
 
 
 class PBP(nn.Module):
@@ -72,7 +74,7 @@ class PBP(nn.Module):
         graph: LatentGraph,
         *,
         rank: int | Literal["auto"] | None = None,
-        ridge: tuple[float, float] = (1.0, 1.0),
+        ridge: tuple[float, float] = (1.0, 10.0),
         singles: int = 8,
         pool: int = 6,
         largest_group: int = 4096,
@@ -184,7 +186,7 @@ class PBP(nn.Module):
                 tables.add(codes)
         _warn_constant(tables)
         learned = self._learn(tree, specification, tables)
-        self._accept(tree, specification, learned, int(tables.rows), 0.1 / tables.rows)
+        self._accept(tree, specification, learned, int(tables.rows), _floor(tables.rows))
         self.labels = reader.labels
         return self
 
@@ -204,7 +206,9 @@ class PBP(nn.Module):
     def _learn(self, tree: JunctionTree, specification: Specification, tables: JointTables) -> Learned:
         return learn(tree, specification, tables, self.ridge[0] / tables.rows, self.ridge[1] / tables.rows)
 
-    def _select(self, reader: ColumnReader, data: DataLike, batch_size: int) -> tuple[JointTables, ...] | Any:
+    def _select(
+        self, reader: ColumnReader, data: DataLike, batch_size: int
+    ) -> tuple[JunctionTree, Specification, JointTables]:
         """Count once for all candidate ranks, score each on held-out rows, and add those rows for the final fit."""
         plans: dict[int, tuple[JunctionTree, Specification]] = {}
         for rank in CANDIDATE_RANKS:
@@ -232,8 +236,9 @@ class PBP(nn.Module):
             tree, specification = plans[rank]
             learned = self._learn(tree, specification, tables)
             schedule = build_schedule(tree, operator_shapes(tree, specification, self.states))
-            floor = 0.1 / tables.rows
-            return leave_one_leaf_out(learned.operators, learned.root, schedule, tree.parent, evidence, floor)
+            return leave_one_leaf_out(
+                learned.operators, learned.root, schedule, tree.parent, evidence, _floor(tables.rows)
+            )
 
         chosen, self.rank_scores = choose_rank(list(plans), score)
         tables.add(held)
@@ -246,10 +251,10 @@ class PBP(nn.Module):
             self._build(tree, specification)
         with torch.no_grad():
             for operator, weight, strengths in zip(
-                self.operators, learned.operators[1:], learned.strengths[1:], strict=True
+                self._separators, learned.operators[1:], learned.strengths[1:], strict=True
             ):
-                operator.weight.copy_(weight)  # type: ignore[operator, union-attr]
-                operator.strengths.copy_(strengths)  # type: ignore[operator, union-attr]
+                operator.weight.copy_(weight)
+                operator.strengths.copy_(strengths)
             self.root.weight.copy_(learned.root)
             self.floor.fill_(floor)
             self.rows.fill_(rows)
@@ -359,8 +364,8 @@ class PBP(nn.Module):
             estimates = leaf_estimates(
                 self._weights(), self.root.weight, self._schedule, checked, self.tree.parent, own_evidence=False
             )
-        strengths = [op.strengths for op in self.operators]
-        return diagnostics_table(self.tree, self.specification, strengths, estimates)  # type: ignore[arg-type]
+        strengths = [op.strengths for op in self._separators]
+        return diagnostics_table(self.tree, self.specification, strengths, estimates)
 
     # -- saving --------------------------------------------------------------------------------------------------
 
@@ -414,11 +419,17 @@ class PBP(nn.Module):
 
     def _weights(self) -> list[Tensor]:
         """Operators by tree node; entry 0 is a placeholder for the root."""
-        return [self.root.weight, *(op.weight for op in self.operators)]  # type: ignore[misc]
+        return [self.root.weight, *(op.weight for op in self._separators)]
+
+    @property
+    def _separators(self) -> list[SeparatorOperator]:
+        return [op for op in self.operators if isinstance(op, SeparatorOperator)]
 
     def _require_fitted(self) -> None:
         if not self.fitted:
-            raise NotFittedError("This PBP model is not fitted yet. Call fit(data), fit_population(network) or PBP.load(path).")
+            raise NotFittedError(
+                "This PBP model is not fitted yet. Call fit(data), fit_population(network) or PBP.load(path)."
+            )
 
     def _read(self, evidence: EvidenceLike) -> Evidence:
         self._require_fitted()
@@ -486,7 +497,13 @@ class PBP(nn.Module):
         return result.reshape(evidence.batch, *sizes)
 
     def __str__(self) -> str:
-        state = f"fitted on {int(self.rows)} rows" if self.fitted and int(self.rows) else "fitted" if self.fitted else "not fitted"
+        state = (
+            f"fitted on {int(self.rows)} rows"
+            if self.fitted and int(self.rows)
+            else "fitted"
+            if self.fitted
+            else "not fitted"
+        )
         return f"PBP({self.graph!r}, {state})"
 
 
@@ -500,6 +517,10 @@ def operator_shapes(
         sizes = [specification.plan(c).rank for c in below] or [states[v] for v in tree.leaf_observables[plan.node]]
         shapes.append((plan.rank, *sizes))
     return shapes
+
+
+def _floor(rows: float) -> float:
+    return min(FLOOR_ROWS / rows, 0.01)
 
 
 def _checked_ridge(ridge: Sequence[float]) -> tuple[float, float]:

@@ -17,7 +17,6 @@ HELD_OUT_SHARE = 0.2
 HELD_OUT_ROWS = 20_000
 
 
-
 @dataclass(frozen=True)
 class RankScore:
     """Held-out score of one candidate.
@@ -64,7 +63,12 @@ class HoldOut:
 
 
 def leave_one_leaf_out(
-    operators: Sequence[Tensor], root: Tensor, schedule: Schedule, parents: Sequence[int], evidence: Evidence, floor: float
+    operators: Sequence[Tensor],
+    root: Tensor,
+    schedule: Schedule,
+    parents: Sequence[int],
+    evidence: Evidence,
+    floor: float,
 ) -> Tensor:
     """(batch,) sum over leaves of log P(leaf's observables | all other observables), from one pass in each direction."""
     estimates = leaf_estimates(operators, root, schedule, evidence, parents, own_evidence=False)
@@ -78,9 +82,7 @@ def leave_one_leaf_out(
     return total
 
 
-def choose_rank(
-    candidates: Sequence[int], fit_and_score: Callable[[int], Tensor]
-) -> tuple[int, list[RankScore]]:
+def choose_rank(candidates: Sequence[int], fit_and_score: Callable[[int], Tensor]) -> tuple[int, list[RankScore]]:
     """The smallest rank whose held-out score is within one standard error of the best.
 
     Args:

@@ -45,8 +45,13 @@ def choose_instruments(
     if not near:
         return ((),), 1  # nothing outside: the constant
     chosen: list[Group] = [(v,) for v in near[:singles]]
-    matrix = torch.cat([block(g) for g in chosen], dim=1)
+    matrix = block(chosen[0])
     rank = min(numerical_rank(matrix), needed)
+    for group in chosen[1:]:
+        if rank == needed:
+            break  # further singles steady the estimate, but need no test
+        matrix = torch.cat([matrix, block(group)], dim=1)
+        rank = min(numerical_rank(matrix), needed)
     size = 2
     while rank < needed and size <= min(len(near), pool):
         candidates = [g for g in combinations(near[:pool], size) if group_size(g, states) <= largest]
@@ -63,7 +68,7 @@ def choose_instruments(
                 added.append(best)
             chosen += added
         size += 1
-    return _without_idle_groups(chosen, rank, block), rank
+    return (_without_idle_groups(chosen, rank, block) if len(chosen) > singles else tuple(chosen)), rank
 
 
 def _without_idle_groups(chosen: list[Group], rank: int, block: Callable[[Group], Tensor]) -> tuple[Group, ...]:

@@ -52,15 +52,14 @@ class StructureProbe:
         largest = max(math.prod(states[v] for v in s) for s in self.tree.separators)
         generator = torch.Generator().manual_seed(self._seed)
         probes = largest + 8
-        weights = {v: torch.randn(probes, states[v], generator=generator, dtype=torch.float64) for v in self.tree.leaf_of}
+        weights = {
+            v: torch.randn(probes, states[v], generator=generator, dtype=torch.float64) for v in self.tree.leaf_of
+        }
         model = potential_tree(self.tree.full_tree(), states, self.network.factors)
         run = shafer_shenoy(model, weights, probes, hosts=self.tree.leaf_of)
         plain = shafer_shenoy(model, {}, 1)
-        assert run.upward is not None and run.downward is not None and plain.downward is not None
         inside = tuple(m.reshape(probes, -1) for m in run.upward)
-        outside = tuple(
-            (m / p).reshape(probes, -1) for m, p in zip(run.downward, plain.downward, strict=True)
-        )
+        outside = tuple((m / p).reshape(probes, -1) for m, p in zip(run.downward, plain.downward, strict=True))
         weighted = tuple(i * p.reshape(1, -1) for i, p in zip(inside, plain.downward, strict=True))
         return weighted, outside
 
@@ -76,9 +75,9 @@ class StructureProbe:
         scope = tuple(dict.fromkeys((*core, *separator)))
         outside = self._messages[1][node]
         table = outside.reshape(-1, *[self.network.states[v] for v in separator])
-        cross = contract(
-            [self.network.joint(scope), table], [scope, (_PROBE, *separator)], (*core, _PROBE)
-        ).reshape(-1, len(outside))
+        cross = contract([self.network.joint(scope), table], [scope, (_PROBE, *separator)], (*core, _PROBE)).reshape(
+            -1, len(outside)
+        )
         return numerical_rank(_unit_columns(_unit_rows(cross)))
 
     def instrument_block(self, core: Sequence[str], group: Sequence[str]) -> Tensor:

@@ -74,9 +74,7 @@ class Specification:
 
     def to_list(self) -> list[dict[str, Any]]:
         """Plain lists and numbers, for saving."""
-        return [
-            {**asdict(p), "core": list(p.core), "instrument": [list(g) for g in p.instrument]} for p in self.plans
-        ]
+        return [{**asdict(p), "core": list(p.core), "instrument": [list(g) for g in p.instrument]} for p in self.plans]
 
     @classmethod
     def from_list(cls, saved: list[dict[str, Any]]) -> Specification:
@@ -107,11 +105,10 @@ def specify(tree: JunctionTree, options: SpecificationOptions | None = None) -> 
             core = minimal_core_group(candidates, needed, lambda g, n=node: probes.core_rank(n, g), states)  # type: ignore[misc]
         cores[node] = core
         near = [v for _, v in tree.distances(node, max(options.singles, options.pool))]
-        probe = probes[0]
         instrument, reached = choose_instruments(
             near,
             needed,
-            lambda g, c=core: probe.instrument_block(c, g),  # type: ignore[misc]
+            lambda g, c=core: probes[0].instrument_block(c, g),  # type: ignore[misc]
             states,
             options.singles,
             options.pool,

@@ -27,11 +27,8 @@ def compress(prediction: Tensor, rank: int) -> Compression:
 
     Args:
         prediction: (..., d, m) stage-1 prediction of the whitened feature, E[φηᵀ]F.
-        rank: dimensions to keep; padded with arbitrary directions of strength 0 if fewer exist.
+        rank: dimensions to keep, at most min(d, m).
     """
     u, s, vh = torch.linalg.svd(prediction, full_matrices=False)
-    available = s.shape[-1]
-    if available < rank:
-        raise ValueError(f"rank {rank} exceeds the {available} dimensions of the prediction")
     u, s, vh = u[..., :rank], s[..., :rank], vh[..., :rank, :]
     return Compression(u, s.unsqueeze(-1) * vh, s)

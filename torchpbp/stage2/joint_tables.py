@@ -51,10 +51,11 @@ class JointTables:
             self.offsets.append(self.offsets[-1] + size)
         self.counts = torch.zeros(self.offsets[-1], dtype=torch.float64)
         self.rows = 0.0
-        self._holders: dict[str, list[int]] = {}
-        for i, scope in enumerate(self.scopes):
-            for v in scope:
-                self._holders.setdefault(v, []).append(i)
+        members = [frozenset(s) for s in self.scopes]
+        self._holders: dict[str, list[tuple[int, frozenset[str]]]] = {}  # smallest table first
+        for i in sorted(range(len(sizes)), key=sizes.__getitem__):
+            for v in self.scopes[i]:
+                self._holders.setdefault(v, []).append((i, members[i]))
         self._index = self._index_arithmetic(position)
 
     def _index_arithmetic(self, position: Mapping[str, int]) -> list[tuple[Tensor, Tensor, Tensor]]:
@@ -108,10 +109,10 @@ class JointTables:
         if not names:
             return torch.ones((), dtype=torch.float64)
         wanted = set(names)
-        fitting = [i for i in self._holders.get(names[0], []) if wanted <= set(self.scopes[i])]
-        if not fitting:
+        rarest = min(names, key=lambda v: len(self._holders.get(v, ())))
+        best = next((i for i, members in self._holders.get(rarest, ()) if wanted <= members), None)
+        if best is None:
             raise StructureError(f"No table holds the variables {names}.")
-        best = min(fitting, key=lambda i: self.offsets[i + 1] - self.offsets[i])
         scope = self.scopes[best]
         stored = self.counts[self.offsets[best] : self.offsets[best + 1]].reshape([self.states[v] for v in scope])
         return contract([stored], [scope], names) / self.rows

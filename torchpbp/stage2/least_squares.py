@@ -18,10 +18,13 @@ def least_squares(targets: Tensor, inputs: Tensor, penalty: float) -> Tensor:
         (..., p, r) operator.
     """
     rank = inputs.shape[-2]
+    if rank == 0:
+        return targets[..., :0]
     largest = inputs.detach().abs().amax(dim=(-2, -1), keepdim=True)
     root = (penalty + (1e-13 * largest) ** 2).sqrt()
     eye = torch.eye(rank, dtype=inputs.dtype, device=inputs.device)
     stacked = torch.cat([inputs.mT, root * eye], dim=-2)
-    right = torch.cat([targets.mT, torch.zeros_like(targets.mT[..., :1, :]).expand(*targets.shape[:-2], rank, -1)], dim=-2)
+    zeros = targets.new_zeros(*targets.shape[:-2], rank, targets.shape[-2])
+    right = torch.cat([targets.mT, zeros], dim=-2)
     q, r = torch.linalg.qr(stacked)
     return torch.linalg.solve_triangular(r, q.mT @ right, upper=True).mT
