@@ -345,7 +345,8 @@ def _refuse_impossible(impossible: Tensor, start: int) -> None:
 def _checked_table(what: str, table: Any, scope: Sequence[str], graph: LatentGraph) -> Tensor:
     expected = tuple(graph.num_states(v) for v in scope)
     try:
-        tensor = torch.as_tensor(table, dtype=torch.float64).clone()
+        numbers = table if isinstance(table, Tensor) else np.asarray(table, dtype=np.float64)
+        tensor = torch.as_tensor(numbers, dtype=torch.float64).clone()
     except (TypeError, ValueError) as error:
         raise ShapeError(f"{what}: expected numbers of shape {expected} for {tuple(scope)}; {error}.") from None
     if tuple(tensor.shape) != expected:
