@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from torchpbp.errors import DataError, ShapeError
-from torchpbp.inputs.evidence import is_code_range, states_from_labels
+from torchpbp.inputs.evidence import as_array, is_code_range, own_tensor, states_from_labels
 
 TableLike: TypeAlias = Mapping[str, Any] | pd.DataFrame
 DataLike: TypeAlias = TableLike | Iterable[TableLike]
@@ -90,11 +90,20 @@ class ColumnReader:
         if isinstance(value, pd.Categorical):
             self._learn_labels(name, list(value.categories), where)
             return np.asarray(value.astype(object), dtype=object)
-        array = np.asarray(value)
-        if array.dtype.kind in "OUS":
-            array = array.astype(object)
+        try:
+            array = as_array(value)
+        except ValueError:
+            raise DataError(
+                f"{where}column '{name}': expected integer states, got entries of different lengths."
+            ) from None
+        if array.dtype == object and name not in self.labels:
             present = array[~pd.isna(array)]
-            if name not in self.labels and any(isinstance(x, str) for x in present[:1]):
+            strings = sum(isinstance(x, str) for x in present.flat)
+            if strings:
+                if strings < present.size:
+                    raise DataError(
+                        f"{where}column '{name}' mixes strings with other values. Use one kind, or a pandas category column."
+                    )
                 if streaming:
                     raise DataError(
                         f"{where}column '{name}' holds strings. Mini-batches need pandas category columns, so that each "
@@ -127,7 +136,12 @@ class ColumnReader:
                 raise DataError(
                     f"{where}column '{name}' has labels {list(labels)[:6]}, but this batch has plain numbers."
                 )
-            column = torch.from_numpy(np.ascontiguousarray(column))
+            elif column.dtype.kind not in "biufc":
+                raise DataError(
+                    f"{where}column '{name}' holds {column.dtype} values: expected integer states from 0 to "
+                    f"{self.states[name] - 1}."
+                )
+            column = own_tensor(column)
         if column.is_floating_point() or column.is_complex():
             raise DataError(
                 f"{where}column '{name}' holds {str(column.dtype).removeprefix('torch.')} values: expected integer states "

@@ -81,6 +81,10 @@ def read_evidence(
     """
     if isinstance(evidence, Evidence):
         return evidence
+    if not isinstance(evidence, Mapping | pd.DataFrame | pd.Series | None):
+        raise DataError(
+            f"Evidence: expected a mapping of names to states, or a DataFrame; got {type(evidence).__name__}."
+        )
     items: dict[str, Any] = {} if evidence is None else {str(name): column for name, column in evidence.items()}
     hard: dict[str, Tensor] = {}
     soft: dict[str, Tensor] = {}
@@ -112,6 +116,8 @@ def read_evidence(
 
 def _as_tensor(name: str, value: Any, labels: Sequence[Any] | None) -> Tensor:
     if isinstance(value, Tensor):
+        if value.is_complex():
+            raise DataError(f"Evidence on '{name}': expected states or weights, got complex numbers.")
         return value.reshape(1) if value.ndim == 0 else value
     if isinstance(value, pd.Series):
         value = value.array
@@ -119,15 +125,33 @@ def _as_tensor(name: str, value: Any, labels: Sequence[Any] | None) -> Tensor:
         if labels is None and not pd.api.types.is_integer_dtype(value.categories.dtype):
             raise DataError(f"Evidence on '{name}' has category labels, but the model was fitted on plain states.")
         value = np.asarray(value.astype(object), dtype=object)
-    array = np.atleast_1d(np.asarray(value))
-    if array.dtype.kind in "OUS":
-        array = states_from_labels(name, array.astype(object), labels, "Evidence on")
-    elif labels is not None and array.ndim == 1 and array.dtype.kind in "iub" and not is_code_range(labels):
+    try:
+        array = np.atleast_1d(as_array(value))
+    except ValueError as error:
+        raise DataError(f"Evidence on '{name}': expected states or weights; {error}.") from None
+    if array.dtype == object:
+        array = states_from_labels(name, array, labels, "Evidence on")
+    elif array.dtype.kind not in "biuf":
+        raise DataError(f"Evidence on '{name}': expected states or weights, got {array.dtype} values.")
+    elif labels is not None and array.ndim == 1 and not is_code_range(labels) and not pd.isna(array).all():
         raise DataError(
             f"Evidence on '{name}': the model knows this variable by labels {list(labels)[:6]}, got plain numbers. "
             "Pass labels, or an integer tensor of state indices."
         )
-    return torch.from_numpy(np.ascontiguousarray(array))
+    return own_tensor(array)
+
+
+def as_array(value: Any) -> np.ndarray:
+    """An array of numbers, or of objects if the value holds strings: numpy would turn a NaN among strings into 'nan'."""
+    array = np.asarray(value)
+    if array.dtype.kind in "US":
+        array = np.asarray(value, dtype=object)
+    return array
+
+
+def own_tensor(array: np.ndarray) -> Tensor:
+    """A tensor with memory of its own; an array out of pandas may be read-only, one out of a file in foreign byte order."""
+    return torch.from_numpy(array.astype(array.dtype.newbyteorder("=")))
 
 
 def is_code_range(labels: Sequence[Any]) -> bool:
@@ -148,12 +172,13 @@ def states_from_labels(name: str, values: np.ndarray, labels: Sequence[Any] | No
                 f"{where} '{name}': expected integer states, got {values[~missing][0]!r}. The model was fitted without "
                 "labels for this variable."
             ) from None
-    index = {label: i for i, label in enumerate(labels)}
     result = np.full(values.shape, -1, dtype=np.int64)
-    for value in pd.unique(values[~missing]):
-        if value not in index:
-            raise DataError(f"{where} '{name}': unseen category {value!r}. Known categories: {list(labels)}.")
-        result[values == value] = index[value]
+    present = values[~missing]
+    found = pd.Index(list(labels), dtype=object).get_indexer(present)
+    if (found < 0).any():
+        unseen = present[found < 0][0]
+        raise DataError(f"{where} '{name}': unseen category {unseen!r}. Known categories: {list(labels)}.")
+    result[~missing] = found
     return result
 
 
@@ -166,7 +191,7 @@ def _checked_states(name: str, tensor: Tensor, states: int) -> Tensor:
     if tensor.is_floating_point():
         missing = tensor.isnan()
         filled = torch.where(missing, torch.full_like(tensor, -1), tensor)
-        whole = filled == filled.round()
+        whole = (filled == filled.round()) & filled.isfinite()
         if not bool(whole.all()):
             row = int((~whole).nonzero()[0])
             raise DataError(
