@@ -98,7 +98,7 @@ def test_columns_that_the_graph_does_not_know_are_ignored_and_order_does_not_mat
 
 def test_rank_auto_finds_the_number_of_latent_states():
     truth = templates.naive_bayes(6, states=3, observed_states=5)
-    network = DiscreteNetwork.random(truth, seed=1, concentration=0.5)
+    network = DiscreteNetwork.random(truth, seed=2, concentration=0.5)
     model = PBP(truth.with_states({"h": None}), rank="auto")
     with pytest.raises(NotFittedError, match="rank='auto'"):
         _ = model.tree

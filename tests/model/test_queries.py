@@ -52,7 +52,7 @@ def test_rows_with_different_patterns_equal_rows_asked_alone(model):
 
 
 def test_valid_distributions_and_raw_values(network):
-    rough = PBP(network.graph).fit(network.sample(40, seed=0))
+    rough = PBP(network.graph, ridge=(0.0, 0.0)).fit(network.sample(40, seed=0))
     evidence = {
         v: torch.randint(-1, 4, (300,), generator=torch.Generator().manual_seed(i)) for i, v in enumerate(rough.states)
     }
@@ -68,7 +68,9 @@ def test_valid_distributions_and_raw_values(network):
     sign, log_size = rough.log_evidence(evidence, raw=True)
     positive = sign > 0
     assert not positive.all()
-    assert torch.allclose(rough.log_evidence(evidence)[positive], log_size[positive], atol=1e-1)
+    floored = rough.log_evidence(evidence)
+    assert (floored[positive] >= log_size[positive] - 1e-12).all()
+    assert torch.isclose(floored[positive], log_size[positive]).float().mean() > 0.5
 
 
 def test_a_state_never_seen_in_training():
@@ -228,7 +230,7 @@ def test_diagnostics(model, network):
     leaves = table["clipped_mass"].notna()
     assert leaves.sum() == 8
     assert (table.loc[leaves, "clipped_mass"] >= 0).all()
-    rough = PBP(network.graph).fit(network.sample(40, seed=0)).diagnostics()
+    rough = PBP(network.graph, ridge=(0.0, 0.0)).fit(network.sample(40, seed=0)).diagnostics()
     assert rough["clipped_mass"].mean() > table["clipped_mass"].mean()
     with pytest.warns(match="instrument rank 3, needs 4"):
         weak = PBP(network.graph, pool=1).fit_population(network)
@@ -266,7 +268,7 @@ def test_gradients_reach_operators_and_soft_evidence(exact):
 
 
 def test_a_loss_on_answers_has_finite_gradients_even_where_estimates_are_clipped(network):
-    rough = PBP(network.graph).fit(network.sample(40, seed=0))
+    rough = PBP(network.graph, ridge=(0.0, 0.0)).fit(network.sample(40, seed=0))
     evidence = {v: x[:100] for v, x in network.sample(100, seed=3).items()}
     rough.log_evidence(evidence).mean().backward()
     assert all(torch.isfinite(p.grad).all() for p in rough.parameters())

@@ -1,13 +1,12 @@
-"""Two-stage regression over a whole junction tree: from joint tables to operators [PBP Steps 3-6].
+"""Two-stage regression over a whole junction tree: from moments to operators [PBP Steps 3-6].
 
-The first dimension of every message is the constant 1, and the others are centred: ridge penalties then never touch
-total probability, and a subtree without evidence drops out exactly. Separators whose matrices have equal shapes are
-solved together.
+The first dimension of every compressed message is the constant 1, and the others are centred: ridge penalties then
+never touch total probability, and a subtree without evidence drops out exactly. Separators whose matrices have equal
+shapes are solved together.
 """
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,14 +15,12 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from torchpbp.contraction import contract
 from torchpbp.graph.junction_tree import JunctionTree
-from torchpbp.specification.instruments import Group
 from torchpbp.specification.specification import SeparatorPlan, Specification
 from torchpbp.stage1.ridge import ridge_factor
 from torchpbp.stage2.compression import compress
-from torchpbp.stage2.joint_tables import JointTables
 from torchpbp.stage2.least_squares import least_squares
+from torchpbp.stage2.moments import FeatureMoments, Group, Moments
 
 T = TypeVar("T")
 
@@ -34,7 +31,7 @@ class Learned:
 
     Args:
         operators: per node (index 0 unused) a tensor with modes (message, children's messages…) or, at a leaf,
-            (message, states of the leaf's observables…).
+            (message, features of the leaf's observables…).
         root: tensor with one mode per child of the root.
         strengths: per node the canonical correlations of the message's dimensions.
     """
@@ -44,213 +41,194 @@ class Learned:
     strengths: tuple[Tensor, ...]
 
 
-def required_scopes(tree: JunctionTree, specification: Specification) -> list[Group]:
-    """Groups of variables whose joint tables learning needs."""
-    scopes: dict[Group, None] = {}
+def targets(tree: JunctionTree, specification: Specification, node: int) -> list[Group]:
+    """Groups whose joint features an operator predicts: the children's core groups, or the leaf's own observables."""
+    if tree.leaf_observables[node]:
+        return [(v,) for v in tree.leaf_observables[node]]
+    return [specification.plan(child).core for child in tree.children[node]]
+
+
+def required_pairs(specification: Specification) -> list[tuple[Group, Group]]:
+    """Pairs of groups whose second moments learning needs."""
+    pairs: dict[tuple[Group, Group], None] = {}
     for plan in specification.plans:
-        below = _targets(tree, specification, plan.node)
+        pairs[plan.core, plan.core] = None
         for i, group in enumerate(plan.instrument):
-            scopes[(*plan.core, *group)] = None
-            scopes[(*below, *group)] = None
+            pairs[plan.core, group] = None
             for other in plan.instrument[i:]:
-                scopes[tuple(dict.fromkeys((*group, *other)))] = None
-    scopes[tuple(v for child in tree.children[0] for v in specification.plan(child).core)] = None
+                if (other, group) not in pairs:
+                    pairs[group, other] = None
+    return list(pairs)
+
+
+def required_scopes(tree: JunctionTree, specification: Specification) -> list[Group]:
+    """Groups of variables whose joint tables learning needs, where all variables are discrete."""
+    scopes = {tuple(dict.fromkeys((*a, *b))): None for a, b in required_pairs(specification)}
+    for plan in specification.plans:
+        below = [v for g in targets(tree, specification, plan.node) for v in g]
+        for group in plan.instrument:
+            scopes[(*below, *group)] = None
+    scopes[tuple(v for g in targets(tree, specification, 0) for v in g)] = None
     return list(scopes)
 
 
 def learn(
-    tree: JunctionTree, specification: Specification, tables: JointTables, stage1: float, stage2: float
+    tree: JunctionTree,
+    specification: Specification,
+    moments: Moments,
+    stage1: float,
+    stage2: float,
+    compressed: bool = True,
 ) -> Learned:
     """Solve every separator.
 
     Args:
         tree: junction tree.
         specification: core groups, instruments and ranks.
-        tables: joint tables over :func:`required_scopes`.
-        stage1: ridge penalty λ of S1A and S1B, relative to instruments of unit variance.
-        stage2: ridge penalty λ of S2, relative to messages of unit variance.
+        moments: of the features involved.
+        stage1: ridge penalty λ of S1A and S1B.
+        stage2: ridge penalty λ of S2.
+        compressed: whether messages are compressed to their rank; otherwise they are the core groups' features
+            themselves, as printed in [PBP].
     """
-    count = len(tree)
-    features: list[Tensor] = [torch.empty(0)] * count  # U_S: (core states, rank), θ = Uᵀφ
-    predictors: list[Tensor] = [torch.empty(0)] * count  # instrument states -> stage-1 factor space
-    predicted: list[Tensor] = [torch.empty(0)] * count
-    strengths: list[Tensor] = [torch.empty(0)] * count
-    operators: list[Tensor] = [torch.empty(0)] * count
+    first = _compressed_stage1 if compressed else _plain_stage1
+    stages = first(specification, moments, stage1)
+    wanted = [(targets(tree, specification, p.node), p) for p in specification.plans]
+    inner = [None if tree.leaf_observables[p.node] else [stages[c].features for c in tree.children[p.node]] for _, p in wanted]
+    crosses = _responses(moments, [(below, f, p.instrument) for (below, p), f in zip(wanted, inner, strict=True)])
+    means = _responses(moments, [(below, f, ((),)) for (below, p), f in zip(wanted, inner, strict=True)])
+    root_groups = targets(tree, specification, 0)
+    root = _responses(moments, [(root_groups, [stages[c].features for c in tree.children[0]], ((),))])[0].squeeze(-1)
 
-    blocks = _Blocks(tables)
-    systems = {p.node: _Moments.of(p, blocks) for p in specification.plans}
-    for nodes in _equal(systems, lambda m: (m.cross.shape, m.rank)):
-        stacked = [systems[n] for n in nodes]
-        factor = ridge_factor(torch.stack([m.gram for m in stacked]), stage1)
-        result = compress(torch.stack([m.cross for m in stacked]) @ factor, stacked[0].rank - 1)
-        for i, n in enumerate(nodes):
-            features[n] = systems[n].message_features(result.directions[i])
-            predictors[n] = systems[n].instrument_scale.unsqueeze(1) * factor[i]
-            predicted[n] = result.predicted[i]
-            strengths[n] = torch.cat([torch.ones(1, dtype=torch.float64), result.strengths[i]])
-
-    responses = {p.node: _responses(tree, specification, p, blocks, features) for p in specification.plans}
-    shapes = {p.node: (responses[p.node].cross.shape, p.rank) for p in specification.plans}
-    for nodes in _equal(shapes, lambda shape: shape):
-        raw = torch.stack([responses[n].cross for n in nodes])
-        targets = raw.reshape(len(nodes), -1, raw.shape[-1]) @ torch.stack([predictors[n] for n in nodes])
-        weights = least_squares(targets, torch.stack([predicted[n] for n in nodes]), stage2)
-        for i, n in enumerate(nodes):
-            mean = responses[n].mean
-            operators[n] = torch.cat([mean.unsqueeze(0), weights[i].T.reshape(-1, *mean.shape)])
-    return Learned(tuple(operators), _root_tensor(tree, specification, tables, features), tuple(strengths))
+    operators: list[Tensor] = [torch.empty(0)] * len(tree)
+    systems = {p.node: (crosses[i], means[i].squeeze(-1)) for i, p in enumerate(specification.plans)}
+    for nodes in _equal(systems, lambda s: s[0].shape):
+        for same in _equal({n: stages[n] for n in nodes}, lambda s: s.predicted.shape):
+            raw = torch.stack([systems[n][0] for n in same])
+            predictors = torch.stack([stages[n].predictor for n in same])
+            if compressed:
+                mean = torch.stack([systems[n][1] for n in same])
+                raw = raw - mean.unsqueeze(-1) * torch.stack([stages[n].instrument_mean for n in same]).reshape(
+                    len(same), *[1] * (mean.ndim - 1), -1
+                )
+            predictions = raw.reshape(len(same), -1, raw.shape[-1]) @ predictors
+            weights = least_squares(predictions, torch.stack([stages[n].predicted for n in same]), stage2)
+            for i, n in enumerate(same):
+                weight = weights[i].T.reshape(-1, *raw.shape[1:-1])
+                operators[n] = torch.cat([systems[n][1].unsqueeze(0), weight]) if compressed else weight
+    if not compressed:  # a leaf's message is its own feature: nothing to learn
+        for leaf in tree.leaves:
+            sizes = [moments.dims[v] for v in tree.leaf_observables[leaf]]
+            operators[leaf] = torch.eye(moments.dim(tree.leaf_observables[leaf]), dtype=torch.float64).reshape(-1, *sizes)
+    strengths = [torch.empty(0)] + [stages[n].strengths for n in range(1, len(tree))]
+    return Learned(tuple(operators), root, tuple(strengths))
 
 
 @dataclass(frozen=True)
-class _Moments:
-    """Whitened covariances of one separator.
+class _Stage1:
+    """Result of stage 1A and compression at one separator.
 
-    Features and instruments are scaled by 1/√p: rare states weigh as much as common ones and penalties mean the same
-    everywhere.
+    Args:
+        features: (core dim, message dim) U with θ = Uᵀφ.
+        predictor: (instrument dim, m) takes a cross moment with the instrument to the prediction's factor space.
+        predicted: (message dim without the constant, m) the prediction of θ there.
+        instrument_mean: (instrument dim,).
+        strengths: (message dim,) canonical correlations.
     """
 
-    cross: Tensor  # (core states, instrument size)
-    gram: Tensor  # (instrument size, instrument size)
-    constant: Tensor  # (core states, 1)
-    feature_scale: Tensor
+    features: Tensor
+    predictor: Tensor
+    predicted: Tensor
+    instrument_mean: Tensor
+    strengths: Tensor
+
+
+def _compressed_stage1(specification: Specification, moments: Moments, penalty: float) -> dict[int, _Stage1]:
+    result: dict[int, _Stage1] = {}
+    systems = {p.node: _Covariances.of(p, moments) for p in specification.plans}
+    for nodes in _equal(systems, lambda m: (m.cross.shape, m.rank)):
+        stacked = [systems[n] for n in nodes]
+        factor = ridge_factor(torch.stack([m.gram for m in stacked]), penalty)
+        found = compress(torch.stack([m.cross for m in stacked]) @ factor, stacked[0].rank - 1)
+        for i, n in enumerate(nodes):
+            system = systems[n]
+            result[n] = _Stage1(
+                system.message_features(found.directions[i]),
+                system.instrument_scale.unsqueeze(1) * factor[i],
+                found.predicted[i],
+                system.instrument_mean,
+                torch.cat([torch.ones(1, dtype=torch.float64), found.strengths[i]]),
+            )
+    return result
+
+
+def _plain_stage1(specification: Specification, moments: Moments, penalty: float) -> dict[int, _Stage1]:
+    """No compression, no centring, no scaling: θ = φ."""
+    result = {}
+    for plan in specification.plans:
+        gram = torch.cat([torch.cat([moments.cross(a, b) for b in plan.instrument], dim=1) for a in plan.instrument])
+        factor = ridge_factor(gram, penalty)
+        predicted = torch.cat([moments.cross(plan.core, g) for g in plan.instrument], dim=1) @ factor
+        eye = torch.eye(len(predicted), dtype=torch.float64)
+        strengths = torch.zeros(len(predicted), dtype=torch.float64)
+        found = torch.linalg.svdvals(predicted)
+        strengths[: len(found)] = found
+        result[plan.node] = _Stage1(eye, factor, predicted, torch.zeros(len(gram), dtype=torch.float64), strengths)
+    return result
+
+
+@dataclass(frozen=True)
+class _Covariances:
+    """Whitened covariances of one separator."""
+
+    cross: Tensor  # (core dim, instrument dim)
+    gram: Tensor  # (instrument dim, instrument dim)
+    constant: Tensor  # (core dim, 1): E[φ], whitened
+    whitener: Tensor
+    ones: Tensor
     instrument_scale: Tensor
+    instrument_mean: Tensor
     rank: int
 
     @classmethod
-    def of(cls, plan: SeparatorPlan, blocks: _Blocks) -> _Moments:
-        feature_scale = blocks.scale(plan.core)
-        scale = torch.cat([blocks.scale(g) for g in plan.instrument])
-        cross = torch.cat([blocks.cross(plan.core, g) for g in plan.instrument], dim=1)
-        gram = torch.cat(
-            [torch.cat([blocks.cross(a, b) for b in plan.instrument], dim=1) for a in plan.instrument], dim=0
-        )
-        feature_mean, mean = blocks.mean(plan.core), torch.cat([blocks.mean(g) for g in plan.instrument])
-        constant = (feature_scale * feature_mean).unsqueeze(1)  # the constant 1, in whitened feature space
-        cross = feature_scale.unsqueeze(1) * (cross - torch.outer(feature_mean, mean)) * scale
+    def of(cls, plan: SeparatorPlan, moments: Moments) -> _Covariances:
+        whitener = moments.whitener(plan.core)
+        scale = torch.cat([moments.instrument_scale(g) for g in plan.instrument])
+        mean = torch.cat([moments.mean(g) for g in plan.instrument])
+        cross = torch.cat([moments.cross(plan.core, g) for g in plan.instrument], dim=1)
+        gram = torch.cat([torch.cat([moments.cross(a, b) for b in plan.instrument], dim=1) for a in plan.instrument])
+        constant = _apply(whitener, moments.mean(plan.core).unsqueeze(1))
+        cross = _apply(whitener, cross - torch.outer(moments.mean(plan.core), mean)) * scale
         gram = scale.unsqueeze(1) * (gram - torch.outer(mean, mean)) * scale
-        return cls(_without(constant, cross), gram, constant, feature_scale, scale, plan.rank)
+        ones = moments.ones(plan.core)
+        return cls(_without(constant, cross), gram, constant, whitener, ones, scale, mean, plan.rank)
 
     def message_features(self, directions: Tensor) -> Tensor:
-        """U with θ = Uᵀφ: the constant, then the directions given, (core states, rank).
+        """U with θ = Uᵀφ: the constant, then the directions given, (core dim, rank).
 
-        Rounding leaves a trace of the constant in weak directions, where it would be amplified; it is taken out again.
+        Rounding leaves a trace of the mean in weak directions, where it would be amplified; it is taken out again.
         """
-        ones = (self.feature_scale > 0).to(self.feature_scale.dtype).unsqueeze(1)  # one-hot features sum to 1
-        return torch.cat([ones, self.feature_scale.unsqueeze(1) * _without(self.constant, directions)], dim=1)
-
-
-def _targets(tree: JunctionTree, specification: Specification, node: int) -> Group:
-    """Observables whose joint features an operator predicts: the children's core groups, or the leaf's own."""
-    if tree.leaf_observables[node]:
-        return tree.leaf_observables[node]
-    return tuple(v for child in tree.children[node] for v in specification.plan(child).core)
-
-
-@dataclass(frozen=True)
-class _Responses:
-    """What an operator predicts, y = ⊗ θ of the children or the leaf's own features.
-
-    Args:
-        mean: E[y], one mode per child (or leaf observable).
-        cross: Cov[y, η], with the instrument as the last mode.
-    """
-
-    mean: Tensor
-    cross: Tensor
+        return torch.cat(
+            [self.ones.unsqueeze(1), _apply(self.whitener, _without(self.constant, directions))], dim=1
+        )
 
 
 def _responses(
-    tree: JunctionTree, specification: Specification, plan: SeparatorPlan, blocks: _Blocks, features: Sequence[Tensor]
-) -> _Responses:
-    tables, below = blocks.tables, _targets(tree, specification, plan.node)
-    children = tree.children[plan.node]
-    sizes = [math.prod(tables.states[v] for v in specification.plan(c).core) for c in children]
-    parts = []
-    for group in ((), *plan.instrument):
-        table = tables.table((*below, *group))
-        if children:
-            parts.append(_compressed(table.reshape(*sizes, -1), [features[c] for c in children]))
-        else:
-            parts.append(table.reshape(*table.shape[: len(below)], -1))
-    mean = parts[0].squeeze(-1)
-    instrument_mean = torch.cat([blocks.mean(g) for g in plan.instrument])
-    return _Responses(mean, torch.cat(parts[1:], dim=-1) - mean.unsqueeze(-1) * instrument_mean)
+    moments: Moments, wanted: Sequence[tuple[Sequence[Group], Sequence[Tensor] | None, Sequence[Group]]]
+) -> list[Tensor]:
+    if isinstance(moments, FeatureMoments):
+        return moments.responses(wanted)
+    return [torch.cat([moments.response(below, f, g) for g in near], dim=-1) for below, f, near in wanted]
 
 
-def _root_tensor(
-    tree: JunctionTree, specification: Specification, tables: JointTables, features: Sequence[Tensor]
-) -> Tensor:
-    """T = E[⊗ θ of the root's children] [PBP Step 6]."""
-    cores = [specification.plan(child).core for child in tree.children[0]]
-    table = tables.table([v for core in cores for v in core])
-    table = table.reshape(*[math.prod(tables.states[v] for v in core) for core in cores], 1)
-    return _compressed(table, [features[c] for c in tree.children[0]]).squeeze(-1)
-
-
-def _compressed(table: Tensor, features: Sequence[Tensor]) -> Tensor:
-    """Apply each child's Uᵀ to its mode; the last mode stays."""
-    raw = [f"raw{i}" for i in range(len(features))]
-    small = [f"small{i}" for i in range(len(features))]
-    pairs = [(r, s) for r, s in zip(raw, small, strict=True)]
-    return contract([table, *features], [(*raw, "rest"), *pairs], (*small, "rest"))
-
-
-class _Blocks:
-    """Second moments of one-hot features of groups, each computed once: neighbouring separators share most of them."""
-
-    def __init__(self, tables: JointTables) -> None:
-        self.tables = tables
-        self._cross: dict[tuple[Group, Group], Tensor] = {}
-        self._scale: dict[Group, Tensor] = {}
-
-    def mean(self, group: Group) -> Tensor:
-        """Probability of each joint state."""
-        return self.tables.table(group).reshape(-1)
-
-    def scale(self, group: Group) -> Tensor:
-        """1/√p of each joint state; 0 where it never occurs."""
-        if group not in self._scale:
-            self._scale[group] = _inverse_root(self.mean(group))
-        return self._scale[group]
-
-    def cross(self, a: Group, b: Group) -> Tensor:
-        """E[φ_a φ_bᵀ] for two groups, which may share variables."""
-        if (b, a) in self._cross:
-            return self._cross[b, a].T
-        if (a, b) not in self._cross:
-            self._cross[a, b] = self._computed(a, b)
-        return self._cross[a, b]
-
-    def _computed(self, a: Group, b: Group) -> Tensor:
-        union = tuple(dict.fromkeys((*a, *b)))
-        table = self.tables.table(union)
-        rows = math.prod(self.tables.states[v] for v in a)
-        columns = math.prod(self.tables.states[v] for v in b)
-        if len(union) == len(a) + len(b):
-            return table.reshape(rows, columns)
-        result = table.new_zeros(rows, columns)
-        result[_codes(union, a, self.tables), _codes(union, b, self.tables)] = table.reshape(-1)
-        return result
-
-
-def _codes(union: Group, group: Group, tables: JointTables) -> Tensor:
-    """For each joint state of ``union`` the joint state of ``group``."""
-    sizes = [tables.states[v] for v in union]
-    code = torch.zeros(sizes, dtype=torch.int64)
-    for v in group:
-        axis = union.index(v)
-        shape = [-1 if i == axis else 1 for i in range(len(union))]
-        code = code * tables.states[v] + torch.arange(tables.states[v]).reshape(shape)
-    return code.reshape(-1)
+def _apply(whitener: Tensor, matrix: Tensor) -> Tensor:
+    """Whitener, diagonal or full, times a matrix."""
+    return whitener.unsqueeze(1) * matrix if whitener.ndim == 1 else whitener @ matrix
 
 
 def _without(direction: Tensor, matrix: Tensor) -> Tensor:
     """Columns of a matrix made orthogonal to a direction."""
     return matrix - direction @ (direction.T @ matrix) / (direction.T @ direction)
-
-
-def _inverse_root(probabilities: Tensor) -> Tensor:
-    return torch.where(probabilities > 0, probabilities.clamp(min=1e-300).rsqrt(), torch.zeros_like(probabilities))
 
 
 def _equal(items: Mapping[int, T], key: Callable[[T], Hashable]) -> Iterable[list[int]]:

@@ -29,6 +29,7 @@ from torchpbp.model.operators import RootOperator, SeparatorOperator
 from torchpbp.model.selection import CANDIDATE_RANKS, HoldOut, RankScore, choose_rank, leave_one_leaf_out
 from torchpbp.specification.specification import Specification, SpecificationOptions, specify
 from torchpbp.stage2.joint_tables import JointTables
+from torchpbp.stage2.moments import TableMoments
 
 EXACT_FLOOR = 1e-15
 FLOOR_ROWS = 3.0
@@ -199,12 +200,12 @@ class PBP(nn.Module):
             raise StructureError("rank='auto' is chosen on held-out rows; give a rank to fit a population.")
         tables = JointTables(required_scopes(self.tree, self.specification), self.states)
         tables.fill(network.joint)
-        learned = learn(self.tree, self.specification, tables, 0.0, 0.0)
+        learned = learn(self.tree, self.specification, TableMoments(tables), 0.0, 0.0)
         self._accept(self.tree, self.specification, learned, 0, EXACT_FLOOR)
         return self
 
     def _learn(self, tree: JunctionTree, specification: Specification, tables: JointTables) -> Learned:
-        return learn(tree, specification, tables, self.ridge[0] / tables.rows, self.ridge[1] / tables.rows)
+        return learn(tree, specification, TableMoments(tables), self.ridge[0] / tables.rows, self.ridge[1] / tables.rows)
 
     def _select(
         self, reader: ColumnReader, data: DataLike, batch_size: int

@@ -1,0 +1,17 @@
+"""Features of single variables: one-hot for discrete ones, approximations of a kernel for continuous ones."""
+
+from torchpbp.features.kernels import RBF, Kernel, Laplace, Matern, median_bandwidth
+from torchpbp.features.maps import FeatureMap, KernelMap, Nystroem, OneHot, RandomFourier
+
+__all__ = [
+    "RBF",
+    "FeatureMap",
+    "Kernel",
+    "KernelMap",
+    "Laplace",
+    "Matern",
+    "Nystroem",
+    "OneHot",
+    "RandomFourier",
+    "median_bandwidth",
+]

@@ -1,0 +1,102 @@
+"""Kernels on the real line: how alike two values of one variable are."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from torchpbp.errors import DataError
+
+
+class Kernel(ABC):
+    """A positive-definite kernel k(|x − x'| / bandwidth) with k(0) = 1.
+
+    A group of variables has the product of its variables' kernels.
+    """
+
+    @abstractmethod
+    def profile(self, distance: Tensor) -> Tensor:
+        """Kernel value at a distance measured in bandwidths."""
+
+    @abstractmethod
+    def frequencies(self, count: int, generator: torch.Generator) -> Tensor:
+        """(count,) draws from the kernel's spectral density at bandwidth 1, for random Fourier features."""
+
+    def gram(self, a: Tensor, b: Tensor, bandwidth: float) -> Tensor:
+        """Kernel between all values of two vectors.
+
+        Args:
+            a: (n,) values.
+            b: (m,) values.
+            bandwidth: in units of the values.
+
+        Returns:
+            (n, m).
+        """
+        return self.profile((a.unsqueeze(-1) - b).abs() / bandwidth)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+class RBF(Kernel):
+    """exp(−d²/2), the Gaussian kernel."""
+
+    def profile(self, distance: Tensor) -> Tensor:
+        return torch.exp(-0.5 * distance.square())
+
+    def frequencies(self, count: int, generator: torch.Generator) -> Tensor:
+        return torch.randn(count, generator=generator, dtype=torch.float64)
+
+
+class Laplace(Kernel):
+    """exp(−d)."""
+
+    def profile(self, distance: Tensor) -> Tensor:
+        return torch.exp(-distance)
+
+    def frequencies(self, count: int, generator: torch.Generator) -> Tensor:
+        return torch.tan(math.pi * (torch.rand(count, generator=generator, dtype=torch.float64) - 0.5))  # Cauchy
+
+
+class Matern(Kernel):
+    """Matérn kernel of smoothness ν = 1/2, 3/2 or 5/2.
+
+    Args:
+        nu: 0.5, 1.5 or 2.5.
+    """
+
+    def __init__(self, nu: float = 1.5) -> None:
+        if nu not in (0.5, 1.5, 2.5):
+            raise DataError(f"Matern: expected nu = 0.5, 1.5 or 2.5, got {nu}.")
+        self.nu = nu
+
+    def profile(self, distance: Tensor) -> Tensor:
+        scaled = math.sqrt(2 * self.nu) * distance
+        if self.nu == 0.5:
+            return torch.exp(-scaled)
+        if self.nu == 1.5:
+            return (1 + scaled) * torch.exp(-scaled)
+        return (1 + scaled + scaled.square() / 3) * torch.exp(-scaled)
+
+    def frequencies(self, count: int, generator: torch.Generator) -> Tensor:
+        # A Student t with 2ν degrees of freedom: a Gaussian over the root of an independent chi-square.
+        freedom = int(2 * self.nu)
+        normal = torch.randn(freedom + 1, count, generator=generator, dtype=torch.float64)
+        return normal[0] / (normal[1:].square().mean(dim=0)).sqrt()
+
+    def __repr__(self) -> str:
+        return f"Matern(nu={self.nu})"
+
+
+def median_bandwidth(values: Tensor, rows: int = 1000) -> float:
+    """The median distance between pairs of different values, over at most ``rows`` evenly spaced rows."""
+    chosen = values[torch.linspace(0, len(values) - 1, min(rows, len(values))).long()].double()
+    distances = (chosen.unsqueeze(0) - chosen.unsqueeze(1)).abs()
+    positive = distances[distances > 0]
+    if positive.numel() == 0:
+        raise DataError("The median rule needs at least two different values, got a constant column.")
+    return float(positive.median())

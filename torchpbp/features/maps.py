@@ -1,0 +1,224 @@
+"""Feature maps of single variables: values in, vectors out.
+
+A map serves three purposes. *Features* of a value enter the regressions; *evidence* is the vector that a leaf receives
+when the value is observed; *missing* is the vector it receives when it is not, and stands for the constant 1. One-hot
+features are their own evidence and sum to 1. Kernel features carry the constant as an extra first entry: the features
+of a value x are (1, z(x)), evidence is (0, z(x)) and missing is (1, 0).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor, nn
+
+from torchpbp.errors import DataError, NotFittedError
+from torchpbp.features.kernels import RBF, Kernel, median_bandwidth
+
+
+class FeatureMap(nn.Module, ABC):
+    """The contract of all maps.
+
+    Attributes:
+        dim: length of the vectors.
+    """
+
+    dim: int
+
+    @abstractmethod
+    def features(self, values: Tensor) -> Tensor:
+        """(n,) values -> (n, dim)."""
+
+    @abstractmethod
+    def evidence(self, values: Tensor) -> Tensor:
+        """(n,) observed values -> (n, dim)."""
+
+    @abstractmethod
+    def missing(self) -> Tensor:
+        """(dim,) representer of the constant 1."""
+
+    def fit(self, values: Tensor) -> None:
+        """Adapt the map to (n,) training values; nothing to do for discrete variables."""
+
+
+class OneHot(FeatureMap):
+    """Indicator vector of a discrete variable's state.
+
+    Args:
+        states: number of states.
+    """
+
+    def __init__(self, states: int) -> None:
+        super().__init__()
+        self.dim = states
+
+    def features(self, values: Tensor) -> Tensor:
+        return torch.nn.functional.one_hot(values, self.dim).to(torch.float64)
+
+    evidence = features
+
+    def missing(self) -> Tensor:
+        return torch.ones(self.dim, dtype=torch.float64)
+
+
+class KernelMap(FeatureMap):
+    """Shared parts of maps that approximate a kernel: z(x)·z(x') ≈ k(x, x').
+
+    Args:
+        size: number of kernel features.
+        kernel: the kernel.
+        bandwidth: in units of the data, or "median" for the median distance between training values times
+            ``bandwidth_scale``.
+        bandwidth_scale: multiplies the median rule.
+    """
+
+    mean: Tensor
+    scale: Tensor
+    width: Tensor
+
+    def __init__(
+        self, size: int, kernel: Kernel | None = None, bandwidth: float | str = "median", bandwidth_scale: float = 0.5
+    ) -> None:
+        super().__init__()
+        if size < 1:
+            raise DataError(f"{type(self).__name__}: expected at least 1 feature, got {size}.")
+        if isinstance(bandwidth, str) and bandwidth != "median":
+            raise DataError(f"bandwidth: expected a positive number or 'median', got {bandwidth!r}.")
+        if not isinstance(bandwidth, str) and not bandwidth > 0:
+            raise DataError(f"bandwidth: expected a positive number, got {bandwidth}.")
+        self.kernel = kernel or RBF()
+        self.bandwidth = bandwidth
+        self.bandwidth_scale = bandwidth_scale
+        self.dim = size + 1
+        for name in ("mean", "scale", "width"):
+            self.register_buffer(name, torch.tensor(float("nan"), dtype=torch.float64))
+
+    def fit(self, values: Tensor) -> None:
+        values = values.double()
+        spread = values.std(unbiased=False)
+        if not spread > 0:
+            raise DataError("A continuous variable needs at least two different values to fit kernel features.")
+        self.mean.copy_(values.mean())
+        self.scale.copy_(spread)
+        width = median_bandwidth(values) * self.bandwidth_scale if self.bandwidth == "median" else float(self.bandwidth)
+        self.width.copy_(torch.as_tensor(width))
+        self._fit((values - self.mean) / self.scale, float(self.width / self.scale))
+
+    @abstractmethod
+    def _fit(self, standard: Tensor, width: float) -> None:
+        """Adapt to standardised values, with the bandwidth in their units."""
+
+    @abstractmethod
+    def _embed(self, standard: Tensor, width: Tensor) -> Tensor:
+        """(n,) standardised values -> (n, size)."""
+
+    def _kernel_features(self, values: Tensor) -> Tensor:
+        if torch.isnan(self.scale):
+            raise NotFittedError("The feature map is not fitted yet.")
+        return self._embed((values.to(self.mean.dtype) - self.mean) / self.scale, self.width / self.scale)
+
+    def features(self, values: Tensor) -> Tensor:
+        z = self._kernel_features(values)
+        return torch.cat([torch.ones_like(z[..., :1]), z], dim=-1)
+
+    def evidence(self, values: Tensor) -> Tensor:
+        z = self._kernel_features(values)
+        return torch.cat([torch.zeros_like(z[..., :1]), z], dim=-1)
+
+    def missing(self) -> Tensor:
+        return torch.nn.functional.one_hot(torch.tensor(0, device=self.mean.device), self.dim).to(self.mean.dtype)
+
+
+class Nystroem(KernelMap):
+    """Kernel values at landmarks, whitened by the landmarks' own Gram matrix: z(x) = K_cc^{-1/2} k(c, x).
+
+    Args:
+        size: number of landmarks.
+        kernel, bandwidth, bandwidth_scale: see :class:`KernelMap`.
+        landmarks: "kmeans" (centres of the training values) or "grid" (evenly spaced over their range).
+    """
+
+    centres: Tensor
+    whitener: Tensor
+
+    def __init__(
+        self,
+        size: int = 12,
+        kernel: Kernel | None = None,
+        bandwidth: float | str = "median",
+        bandwidth_scale: float = 0.5,
+        landmarks: str = "kmeans",
+    ) -> None:
+        super().__init__(size, kernel, bandwidth, bandwidth_scale)
+        if landmarks not in ("kmeans", "grid"):
+            raise DataError(f"landmarks: expected 'kmeans' or 'grid', got {landmarks!r}.")
+        self.landmarks = landmarks
+        self.register_buffer("centres", torch.zeros(size, dtype=torch.float64))
+        self.register_buffer("whitener", torch.zeros(size, size, dtype=torch.float64))
+
+    def _fit(self, standard: Tensor, width: float) -> None:
+        size = self.dim - 1
+        if self.landmarks == "grid":
+            self.centres.copy_(torch.linspace(float(standard.min()), float(standard.max()), size, dtype=torch.float64))
+        else:
+            self.centres.copy_(_kmeans(standard, size))
+        gram = self.kernel.gram(self.centres, self.centres, width)
+        values, vectors = torch.linalg.eigh(gram)
+        kept = values > 1e-10 * values[-1]
+        inverse = torch.where(kept, values.clamp(min=1e-300).rsqrt(), torch.zeros_like(values))
+        self.whitener.copy_((vectors * inverse) @ vectors.T)
+
+    def _embed(self, standard: Tensor, width: Tensor) -> Tensor:
+        return self.kernel.gram(standard, self.centres, width) @ self.whitener  # type: ignore[arg-type]
+
+
+class RandomFourier(KernelMap):
+    """Random Fourier features: z(x) = √(2/size) (cos ωx, sin ωx)…, with frequencies from the kernel's spectrum.
+
+    Args:
+        size: number of features, even.
+        kernel, bandwidth, bandwidth_scale: see :class:`KernelMap`.
+        seed: of the frequencies.
+    """
+
+    frequencies: Tensor
+
+    def __init__(
+        self,
+        size: int = 40,
+        kernel: Kernel | None = None,
+        bandwidth: float | str = "median",
+        bandwidth_scale: float = 0.5,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(size, kernel, bandwidth, bandwidth_scale)
+        if size % 2:
+            raise DataError(f"RandomFourier: expected an even number of features, got {size}.")
+        generator = torch.Generator().manual_seed(seed)
+        self.register_buffer("frequencies", self.kernel.frequencies(size // 2, generator))
+
+    def _fit(self, standard: Tensor, width: float) -> None:
+        pass
+
+    def _embed(self, standard: Tensor, width: Tensor) -> Tensor:
+        phase = standard.unsqueeze(-1) * self.frequencies / width
+        return torch.cat([phase.cos(), phase.sin()], dim=-1) * (1 / len(self.frequencies)) ** 0.5
+
+
+def _kmeans(values: Tensor, size: int, rounds: int = 50) -> Tensor:
+    """Centres of a one-dimensional k-means, started at evenly spaced quantiles of the distinct values."""
+    distinct = values.unique()
+    centres = distinct[torch.linspace(0, len(distinct) - 1, size).round().long()].clone()
+    if len(distinct) <= size:
+        return centres
+    for _ in range(rounds):
+        middle = (centres[1:] + centres[:-1]) / 2
+        cell = torch.bucketize(values, middle)
+        count = torch.bincount(cell, minlength=size).to(values.dtype)
+        total = torch.zeros_like(centres).index_add_(0, cell, values)
+        moved = torch.where(count > 0, total / count.clamp(min=1), centres)
+        if torch.allclose(moved, centres):
+            break
+        centres = moved
+    return centres
