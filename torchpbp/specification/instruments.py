@@ -68,7 +68,7 @@ def choose_instruments(
                 added.append(best)
             chosen += added
         size += 1
-    return (_without_idle_groups(chosen, rank, block) if len(chosen) > singles else tuple(chosen)), rank
+    return _without_idle_groups(chosen, rank, block), rank
 
 
 def _without_idle_groups(chosen: list[Group], rank: int, block: Callable[[Group], Tensor]) -> tuple[Group, ...]:

@@ -42,7 +42,9 @@ class StructureProbe:
 
     def __init__(self, tree: JunctionTree, seed: int) -> None:
         self.tree = tree
-        self.network = DiscreteNetwork.random(tree.graph, seed=seed, concentration=0.5)
+        # An undirected model multiplies many tables, and sharp ones hide rank below rounding.
+        sharpness = 0.5 if tree.graph.directed else 1.0
+        self.network = DiscreteNetwork.random(tree.graph, seed=seed, concentration=sharpness)
         self._seed = seed
 
     @cached_property

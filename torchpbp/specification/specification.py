@@ -93,32 +93,48 @@ def specify(tree: JunctionTree, options: SpecificationOptions | None = None) -> 
     """
     options = options or SpecificationOptions()
     probes = _Probes(tree, options.seed)
-    states = probes.states
     plans: dict[int, SeparatorPlan] = {}
     cores: dict[int, Group] = {}
     for node in range(len(tree) - 1, 0, -1):
         needed = probes.separator_rank(node)
-        if tree.leaf_observables[node]:
-            core = tree.leaf_observables[node]
-        else:
-            candidates = core_candidates(tree, node, cores)
-            core = minimal_core_group(candidates, needed, lambda g, n=node: probes.core_rank(n, g), states)  # type: ignore[misc]
+        core, instrument, reached = _groups(tree, node, needed, cores, probes[0], options)
+        if reached < needed:
+            second = _groups(tree, node, needed, cores, probes[1], options)
+            if second[-1] > reached:
+                core, instrument, reached = second
         cores[node] = core
-        near = [v for _, v in tree.distances(node, max(options.singles, options.pool))]
-        instrument, reached = choose_instruments(
-            near,
-            needed,
-            lambda g, c=core: probes[0].instrument_block(c, g),  # type: ignore[misc]
-            states,
-            options.singles,
-            options.pool,
-            options.largest_group,
-        )
         if reached < needed:
             _report(tree, node, needed, reached, options)
         rank = needed if options.rank is None else min(needed, options.rank)
         plans[node] = SeparatorPlan(node, core, instrument, rank, needed, reached)
     return Specification(tuple(plans[node] for node in range(1, len(tree))))
+
+
+def _groups(
+    tree: JunctionTree,
+    node: int,
+    needed: int,
+    cores: Mapping[int, Group],
+    probe: StructureProbe,
+    options: SpecificationOptions,
+) -> tuple[Group, tuple[Group, ...], int]:
+    """Core group, instrument and the rank they reach, by one draw of parameters."""
+    states = probe.network.states
+    core = tree.leaf_observables[node]
+    if not core:
+        core = minimal_core_group(
+            core_candidates(tree, node, cores), needed, lambda group: probe.core_rank(node, group), states
+        )
+    instrument, reached = choose_instruments(
+        [v for _, v in tree.distances(node, max(options.singles, options.pool))],
+        needed,
+        lambda group: probe.instrument_block(core, group),
+        states,
+        options.singles,
+        options.pool,
+        options.largest_group,
+    )
+    return core, instrument, reached
 
 
 class _Probes:
@@ -138,9 +154,6 @@ class _Probes:
         first = self[0].separator_rank(node)
         bound = group_size(tuple(self._tree.separators[node]), self.states)
         return first if first == bound else max(first, self[1].separator_rank(node))
-
-    def core_rank(self, node: int, group: Group) -> int:
-        return self[0].core_rank(node, group)
 
 
 def _report(tree: JunctionTree, node: int, needed: int, reached: int, options: SpecificationOptions) -> None:
