@@ -306,10 +306,7 @@ def _chunks(evidence: Evidence) -> Iterable[Evidence]:
     if evidence.batch == 0:
         yield evidence
     for start in range(0, evidence.batch, ROWS_PER_CHUNK):
-        rows = slice(start, start + ROWS_PER_CHUNK)
-        hard = {v: t[rows] for v, t in evidence.hard.items()}
-        soft = {v: t[rows] for v, t in evidence.soft.items()}
-        yield Evidence(min(ROWS_PER_CHUNK, evidence.batch - start), hard, soft)
+        yield evidence.rows(slice(start, start + ROWS_PER_CHUNK))
 
 
 def _codes(values: Sequence[Tensor], states: Sequence[int], rows: int) -> Tensor:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,6 +39,17 @@ class Kernel(ABC):
             (n, m).
         """
         return self.profile((a.unsqueeze(-1) - b).abs() / bandwidth)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for saving."""
+        return {"kernel": type(self).__name__, **vars(self)}
+
+    @staticmethod
+    def from_dict(saved: Mapping[str, Any]) -> Kernel:
+        """Inverse of :meth:`to_dict`."""
+        settings = dict(saved)
+        kinds: dict[str, type[Kernel]] = {"RBF": RBF, "Laplace": Laplace, "Matern": Matern}
+        return kinds[settings.pop("kernel")](**settings)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

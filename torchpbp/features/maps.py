@@ -9,6 +9,8 @@ of a value x are (1, z(x)), evidence is (0, z(x)) and missing is (1, 0).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -105,6 +107,26 @@ class KernelMap(FeatureMap):
         self.width.copy_(torch.as_tensor(width))
         self._fit((values - self.mean) / self.scale, float(self.width / self.scale))
 
+    def settings(self) -> dict[str, Any]:
+        """Constructor arguments as plain values, without the kernel."""
+        return {
+            "size": self.dim - 1,
+            "bandwidth": self.bandwidth,
+            "bandwidth_scale": self.bandwidth_scale,
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for saving; fitted parts are in the state dict."""
+        return {"map": type(self).__name__, "kernel": self.kernel.to_dict(), **self.settings()}
+
+    @staticmethod
+    def from_dict(saved: Mapping[str, Any]) -> KernelMap:
+        """Inverse of :meth:`to_dict`."""
+        settings = dict(saved)
+        kinds: dict[str, type[KernelMap]] = {"Nystroem": Nystroem, "RandomFourier": RandomFourier}
+        kind = kinds[settings.pop("map")]
+        return kind(kernel=Kernel.from_dict(settings.pop("kernel")), **settings)
+
     @abstractmethod
     def _fit(self, standard: Tensor, width: float) -> None:
         """Adapt to standardised values, with the bandwidth in their units."""
@@ -157,6 +179,9 @@ class Nystroem(KernelMap):
         self.register_buffer("centres", torch.zeros(size, dtype=torch.float64))
         self.register_buffer("whitener", torch.zeros(size, size, dtype=torch.float64))
 
+    def settings(self) -> dict[str, Any]:
+        return {**super().settings(), "landmarks": self.landmarks}
+
     def _fit(self, standard: Tensor, width: float) -> None:
         size = self.dim - 1
         if self.landmarks == "grid":
@@ -195,8 +220,12 @@ class RandomFourier(KernelMap):
         super().__init__(size, kernel, bandwidth, bandwidth_scale)
         if size % 2:
             raise DataError(f"RandomFourier: expected an even number of features, got {size}.")
+        self.seed = seed
         generator = torch.Generator().manual_seed(seed)
         self.register_buffer("frequencies", self.kernel.frequencies(size // 2, generator))
+
+    def settings(self) -> dict[str, Any]:
+        return {**super().settings(), "seed": self.seed}
 
     def _fit(self, standard: Tensor, width: float) -> None:
         pass
@@ -208,7 +237,7 @@ class RandomFourier(KernelMap):
 
 def _kmeans(values: Tensor, size: int, rounds: int = 50) -> Tensor:
     """Centres of a one-dimensional k-means, started at evenly spaced quantiles of the distinct values."""
-    distinct = values.unique()
+    distinct: Tensor = torch.unique(values)
     centres = distinct[torch.linspace(0, len(distinct) - 1, size).round().long()].clone()
     if len(distinct) <= size:
         return centres

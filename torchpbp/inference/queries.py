@@ -1,4 +1,4 @@
-"""Answers from messages: posteriors of observables and the probability of evidence, made valid where estimates are not."""
+"""Answers from messages: estimates at leaves and the probability of evidence, made valid where they are not."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ def leaf_estimates(
     evidence: Evidence,
     parents: Sequence[int],
     leaves: Sequence[int] | None = None,
-    own_evidence: bool = True,
 ) -> dict[int, Tensor]:
-    """Unnormalised joint estimates P(δ(C), evidence) at leaves, each up to a positive factor per row [PBP Step 4].
+    """Joint estimates E[φ(δ(C)) 1(evidence elsewhere)] at leaves, each up to a positive factor per row [PBP Step 4].
 
     Args:
         operators: one tensor per node.
@@ -30,10 +29,9 @@ def leaf_estimates(
         evidence: for a batch of rows.
         parents: parent of each node.
         leaves: leaves wanted; all by default.
-        own_evidence: whether evidence on a leaf's own observables is multiplied into its table.
 
     Returns:
-        leaf -> (batch, states of its observables…).
+        leaf -> (batch, features of its observables…); evidence on these observables themselves is not included.
     """
     upward = upward_pass(operators, schedule, evidence)
     nodes = None
@@ -44,27 +42,33 @@ def leaf_estimates(
                 nodes.add(node)
                 node = parents[node]
     downward = downward_pass(operators, root, schedule, upward, nodes)
-    result = {}
+    result: dict[int, Tensor] = {}
     for step in schedule.leaves:
         chosen = [n for n in step.nodes if leaves is None or n in leaves]
-        if not chosen:
-            continue
-        weight = torch.stack([operators[n] for n in chosen])
-        tables = leaf_table(weight, torch.stack([m for m in (downward[n] for n in chosen) if m is not None]))
-        for n, table in zip(chosen, tables, strict=True):
-            for k, v in enumerate(schedule.observables[n] if own_evidence else ()):
-                zeta = evidence.weights(v, table.shape[1 + k], table.dtype, table.device)
-                if zeta is not None:
-                    shape = [evidence.batch] + [-1 if i == k else 1 for i in range(table.ndim - 1)]
-                    table = table * zeta.reshape(shape)
-            result[n] = table
+        if chosen:
+            weight = torch.stack([operators[n] for n in chosen])
+            messages = torch.stack([m for m in (downward[n] for n in chosen) if m is not None])
+            result.update(zip(chosen, leaf_table(weight, messages), strict=True))
     return result
 
 
-def marginal(table: Tensor, position: int) -> Tensor:
-    """Sum a (batch, states…) table over all observables but one."""
-    others = tuple(1 + i for i in range(table.ndim - 1) if i != position)
-    return table.sum(dim=others) if others else table
+def own_estimate(table: Tensor, position: int, zetas: Sequence[Tensor]) -> Tensor:
+    """Estimate of one of a leaf's observables, the others summed out with their evidence.
+
+    Args:
+        table: (batch, features…) from :func:`leaf_estimates`.
+        position: which observable.
+        zetas: per observable its evidence vector, (batch, features) or (features,).
+
+    Returns:
+        (batch, features of the observable).
+    """
+    for k in reversed(range(len(zetas))):
+        if k != position:
+            zeta = zetas[k] if zetas[k].ndim == 2 else zetas[k].unsqueeze(0)
+            moved = table.movedim(1 + k, -1)
+            table = (moved * zeta.reshape(len(zeta), *[1] * (moved.ndim - 2), -1)).sum(dim=-1)
+    return table
 
 
 def as_distribution(estimate: Tensor, floor: float) -> Tensor:
@@ -83,9 +87,8 @@ def as_distribution(estimate: Tensor, floor: float) -> Tensor:
 def negative_mass(estimate: Tensor) -> Tensor:
     """(batch,) share of the absolute mass of a (batch, states) estimate that is negative."""
     mass = estimate.abs().sum(dim=-1)
-    return torch.where(
-        mass > 0, estimate.clamp(max=0).abs().sum(dim=-1) / mass.clamp(min=1e-300), torch.zeros_like(mass)
-    )
+    negative = estimate.clamp(max=0).abs().sum(dim=-1)
+    return torch.where(mass > 0, negative / mass.clamp(min=1e-300), torch.zeros_like(mass))
 
 
 def evidence_estimate(root: Tensor, schedule: Schedule, upward: Upward) -> tuple[Tensor, Tensor, Tensor]:

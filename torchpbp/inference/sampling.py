@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from torchpbp.graph.clique_tree import CliqueTree
-from torchpbp.inference.messages import (
-    downward_message,
-    leaf_table,
-    root_message,
-    upward_message,
-    upward_pass,
-)
-from torchpbp.inference.queries import as_distribution
+from torchpbp.inference.messages import downward_message, leaf_table, root_message, upward_message, upward_pass
+from torchpbp.inference.queries import own_estimate
 from torchpbp.inference.schedule import Schedule
+from torchpbp.inference.variables import Observable, prepare
 from torchpbp.inputs.evidence import Evidence
 
 
@@ -25,6 +20,7 @@ def sample_leaves(
     root: Tensor,
     schedule: Schedule,
     tree: CliqueTree,
+    observables: Mapping[str, Observable],
     evidence: Evidence,
     floor: float,
     generator: torch.Generator,
@@ -36,31 +32,27 @@ def sample_leaves(
     times, so a sample costs little more than a posterior.
 
     Returns:
-        name -> (batch,) states.
+        name -> (batch,) states or values.
     """
-    up = list(upward_pass(operators, schedule, evidence).messages)
+    up = list(upward_pass(operators, schedule, prepare(observables, evidence, root)).messages)
     values: dict[str, Tensor] = {}
-    # Work to do, last first: enter node `n` with its downward message, or refresh its upward message.
+    # Work to do, last first: (node, k, message) sends down to child k, (node, None, None) refreshes the way up.
     stack: list[tuple[int, int | None, Tensor | None]] = [(0, k, None) for k in reversed(range(len(tree.children[0])))]
     while stack:
         node, k, above = stack.pop()
         children = tree.children[node]
+        below = [m.unsqueeze(0) for m in (up[c] for c in children) if m is not None]
         if k is None:
-            below = [m.unsqueeze(0) for m in (up[c] for c in children) if m is not None]
             up[node] = _unit(upward_message(operators[node].unsqueeze(0), below)[0])
             continue
         child = children[k]
-        if node == 0:
-            message = root_message(root, [up[c] for c in children], k)
+        if above is None:
+            message = _unit(root_message(root, [up[c] for c in children], k))
         else:
-            assert above is not None
-            below = [m.unsqueeze(0) for m in (up[c] for c in children) if m is not None]
-            message = downward_message(operators[node].unsqueeze(0), above.unsqueeze(0), below, k)[0]
-        message = _unit(message)
+            message = _unit(downward_message(operators[node].unsqueeze(0), above.unsqueeze(0), below, k)[0])
         if schedule.observables[child]:
-            up[child] = _draw(
-                operators[child], message, schedule.observables[child], evidence, floor, generator, values
-            )
+            leaf = [observables[v] for v in schedule.observables[child]]
+            up[child] = _draw(operators[child], message, leaf, evidence, floor, generator, values)
         else:
             stack.append((child, None, None))
             stack.extend((child, j, message) for j in reversed(range(len(tree.children[child]))))
@@ -70,27 +62,23 @@ def sample_leaves(
 def _draw(
     weight: Tensor,
     message: Tensor,
-    observables: Sequence[str],
+    leaf: Sequence[Observable],
     evidence: Evidence,
     floor: float,
     generator: torch.Generator,
     values: dict[str, Tensor],
 ) -> Tensor:
-    """Draw the leaf's observables jointly, note their values, and return the leaf's new upward message."""
-    table = leaf_table(weight.unsqueeze(0), message.unsqueeze(0))[0]  # (batch, states…)
-    allowed = torch.ones_like(table)
-    for k, v in enumerate(observables):
-        zeta = evidence.weights(v, table.shape[1 + k], table.dtype, table.device)
-        if zeta is not None:
-            allowed = allowed * zeta.reshape([evidence.batch] + [-1 if i == k else 1 for i in range(table.ndim - 1)])
-    sizes = table.shape[1:]
-    probabilities = as_distribution(table.flatten(1), floor) * allowed.flatten(1)
-    code = torch.multinomial(probabilities, 1, generator=generator).squeeze(1)
-    flat = weight.flatten(1).T[code]
-    for k in reversed(range(len(sizes))):
-        values[observables[k]] = code % sizes[k]
-        code = code // sizes[k]
-    return _unit(flat)
+    """Draw a leaf's observables one after the other, note their values, and return the leaf's new upward message."""
+    table = leaf_table(weight.unsqueeze(0), message.unsqueeze(0))[0]  # (batch, features…)
+    zetas = [observable.zeta(evidence, table) for observable in leaf]
+    for k, observable in enumerate(leaf):
+        drawn = observable.draw(own_estimate(table, k, zetas), evidence, floor, generator)
+        values[observable.name] = drawn
+        zetas[k] = observable.drawn_zeta(drawn, table)
+    upward = weight.unsqueeze(0).expand(len(message), *weight.shape)
+    for zeta in reversed(zetas):
+        upward = (upward * zeta.reshape(len(zeta), *[1] * (upward.ndim - 2), -1)).sum(dim=-1)
+    return _unit(upward)
 
 
 def _unit(message: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from torchpbp.errors import DataError, ShapeError
+from torchpbp.graph.latent_graph import Continuous, Domain
 from torchpbp.inputs.evidence import as_array, is_code_range, own_tensor, states_from_labels
 
 TableLike: TypeAlias = Mapping[str, Any] | pd.DataFrame
@@ -27,16 +28,22 @@ class ColumnReader:
     Labels of category and string columns are learned from the first table and kept for the others.
 
     Args:
-        states: number of states of each variable wanted; other columns are ignored.
+        states: number of states (or range, if continuous) of each variable wanted; other columns are ignored.
         labels: labels of variables known from before.
     """
 
-    def __init__(self, states: Mapping[str, int], labels: Mapping[str, Sequence[Any]] | None = None) -> None:
+    def __init__(self, states: Mapping[str, Domain], labels: Mapping[str, Sequence[Any]] | None = None) -> None:
         self.states = dict(states)
+        self._counts = {v: d for v, d in self.states.items() if isinstance(d, int)}
         self.labels: dict[str, tuple[Any, ...]] = {k: tuple(v) for k, v in (labels or {}).items()}
 
     def batches(self, data: DataLike, rows: int = ROWS_PER_BATCH) -> Iterator[Tensor]:
-        """Yield (variables, rows) int64 tensors of states.
+        """Yield (variables, rows) int64 tensors of states, where all variables are discrete."""
+        for table in self.tables(data, rows):
+            yield torch.stack(list(table.values()))
+
+    def tables(self, data: DataLike, rows: int = ROWS_PER_BATCH) -> Iterator[dict[str, Tensor]]:
+        """Yield name -> (rows,) states as int64, or values of continuous variables as float64.
 
         Raises:
             DataError: no rows, missing column, missing or fractional values, states out of range, unseen category.
@@ -57,7 +64,13 @@ class ColumnReader:
             columns = self._columns(table, where, streaming)
             length = len(next(iter(columns.values())))
             for start in range(0, length, rows):
-                yield torch.stack([self._states(v, c[start : start + rows], where, start) for v, c in columns.items()])
+                part = {v: c[start : start + rows] for v, c in columns.items()}
+                yield {
+                    v: self._states(v, c, where, start)
+                    if v in self._counts
+                    else _values(v, c, self.states[v], where, start)
+                    for v, c in part.items()
+                }
             total += length
         if total == 0:
             raise DataError("The training data is empty: expected at least one row, got none.")
@@ -87,6 +100,8 @@ class ColumnReader:
             return value.detach().cpu()
         if isinstance(value, pd.Series):
             value = value.array
+        if name not in self._counts:
+            return np.asarray(value)  # continuous: checked as numbers later
         if isinstance(value, pd.Categorical):
             self._learn_labels(name, list(value.categories), where)
             return np.asarray(value.astype(object), dtype=object)
@@ -118,9 +133,9 @@ class ColumnReader:
             if list(known) != categories and set(categories) - set(known):
                 raise DataError(f"{where}column '{name}': categories {categories} differ from the known {list(known)}.")
             return
-        if len(categories) > self.states[name]:
+        if len(categories) > self._counts[name]:
             raise DataError(
-                f"{where}column '{name}' has {len(categories)} categories, but the graph gives it {self.states[name]} states."
+                f"{where}column '{name}' has {len(categories)} categories, but the graph gives it {self._counts[name]} states."
             )
         self.labels[name] = tuple(categories)
 
@@ -139,13 +154,13 @@ class ColumnReader:
             elif column.dtype.kind not in "biufc":
                 raise DataError(
                     f"{where}column '{name}' holds {column.dtype} values: expected integer states from 0 to "
-                    f"{self.states[name] - 1}."
+                    f"{self._counts[name] - 1}."
                 )
             column = own_tensor(column)
         if column.is_floating_point() or column.is_complex():
             raise DataError(
                 f"{where}column '{name}' holds {str(column.dtype).removeprefix('torch.')} values: expected integer states "
-                f"from 0 to {self.states[name] - 1}. Cast it to integers (or declare the variable Continuous())"
+                f"from 0 to {self._counts[name] - 1}. Cast it to integers (or declare the variable Continuous())"
                 + (
                     "; it also holds NaN, and missing values in training data are not supported yet."
                     if bool(torch.isnan(column).any())
@@ -161,11 +176,41 @@ class ColumnReader:
                 f"{where}column '{name}': {count} of {len(codes)} values are missing ({extent}). Missing values in "
                 "training data are not supported yet: drop those rows, or make 'missing' a state of its own."
             )
-        bad = (codes < 0) | (codes >= self.states[name])
+        bad = (codes < 0) | (codes >= self._counts[name])
         if bool(bad.any()):
             row = int(bad.nonzero()[0])
             raise DataError(
                 f"{where}column '{name}', row {start + row}: state {int(codes[row])} is out of range; expected 0 to "
-                f"{self.states[name] - 1}."
+                f"{self._counts[name] - 1}."
             )
         return codes
+
+
+def _values(name: str, column: Tensor | np.ndarray, domain: Domain, where: str, start: int) -> Tensor:
+    """Values of a continuous variable, finite and within its range."""
+    if isinstance(column, np.ndarray):
+        try:
+            column = torch.from_numpy(np.array(column, dtype=np.float64))
+        except (TypeError, ValueError):
+            raise DataError(f"{where}column '{name}' is continuous: expected numbers, got {column[0]!r}.") from None
+    values = column.to(torch.float64)
+    bad = ~torch.isfinite(values)
+    if bool(bad.any()):
+        row = int(bad.nonzero()[0])
+        raise DataError(
+            f"{where}column '{name}', row {start + row}: expected a finite number, got {float(values[row])}. Missing values "
+            "in training data are not supported yet: drop those rows or fill them in."
+        )
+    low, high = (domain.low, domain.high) if isinstance(domain, Continuous) else (None, None)
+    outside = torch.zeros_like(bad)
+    if low is not None:
+        outside |= values < low
+    if high is not None:
+        outside |= values > high
+    if bool(outside.any()):
+        row = int(outside.nonzero()[0])
+        raise DataError(
+            f"{where}column '{name}', row {start + row}: value {float(values[row])} lies outside the declared range "
+            f"[{low}, {high}]."
+        )
+    return values

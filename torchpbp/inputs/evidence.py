@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from torchpbp.errors import DataError, QueryError, ShapeError
+from torchpbp.graph.latent_graph import Domain
 
 EvidenceLike: TypeAlias = Mapping[str, Any] | pd.DataFrame | None
 """Name -> state, states (one per row; -1 or NaN where not observed), or (batch, states) weights. None: no evidence."""
@@ -25,14 +26,18 @@ class Evidence:
         batch: number of rows.
         hard: name -> (batch,) states as int64; -1 where the row does not observe the variable.
         soft: name -> (batch, states) non-negative weights.
+        real: name -> (batch,) values of continuous variables as float64; NaN where not observed.
     """
 
     batch: int
     hard: dict[str, Tensor] = field(default_factory=dict)
     soft: dict[str, Tensor] = field(default_factory=dict)
+    real: dict[str, Tensor] = field(default_factory=dict)
 
     def observed_everywhere(self, name: str) -> bool:
-        """Whether each row gives a state for ``name``."""
+        """Whether each row gives a state or value for ``name``."""
+        if name in self.real:
+            return not bool(self.real[name].isnan().any())
         return name in self.hard and bool((self.hard[name] >= 0).all())
 
     def weights(self, name: str, states: int, dtype: torch.dtype, device: torch.device | str) -> Tensor | None:
@@ -52,12 +57,19 @@ class Evidence:
             self.batch * times,
             {v: t.repeat_interleave(times) for v, t in self.hard.items()},
             {v: t.repeat_interleave(times, dim=0) for v, t in self.soft.items()},
+            {v: t.repeat_interleave(times) for v, t in self.real.items()},
         )
+
+    def rows(self, chosen: slice) -> Evidence:
+        """A slice of the rows."""
+        size = len(range(*chosen.indices(self.batch)))
+        parts = ({v: t[chosen] for v, t in group.items()} for group in (self.hard, self.soft, self.real))
+        return Evidence(size, *parts)
 
 
 def read_evidence(
     evidence: EvidenceLike | Evidence,
-    states: Mapping[str, int],
+    states: Mapping[str, Domain],
     *,
     latent: Sequence[str] = (),
     labels: Mapping[str, Sequence[Any]] | None = None,
@@ -69,7 +81,7 @@ def read_evidence(
 
     Args:
         evidence: see :data:`EvidenceLike`.
-        states: number of states of each variable that may be observed.
+        states: number of states (or range, if continuous) of each variable that may be observed.
         latent: names that exist but cannot be observed, for a clearer message.
         labels: name -> labels of its states, if evidence may be given by label.
         device: where the tensors go.
@@ -88,17 +100,21 @@ def read_evidence(
     items: dict[str, Any] = {} if evidence is None else {str(name): column for name, column in evidence.items()}
     hard: dict[str, Tensor] = {}
     soft: dict[str, Tensor] = {}
+    real: dict[str, Tensor] = {}
     for name, value in items.items():
         if name not in states:
             if name in latent:
                 raise QueryError(f"Evidence on '{name}': it is latent and cannot be observed.")
             raise QueryError(f"Evidence on unknown variable '{name}'. The model observes: {', '.join(states)}.")
         tensor = _as_tensor(name, value, (labels or {}).get(name))
-        if tensor.ndim == 2 and tensor.is_floating_point():
-            soft[name] = _checked_weights(name, tensor, states[name]).to(device)
+        domain = states[name]
+        if not isinstance(domain, int):
+            real[name] = _checked_values(name, tensor).to(device)
+        elif tensor.ndim == 2 and tensor.is_floating_point():
+            soft[name] = _checked_weights(name, tensor, domain).to(device)
         else:
-            hard[name] = _checked_states(name, tensor, states[name]).to(device)
-    lengths = {name: len(t) for name, t in (*hard.items(), *soft.items())}
+            hard[name] = _checked_states(name, tensor, domain).to(device)
+    lengths = {name: len(t) for name, t in (*hard.items(), *soft.items(), *real.items())}
     batch = max((n for n in lengths.values() if n != 1), default=1)
     for name, n in lengths.items():
         if n not in (1, batch):
@@ -109,9 +125,11 @@ def read_evidence(
         if n == 1 and batch != 1:
             if name in hard:
                 hard[name] = hard[name].expand(batch)
+            elif name in real:
+                real[name] = real[name].expand(batch)
             else:
                 soft[name] = soft[name].expand(batch, -1)
-    return Evidence(batch, hard, soft)
+    return Evidence(batch, hard, soft, real)
 
 
 def _as_tensor(name: str, value: Any, labels: Sequence[Any] | None) -> Tensor:
@@ -180,6 +198,19 @@ def states_from_labels(name: str, values: np.ndarray, labels: Sequence[Any] | No
         raise DataError(f"{where} '{name}': unseen category {unseen!r}. Known categories: {list(labels)}.")
     result[~missing] = found
     return result
+
+
+def _checked_values(name: str, tensor: Tensor) -> Tensor:
+    if tensor.ndim != 1 or tensor.is_complex():
+        raise ShapeError(
+            f"Evidence on '{name}': expected one real value per row (NaN where not observed), got "
+            f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}."
+        )
+    values = tensor.to(torch.float64)
+    if bool(values.detach().isinf().any()):
+        row = int(values.detach().isinf().nonzero()[0])
+        raise DataError(f"Evidence on '{name}', row {row}: expected a finite value or NaN, got {float(values[row])}.")
+    return values
 
 
 def _checked_states(name: str, tensor: Tensor, states: int) -> Tensor:

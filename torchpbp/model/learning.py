@@ -94,11 +94,16 @@ def learn(
     first = _compressed_stage1 if compressed else _plain_stage1
     stages = first(specification, moments, stage1)
     wanted = [(targets(tree, specification, p.node), p) for p in specification.plans]
-    inner = [None if tree.leaf_observables[p.node] else [stages[c].features for c in tree.children[p.node]] for _, p in wanted]
-    crosses = _responses(moments, [(below, f, p.instrument) for (below, p), f in zip(wanted, inner, strict=True)])
-    means = _responses(moments, [(below, f, ((),)) for (below, p), f in zip(wanted, inner, strict=True)])
-    root_groups = targets(tree, specification, 0)
-    root = _responses(moments, [(root_groups, [stages[c].features for c in tree.children[0]], ((),))])[0].squeeze(-1)
+    inner = [
+        None if tree.leaf_observables[p.node] else [stages[c].features for c in tree.children[p.node]]
+        for _, p in wanted
+    ]
+    Question = tuple[Sequence[Group], Sequence[Tensor] | None, Sequence[Group]]
+    questions: list[Question] = [(below, f, p.instrument) for (below, p), f in zip(wanted, inner, strict=True)]
+    questions += [(below, f, [()]) for (below, _), f in zip(wanted, inner, strict=True)]
+    questions += [(targets(tree, specification, 0), [stages[c].features for c in tree.children[0]], [()])]
+    answers = _responses(moments, questions)
+    crosses, means, root = answers[: len(wanted)], answers[len(wanted) : -1], answers[-1].squeeze(-1)
 
     operators: list[Tensor] = [torch.empty(0)] * len(tree)
     systems = {p.node: (crosses[i], means[i].squeeze(-1)) for i, p in enumerate(specification.plans)}
@@ -119,7 +124,9 @@ def learn(
     if not compressed:  # a leaf's message is its own feature: nothing to learn
         for leaf in tree.leaves:
             sizes = [moments.dims[v] for v in tree.leaf_observables[leaf]]
-            operators[leaf] = torch.eye(moments.dim(tree.leaf_observables[leaf]), dtype=torch.float64).reshape(-1, *sizes)
+            operators[leaf] = torch.eye(moments.dim(tree.leaf_observables[leaf]), dtype=torch.float64).reshape(
+                -1, *sizes
+            )
     strengths = [torch.empty(0)] + [stages[n].strengths for n in range(1, len(tree))]
     return Learned(tuple(operators), root, tuple(strengths))
 
@@ -208,9 +215,7 @@ class _Covariances:
 
         Rounding leaves a trace of the mean in weak directions, where it would be amplified; it is taken out again.
         """
-        return torch.cat(
-            [self.ones.unsqueeze(1), _apply(self.whitener, _without(self.constant, directions))], dim=1
-        )
+        return torch.cat([self.ones.unsqueeze(1), _apply(self.whitener, _without(self.constant, directions))], dim=1)
 
 
 def _responses(

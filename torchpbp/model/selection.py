@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from torchpbp.inference.queries import as_distribution, leaf_estimates
+from torchpbp.inference.queries import leaf_estimates, own_estimate
 from torchpbp.inference.schedule import Schedule
+from torchpbp.inference.variables import Observable, prepare
 from torchpbp.inputs.evidence import Evidence
 
-CANDIDATE_RANKS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
+CANDIDATE_RANKS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
 HELD_OUT_SHARE = 0.2
 HELD_OUT_ROWS = 20_000
 
@@ -23,7 +24,7 @@ class RankScore:
 
     Args:
         rank: the candidate.
-        score: mean over rows of the log-probability of each leaf given all others.
+        score: mean over rows of the summed log-probability of each observable given all others.
         standard_error: of the difference to the best candidate.
     """
 
@@ -33,7 +34,7 @@ class RankScore:
 
 
 class HoldOut:
-    """Splits batches of rows into a part to learn from and a bounded held-out part.
+    """Splits tables into rows to learn from and a bounded number of held-out rows.
 
     Args:
         seed: of the split.
@@ -44,41 +45,41 @@ class HoldOut:
     def __init__(self, seed: int, share: float = HELD_OUT_SHARE, most: int = HELD_OUT_ROWS) -> None:
         self._generator = torch.Generator().manual_seed(seed)
         self._share, self._most = share, most
-        self._kept: list[Tensor] = []
+        self._kept: list[dict[str, Tensor]] = []
         self.count = 0
 
-    def split(self, codes: Tensor) -> Tensor:
-        """Keep some columns of (variables, rows) and return the others."""
+    def split(self, table: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Keep some rows of a table and return the others."""
         if self.count >= self._most:
-            return codes
-        held = torch.rand(codes.shape[1], generator=self._generator) < self._share
-        self._kept.append(codes[:, held])
+            return dict(table)
+        held = torch.rand(len(next(iter(table.values()))), generator=self._generator) < self._share
+        self._kept.append({v: x[held] for v, x in table.items()})
         self.count += int(held.sum())
-        return codes[:, ~held]
+        return {v: x[~held] for v, x in table.items()}
 
     @property
-    def rows(self) -> Tensor:
-        """(variables, rows) held out."""
-        return torch.cat(self._kept, dim=1)
+    def rows(self) -> dict[str, Tensor]:
+        """The rows held out."""
+        return {v: torch.cat([part[v] for part in self._kept]) for v in self._kept[0]}
 
 
-def leave_one_leaf_out(
+def leave_one_out(
     operators: Sequence[Tensor],
     root: Tensor,
     schedule: Schedule,
     parents: Sequence[int],
+    observables: Mapping[str, Observable],
     evidence: Evidence,
     floor: float,
 ) -> Tensor:
-    """(batch,) sum over leaves of log P(leaf's observables | all other observables), from one pass in each direction."""
-    estimates = leaf_estimates(operators, root, schedule, evidence, parents, own_evidence=False)
+    """(batch,) sum over observables of log P(observable | all others), from one pass in each direction."""
+    estimates = leaf_estimates(operators, root, schedule, prepare(observables, evidence, root), parents)
     total = torch.zeros(evidence.batch, dtype=root.dtype)
     for node, table in estimates.items():
-        code = torch.zeros(evidence.batch, dtype=torch.int64)
-        for k, v in enumerate(schedule.observables[node]):
-            code = code * table.shape[1 + k] + evidence.hard[v]
-        chosen = as_distribution(table.flatten(1), floor).gather(1, code.unsqueeze(1))
-        total = total + chosen.squeeze(1).log()
+        leaf = [observables[v] for v in schedule.observables[node]]
+        zetas = [o.zeta(evidence, table) for o in leaf]
+        for k, observable in enumerate(leaf):
+            total = total + observable.log_score(own_estimate(table, k, zetas), evidence, floor)
     return total
 
 

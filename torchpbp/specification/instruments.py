@@ -1,7 +1,7 @@
 """Instruments: groups of outside observables from which the inside of a separator is predicted.
 
-An instrument is a union of product features. Every near observable is in it alone; groups of two or more are added
-until the cross moment with the core group has full rank. Singles alone carry no interaction, so a separator with two
+An instrument is a union of product features. The observables of every near leaf are in it; groups that span leaves
+are added until the cross moment with the core group has full rank. Singles alone carry no interaction, so a separator with two
 variables needs at least one pair.
 """
 
@@ -20,7 +20,7 @@ Group = tuple[str, ...]
 
 
 def choose_instruments(
-    near: Sequence[str],
+    near: Sequence[Group],
     needed: int,
     block: Callable[[Group], Tensor],
     states: Mapping[str, int],
@@ -28,15 +28,15 @@ def choose_instruments(
     pool: int,
     largest: int,
 ) -> tuple[tuple[Group, ...], int]:
-    """Singles of the nearest observables, then product groups until the rank is reached.
+    """The nearest leaves by themselves, then product groups until the rank is reached.
 
     Args:
-        near: outside observables, nearest first.
+        near: observables of outside leaves, nearest first.
         needed: rank to reach.
         block: cross moment of the core group with a group.
-        states: number of states of each observable.
-        singles: how many observables enter alone.
-        pool: how many of the nearest ones groups are made of.
+        states: number of states (or features) of each observable.
+        singles: how many leaves enter alone.
+        pool: how many of the nearest observables product groups are made of.
         largest: most joint states a group may have.
 
     Returns:
@@ -44,7 +44,8 @@ def choose_instruments(
     """
     if not near:
         return ((),), 1  # nothing outside: the constant
-    chosen: list[Group] = [(v,) for v in near[:singles]]
+    chosen: list[Group] = list(near[:singles])
+    observables = [v for group in near for v in group][:pool]
     matrix = block(chosen[0])
     rank = min(numerical_rank(matrix), needed)
     for group in chosen[1:]:
@@ -53,8 +54,10 @@ def choose_instruments(
         matrix = torch.cat([matrix, block(group)], dim=1)
         rank = min(numerical_rank(matrix), needed)
     size = 2
-    while rank < needed and size <= min(len(near), pool):
-        candidates = [g for g in combinations(near[:pool], size) if group_size(g, states) <= largest]
+    while rank < needed and size <= len(observables):
+        candidates = [
+            g for g in combinations(observables, size) if group_size(g, states) <= largest and g not in chosen
+        ]
         blocks = {g: block(g) for g in candidates}
         if candidates and rank < min(needed, numerical_rank(torch.cat([matrix, *blocks.values()], dim=1))):
             added: list[Group] = []
@@ -68,13 +71,15 @@ def choose_instruments(
                 added.append(best)
             chosen += added
         size += 1
-    return _without_idle_groups(chosen, rank, block), rank
+    return _without_idle_groups(chosen, len(near[:singles]), rank, block), rank
 
 
-def _without_idle_groups(chosen: list[Group], rank: int, block: Callable[[Group], Tensor]) -> tuple[Group, ...]:
-    """Drop product groups that later ones have made superfluous."""
+def _without_idle_groups(
+    chosen: list[Group], leaves: int, rank: int, block: Callable[[Group], Tensor]
+) -> tuple[Group, ...]:
+    """Drop product groups (all but the first ``leaves``) that later ones have made superfluous."""
     kept = list(chosen)
-    for group in [g for g in chosen if len(g) > 1]:
+    for group in chosen[leaves:]:
         rest = [g for g in kept if g != group]
         if numerical_rank(torch.cat([block(g) for g in rest], dim=1)) >= rank:
             kept = rest

@@ -86,10 +86,17 @@ class Specification:
         )
 
 
-def specify(tree: JunctionTree, options: SpecificationOptions | None = None) -> Specification:
+def specify(
+    tree: JunctionTree, options: SpecificationOptions | None = None, sizes: Mapping[str, int] | None = None
+) -> Specification:
     """Choose core groups bottom-up, then instruments, by generic rank.
 
     A second random draw is consulted only where the first falls short of what could be reached.
+
+    Args:
+        tree: junction tree of a graph whose variables all have a number of states.
+        options: see :class:`SpecificationOptions`.
+        sizes: feature dimensions of each observable, by which groups are limited; its number of states by default.
     """
     options = options or SpecificationOptions()
     probes = _Probes(tree, options.seed)
@@ -97,9 +104,9 @@ def specify(tree: JunctionTree, options: SpecificationOptions | None = None) -> 
     cores: dict[int, Group] = {}
     for node in range(len(tree) - 1, 0, -1):
         needed = probes.separator_rank(node)
-        core, instrument, reached = _groups(tree, node, needed, cores, probes[0], options)
+        core, instrument, reached = _groups(tree, node, needed, cores, probes[0], options, sizes)
         if reached < needed:
-            second = _groups(tree, node, needed, cores, probes[1], options)
+            second = _groups(tree, node, needed, cores, probes[1], options, sizes)
             if second[-1] > reached:
                 core, instrument, reached = second
         cores[node] = core
@@ -117,16 +124,17 @@ def _groups(
     cores: Mapping[int, Group],
     probe: StructureProbe,
     options: SpecificationOptions,
+    sizes: Mapping[str, int] | None,
 ) -> tuple[Group, tuple[Group, ...], int]:
     """Core group, instrument and the rank they reach, by one draw of parameters."""
-    states = probe.network.states
+    states = probe.network.states if sizes is None else sizes
     core = tree.leaf_observables[node]
     if not core:
         core = minimal_core_group(
             core_candidates(tree, node, cores), needed, lambda group: probe.core_rank(node, group), states
         )
     instrument, reached = choose_instruments(
-        [v for _, v in tree.distances(node, max(options.singles, options.pool))],
+        _near_leaves(tree, node, options, states),
         needed,
         lambda group: probe.instrument_block(core, group),
         states,
@@ -135,6 +143,16 @@ def _groups(
         options.largest_group,
     )
     return core, instrument, reached
+
+
+def _near_leaves(tree: JunctionTree, node: int, options: SpecificationOptions, sizes: Mapping[str, int]) -> list[Group]:
+    """Observables of each outside leaf, nearest leaf first; a leaf too large for one group is taken apart."""
+    found = tree.distances(node, max(options.singles, options.pool))
+    leaves = dict.fromkeys(tree.leaf_of[v] for _, v in found)
+    groups = [tree.leaf_observables[leaf] for leaf in leaves]
+    return [
+        part for g in groups for part in ([g] if group_size(g, sizes) <= options.largest_group else [(v,) for v in g])
+    ]
 
 
 class _Probes:

@@ -1,0 +1,32 @@
+"""Data sets: loaders, splits, and pictures. Bundled files, their origin and licences: see README.md in this folder."""
+
+from typing import TYPE_CHECKING, Any
+
+from torchpbp.data.digits import FEATURES, Digits, download_digits, load_digits
+from torchpbp.data.pictures import draw_confusion, draw_digits
+from torchpbp.data.splits import block_folds, hide_points, rows_per_class
+
+if TYPE_CHECKING:
+    from torchpbp.data.digits_module import DigitsDataModule
+
+__all__ = [
+    "FEATURES",
+    "Digits",
+    "DigitsDataModule",
+    "block_folds",
+    "download_digits",
+    "draw_confusion",
+    "draw_digits",
+    "hide_points",
+    "load_digits",
+    "rows_per_class",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # Importing Lightning takes seconds, which those who only want the tensors need not wait.
+    if name == "DigitsDataModule":
+        from torchpbp.data.digits_module import DigitsDataModule
+
+        return DigitsDataModule
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

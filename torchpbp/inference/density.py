@@ -1,0 +1,106 @@
+"""Densities of continuous variables, kept as values on a grid."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchpbp.errors import QueryError
+
+GRID = 513
+
+
+@dataclass(frozen=True)
+class Density:
+    """A batch of one-dimensional densities, piecewise linear between grid points.
+
+    Args:
+        points: (grid,) evenly spaced points over the variable's range.
+        values: (batch, grid) non-negative values that integrate to 1 by the trapezoid rule.
+        mean: (batch,) means.
+        variance: (batch,) variances.
+    """
+
+    points: Tensor
+    values: Tensor
+    mean: Tensor
+    variance: Tensor
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        return self.values.shape[:1]
+
+    def prob(self, at: Tensor) -> Tensor:
+        """(batch, n) density at (n,) points; 0 outside the range."""
+        at = at.to(self.points)
+        step = self.points[1] - self.points[0]
+        position = ((at - self.points[0]) / step).clamp(0, len(self.points) - 1)
+        left = position.floor().long().clamp(max=len(self.points) - 2)
+        share = position - left
+        inside = (at >= self.points[0]) & (at <= self.points[-1])
+        return (self.values[:, left] * (1 - share) + self.values[:, left + 1] * share) * inside
+
+    def log_prob(self, at: Tensor) -> Tensor:
+        """Log of :meth:`prob`."""
+        return self.prob(at).log()
+
+    def cdf(self) -> Tensor:
+        """(batch, grid) distribution function at the grid points."""
+        step = self.points[1] - self.points[0]
+        pieces = (self.values[:, 1:] + self.values[:, :-1]) * (step / 2)
+        return torch.cat([torch.zeros_like(pieces[:, :1]), pieces.cumsum(dim=1)], dim=1)
+
+    def quantile(self, q: float | Tensor) -> Tensor:
+        """Quantiles.
+
+        Args:
+            q: a level, or (n,) levels.
+
+        Returns:
+            (batch,) for a number, (batch, n) for a tensor.
+        """
+        levels = torch.as_tensor(q, dtype=self.values.dtype, device=self.values.device)
+        if not bool(((levels >= 0) & (levels <= 1)).all()):
+            raise QueryError(f"quantile: expected levels from 0 to 1, got {q}.")
+        found = self._invert(levels.reshape(1, -1).expand(len(self.values), -1).contiguous())
+        return found.squeeze(1) if levels.ndim == 0 else found
+
+    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        """(n, batch) draws."""
+        uniform = torch.rand(
+            len(self.values), n, generator=generator, dtype=self.values.dtype, device=self.values.device
+        )
+        return self._invert(uniform).T
+
+    def _invert(self, levels: Tensor) -> Tensor:
+        """(batch, n) points at which the distribution function reaches (batch, n) levels."""
+        cdf = self.cdf()
+        right = torch.searchsorted(cdf, levels * cdf[:, -1:]).clamp(1, len(self.points) - 1)
+        low, high = cdf.gather(1, right - 1), cdf.gather(1, right)
+        share = ((levels * cdf[:, -1:] - low) / (high - low).clamp(min=1e-300)).clamp(0, 1)
+        return self.points[right - 1] + share * (self.points[1] - self.points[0])
+
+
+def grid_density(
+    points: Tensor, estimate: Tensor, mean: Tensor | None = None, variance: Tensor | None = None
+) -> Density:
+    """Clip an estimate of a density at 0 and normalise it; a row without positive values becomes uniform.
+
+    Args:
+        points: (grid,) evenly spaced.
+        estimate: (batch, grid) values up to a positive factor per row.
+        mean: (batch,) a better mean than the grid's own, if there is one.
+        variance: (batch,) likewise.
+    """
+    step = points[1] - points[0]
+    top = estimate.detach().abs().amax(dim=1, keepdim=True)
+    clipped = (estimate / torch.where(top > 0, top, torch.ones_like(top))).clamp(min=0)
+    empty = (clipped.detach().sum(dim=1, keepdim=True) <= 0).to(clipped.dtype)
+    clipped = clipped + empty
+    values = clipped / torch.trapezoid(clipped, dx=float(step), dim=1).unsqueeze(1)
+    own_mean = torch.trapezoid(values * points, dx=float(step), dim=1)
+    mean = own_mean if mean is None else mean
+    own_variance = torch.trapezoid(values * (points - own_mean.unsqueeze(1)) ** 2, dx=float(step), dim=1)
+    return Density(points, values, mean, own_variance if variance is None else variance)

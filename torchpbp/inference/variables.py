@@ -1,0 +1,154 @@
+"""The observables of a model: how values become evidence vectors, and estimates become distributions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from torchpbp.features.maps import FeatureMap, KernelMap, OneHot
+from torchpbp.graph.latent_graph import Continuous, Domain
+from torchpbp.inference.density import GRID, Density, grid_density
+from torchpbp.inference.queries import as_distribution
+from torchpbp.inputs.evidence import Evidence
+
+
+class Observable(nn.Module):
+    """One observed variable with its feature map.
+
+    Args:
+        name: the variable.
+        domain: number of states, or a continuous range.
+        map: its features.
+
+    Attributes:
+        bounds: (2,) range over which a continuous variable's densities are normalised.
+        functionals: (dim, 2) weights with which features predict x and x² of a continuous variable.
+    """
+
+    bounds: Tensor
+    functionals: Tensor
+
+    def __init__(self, name: str, domain: Domain, map: FeatureMap) -> None:
+        super().__init__()
+        self.name, self.domain, self.map = name, domain, map
+        self.register_buffer("bounds", torch.zeros(2, dtype=torch.float64))
+        self.register_buffer("functionals", torch.zeros(map.dim if self.continuous else 0, 2, dtype=torch.float64))
+
+    @property
+    def continuous(self) -> bool:
+        return isinstance(self.domain, Continuous)
+
+    def fit(self, values: Tensor) -> None:
+        """Fit the map, the range and the moment functionals of a continuous variable to training values."""
+        if not isinstance(self.domain, Continuous):
+            return
+        self.map.fit(values)
+        low, high = float(values.min()), float(values.max())
+        margin = 0.1 * (high - low)
+        self.bounds[0] = low - margin if self.domain.low is None else self.domain.low
+        self.bounds[1] = high + margin if self.domain.high is None else self.domain.high
+        features = self.map.features(values)
+        gram = features.T @ features
+        ridge = 1e-6 * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype)
+        targets = torch.stack([values, values**2], dim=1)
+        self.functionals.copy_(torch.linalg.solve(gram + ridge, features.T @ targets))
+
+    def zeta(self, evidence: Evidence, like: Tensor) -> Tensor:
+        """Evidence vector: (batch, dim), or (dim,) where no row mentions the variable."""
+        missing = self.map.missing().to(like)
+        if self.name in evidence.soft:
+            return evidence.soft[self.name].to(like)
+        if self.name in evidence.real:
+            values = evidence.real[self.name]
+            seen = ~values.isnan()
+            filled = torch.where(seen, values, self.bounds.mean())
+            return torch.where(seen.unsqueeze(1), self.map.evidence(filled).to(like), missing)
+        if self.name in evidence.hard:
+            states = evidence.hard[self.name]
+            table = torch.cat([torch.eye(self.map.dim, dtype=like.dtype, device=like.device), missing.unsqueeze(0)])
+            return table[states]  # -1 takes the last row
+        return missing
+
+    def distribution(self, estimate: Tensor, evidence: Evidence, floor: float) -> Tensor:
+        """Valid (batch, states) distribution of a discrete variable from an estimate without its own evidence."""
+        result = as_distribution(self._weighted(estimate, evidence), floor)
+        if self.name in evidence.hard:  # rows that observe the variable itself
+            states = evidence.hard[self.name]
+            known = torch.nn.functional.one_hot(states.clamp(min=0), self.map.dim).to(result)
+            result = torch.where((states >= 0).unsqueeze(1), known, result)
+        return result
+
+    def log_score(self, estimate: Tensor, evidence: Evidence, floor: float) -> Tensor:
+        """(batch,) log-probability (or log-density) of the value each row observes, from an estimate without it."""
+        if not self.continuous:
+            chosen = as_distribution(estimate, floor).gather(1, evidence.hard[self.name].unsqueeze(1))
+            return chosen.squeeze(1).log()
+        values = evidence.real[self.name]
+        density = self.density(estimate)
+        step = float(density.points[1] - density.points[0])
+        position = ((values - density.points[0]) / step).round().long().clamp(0, len(density.points) - 1)
+        found = density.values.gather(1, position.unsqueeze(1)).squeeze(1)
+        span = float(self.bounds[1] - self.bounds[0])
+        return found.clamp(min=floor / span).log()
+
+    def draw(self, estimate: Tensor, evidence: Evidence, floor: float, generator: torch.Generator) -> Tensor:
+        """(batch,) one value per row, the observed one where there is one."""
+        if self.continuous:
+            drawn = self.density(estimate).sample(1, generator)[0].to(torch.float64)
+            known = evidence.real.get(self.name)
+            return drawn if known is None else torch.where(known.isnan(), drawn, known)
+        drawn = torch.multinomial(as_distribution(self._weighted(estimate, evidence), floor), 1, generator=generator)
+        states = evidence.hard.get(self.name)
+        return drawn.squeeze(1) if states is None else torch.where(states < 0, drawn.squeeze(1), states)
+
+    def drawn_zeta(self, values: Tensor, like: Tensor) -> Tensor:
+        """(batch, dim) evidence vector of drawn values."""
+        return self.map.evidence(values).to(like)
+
+    def _weighted(self, estimate: Tensor, evidence: Evidence) -> Tensor:
+        return estimate * evidence.soft[self.name].to(estimate) if self.name in evidence.soft else estimate
+
+    def values_at(self, estimate: Tensor, at: Tensor) -> Tensor:
+        """(batch, n) unnormalised density of a continuous variable at (n,) points."""
+        return estimate @ self.map.evidence(at.to(self.bounds)).to(estimate).T
+
+    def density(self, estimate: Tensor) -> Density:
+        """Density of a continuous variable from a (batch, dim) estimate.
+
+        Mean and variance come from linear functionals of the estimate, which do not see the kernel's smoothing.
+        """
+        points = torch.linspace(float(self.bounds[0]), float(self.bounds[1]), GRID, dtype=torch.float64).to(estimate)
+        total = estimate @ self.map.missing().to(estimate)
+        safe = torch.where(total > 0, total, torch.ones_like(total))
+        first, second = ((estimate @ self.functionals.to(estimate)) / safe.unsqueeze(1)).unbind(dim=1)
+        plain = grid_density(points, self.values_at(estimate, points))
+        usable = (total > 0) & (first >= points[0]) & (first <= points[-1])
+        mean = torch.where(usable, first, plain.mean)
+        spread = second - first.square()
+        variance = torch.where(usable & (spread > 0), spread, plain.variance)
+        return Density(plain.points, plain.values, mean, variance)
+
+
+def prepare(observables: Mapping[str, Observable], evidence: Evidence, like: Tensor) -> Evidence:
+    """Turn values of continuous variables into evidence vectors, so that message passing sees weights only.
+
+    A continuous variable that no row mentions needs its vector too: its missing value is not a sum over features.
+    """
+    soft = dict(evidence.soft)
+    for name, observable in observables.items():
+        if observable.continuous:
+            soft[name] = observable.zeta(evidence, like).expand(evidence.batch, -1)
+    return Evidence(evidence.batch, evidence.hard, soft)
+
+
+def make_map(domain: Domain, kernel_map: KernelMap | None) -> FeatureMap:
+    """One-hot features for a discrete variable, a copy of ``kernel_map`` for a continuous one."""
+    import copy
+
+    from torchpbp.features.maps import Nystroem
+
+    if isinstance(domain, int):
+        return OneHot(domain)
+    return copy.deepcopy(kernel_map) if kernel_map is not None else Nystroem()
