@@ -21,7 +21,7 @@ def least_squares(targets: Tensor, inputs: Tensor, penalty: float) -> Tensor:
     if rank == 0:
         return targets[..., :0]
     largest = inputs.detach().abs().amax(dim=(-2, -1), keepdim=True)
-    root = (penalty + (1e-13 * largest) ** 2).sqrt()
+    root = (penalty + (1e-13 * largest) ** 2).sqrt().clamp(min=torch.finfo(inputs.dtype).tiny ** 0.5)  # G may be 0
     eye = torch.eye(rank, dtype=inputs.dtype, device=inputs.device)
     stacked = torch.cat([inputs.mT, root * eye], dim=-2)
     zeros = targets.new_zeros(*targets.shape[:-2], rank, targets.shape[-2])
