@@ -1,0 +1,104 @@
+"""The order of the folders: a module imports only from those above it, and heavy packages only where they belong."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import torchpbp
+
+PACKAGE = Path(torchpbp.__file__).parent
+ROOT = PACKAGE.parent
+
+ORDER: tuple[tuple[str, ...], ...] = (
+    ("errors",),
+    ("contraction",),
+    ("graph",),
+    ("inputs",),
+    ("features",),
+    ("exact",),
+    ("specification",),
+    ("stage1",),
+    ("stage2",),
+    ("inference",),
+    ("model",),
+    ("data", "gram", "layer"),
+    ("tasks",),
+    ("train",),
+)
+"""Data flows downward. A new folder is placed here before it is used."""
+
+LEVEL = {name: level for level, names in enumerate(ORDER) for name in names}
+
+ALLOWED = {
+    "hydra": {"train"},
+    "omegaconf": {"train"},
+    "lightning": {"data", "tasks", "train"},
+    "matplotlib": {"graph", "data", "tasks", "train"},
+}
+"""Which parts may import a package at all."""
+
+MODULES = sorted([*PACKAGE.rglob("*.py"), *([ROOT / "train.py"] if (ROOT / "train.py").exists() else [])])
+
+
+def part_of(path: Path) -> str:
+    """The folder or top-level module a file belongs to; '' for the package itself."""
+    if path.parent == ROOT:
+        return path.stem
+    first = path.relative_to(PACKAGE).parts[0]
+    return "" if first == "__init__.py" else first.removesuffix(".py")
+
+
+def imports(path: Path, top_level_only: bool = False) -> Iterator[tuple[int, str]]:
+    """(line, full dotted name) of everything a file imports, wherever in the file it does so."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in tree.body if top_level_only else ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: relative import; write the full name"
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def test_every_part_has_its_place():
+    unplaced = {part_of(p) for p in MODULES} - set(LEVEL) - {""}
+    assert not unplaced, f"{sorted(unplaced)} have no place in ORDER: say in tests/test_import_order.py what they may import"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_modules_import_from_above_only(path):
+    part = part_of(path)
+    if not part:
+        return  # torchpbp/__init__.py gathers the public names
+    for line, name in imports(path):
+        if name.split(".")[0] != "torchpbp":
+            continue
+        source = name.split(".")[1]
+        if source not in LEVEL:  # a public name such as torchpbp.PBP: loads everything, so only the top may do it
+            assert part in ("tasks", "train"), f"{path}:{line} imports torchpbp.{source}; name the module it is defined in"
+            continue
+        assert LEVEL[source] <= LEVEL[part], f"{path}:{line}: {part} imports {name} from below it"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_heavy_packages_stay_where_they_belong(path):
+    part = part_of(path)
+    for line, name in imports(path):
+        package = name.split(".")[0].replace("pytorch_lightning", "lightning")
+        assert part in ALLOWED.get(package, {part}), f"{path}:{line}: {part or 'torchpbp'} imports {package}"
+    at_once = {name.split(".")[0] for _, name in imports(path, top_level_only=True)}
+    if part == "graph":
+        assert "matplotlib" not in at_once, f"{path} imports matplotlib when it is loaded; drawing does so when it draws"
+
+
+def test_importing_the_library_loads_no_heavy_package():
+    code = "import sys, torchpbp; print(sorted({m.split('.')[0] for m in sys.modules}))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    loaded = ast.literal_eval(result.stdout)
+    assert "torchpbp" in loaded
+    assert not {"hydra", "omegaconf", "lightning", "pytorch_lightning", "matplotlib"} & set(loaded)
