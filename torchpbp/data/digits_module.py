@@ -85,10 +85,10 @@ class DigitsDataModule(LightningDataModule):
             count = len(block_folds(TRAIN_ROWS, folds))
             if isinstance(fold, bool) or not isinstance(fold, int) or not 0 <= fold < count:
                 raise DataError(f"fold: expected a whole number from 0 to {count - 1}, got {fold!r}.")
-        hidden = hide * POINTS
+        hidden = hide * POINTS if isinstance(hide, int | float) else -1.0
         if not 0 <= hidden <= POINTS or abs(hidden - round(hidden)) > 1e-6:
             raise DataError(
-                f"hide: expected a multiple of 1/{POINTS} from 0 to 1 (a share of {POINTS} points), got {hide}."
+                f"hide: expected a multiple of 1/{POINTS} from 0 to 1 (a share of {POINTS} points), got {hide!r}."
             )
         self.batch_size = batch_size
         self.train_size = train_size

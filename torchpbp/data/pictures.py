@@ -73,8 +73,8 @@ def draw_digits(
     width = min(columns, n)
     height_of_line = CELL + (0.3 * LARGEST if texts is not None else 0.0)
     if ax is None:
-        size = (max(2.0, 0.95 * width), max(2.0, 0.95 * lines * height_of_line / CELL))
-        _, ax = plt.subplots(figsize=size, layout="constrained")
+        extent = (max(2.0, 0.95 * width), max(2.0, 0.95 * lines * height_of_line / CELL))
+        _, ax = plt.subplots(figsize=extent, layout="constrained")
     corner = np.array([[i % columns * CELL, -(i // columns) * height_of_line] for i in range(n)])
     frames = [Rectangle((x - GAP / 2, y - GAP / 2), LARGEST + GAP, LARGEST + GAP) for x, y in corner]
     ax.add_collection(PatchCollection(frames, facecolor="none", edgecolor=FRAME, linewidth=0.8, zorder=0))
@@ -86,10 +86,11 @@ def draw_digits(
     both_seen = seen[:, :-1] & seen[:, 1:]
     for which, colour in ((drawn & ~both_seen, COMPLETED), (drawn & both_seen, SEEN)):
         ax.add_collection(LineCollection(list(segments[which]), colors=colour, linewidths=1.8, capstyle="round"))
-    for which, colour in ((present & ~seen, COMPLETED), (present & seen, SEEN)):
-        ax.scatter(placed[which][:, 0], placed[which][:, 1], s=7, color=colour, linewidths=0, zorder=3)
+    partial = not bool((present & seen).all())  # then what was seen has to stand out
+    for which, colour, size in ((present & ~seen, COMPLETED, 8), (present & seen, SEEN, 18 if partial else 8)):
+        ax.scatter(placed[which][:, 0], placed[which][:, 1], s=size, color=colour, linewidths=0, zorder=3)
         start = placed[which[:, 0], 0]
-        ax.scatter(start[:, 0], start[:, 1], s=34, color=colour, linewidths=0, zorder=3)
+        ax.scatter(start[:, 0], start[:, 1], s=40, color=colour, linewidths=0, zorder=3)
 
     if texts is not None:
         for (x, y), text in zip(corner, texts, strict=True):
