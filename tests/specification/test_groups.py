@@ -74,13 +74,25 @@ def blocks(directions: dict[tuple[str, ...], list[int]]):
 
 
 def choose(directions, needed, near="abcd", singles=8, pool=6, largest=100):
-    return choose_instruments(list(near), needed, blocks(directions), STATES, singles, pool, largest)
+    leaves = [(v,) if isinstance(v, str) else v for v in near]
+    return choose_instruments(leaves, needed, blocks(directions), STATES, singles, pool, largest)
 
 
 def test_singles_are_kept_even_if_the_first_suffices():
     groups, rank = choose({("a",): [0, 1]}, needed=2)
     assert groups == (("a",), ("b",), ("c",), ("d",))
     assert rank == 2
+
+
+def test_the_observables_of_a_leaf_enter_as_one_group():
+    groups, rank = choose({("a", "b"): [0, 1], ("c",): [2], ("b", "c"): [3]}, needed=4, near=[("a", "b"), ("c",)])
+    assert groups == (("a", "b"), ("c",), ("b", "c"))
+    assert rank == 4
+
+
+def test_the_number_of_leaves_that_enter_is_limited():
+    groups, _ = choose({("a",): [0], ("b", "c"): [1]}, needed=2, near=[("a",), ("b", "c"), ("d",)], singles=2)
+    assert groups == (("a",), ("b", "c"))
 
 
 def test_pairs_are_added_until_the_rank_is_reached():
