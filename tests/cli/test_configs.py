@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
-from hydra.utils import get_class, instantiate
+from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from torchpbp import LatentGraph
@@ -67,16 +67,19 @@ def test_a_graph_file_shows_every_option_of_its_template(graph: str) -> None:
     assert shown == set(inspect.signature(template).parameters)
 
 
-def test_the_learner_file_shows_every_option_of_the_constructor() -> None:
-    cfg = compose("config")
-    shown = set(cfg.learner) - {"_target_", "_partial_"}
-    assert shown == set(inspect.signature(get_class(cfg.learner._target_)).parameters) - {"graph"}
+def test_the_learner_file_shows_every_option_of_the_constructor_with_its_default() -> None:
+    learner = instantiate(compose("config").learner, _convert_="all")
+    defaults = {p.name: p.default for p in inspect.signature(learner.func).parameters.values() if p.name != "graph"}
+    assert {**learner.keywords, "ridge": tuple(learner.keywords["ridge"])} == defaults
 
 
-def test_the_model_file_shows_every_option_of_the_task() -> None:
+def test_the_model_file_shows_every_option_of_the_task_with_its_default() -> None:
     task = instantiate(compose("config").model, _convert_="all")
-    given_by_train = {"learner", "seed", "output_dir"}
-    assert set(task.keywords) == set(inspect.signature(task.func).parameters) - given_by_train
+    given_elsewhere = {"learner", "seed", "output_dir", "graph"}
+    defaults = {p.name: p.default for p in inspect.signature(task.func).parameters.values()}
+    shown = {**task.keywords, "sizes": tuple(task.keywords["sizes"])}
+    del shown["graph"]
+    assert shown == {k: v for k, v in defaults.items() if k not in given_elsewhere}
 
 
 @pytest.mark.parametrize(("graph", "order"), [("hmm", 1), ("hmm_order2", 2), ("hmm_order3", 3)])
