@@ -282,6 +282,13 @@ def test_large_samples_are_drawn_in_chunks(network, monkeypatch):
     assert not torch.equal(rows["x"][:1000], rows["x"][1000:2000])
 
 
+@pytest.mark.parametrize("uniform", [0.0, 1 - 2**-53])
+def test_impossible_states_are_not_drawn_at_the_ends_of_the_unit_interval(monkeypatch, uniform):
+    network = DiscreteNetwork(LatentGraph([], {"x": 4}), {"x": [0.0, 0.5, 0.5, 0.0]})
+    monkeypatch.setattr(torch, "rand", lambda *size, **_: torch.full(size, uniform, dtype=torch.float64))
+    assert set(network.sample(3)["x"].tolist()) == {1 if uniform == 0 else 2}
+
+
 def test_impossible_states_are_never_drawn():
     graph = LatentGraph([("h", "x"), ("h", "y")], {"h": 3, "x": 3, "y": 4}, ["h"])
     table = np.array([[0, 0.5, 0, 0.5], [0, 0, 1, 0], [0.2, 0.8, 0, 0]])
