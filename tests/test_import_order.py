@@ -28,6 +28,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("inference",),
     ("model",),
     ("data", "gram", "layer"),
+    ("ensemble", "classifier"),
     ("tasks",),
     ("train",),
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 
 import networkx as nx
 import pytest
@@ -98,9 +97,7 @@ def test_centre_of_a_path(count, centre):
 
 def test_a_hub_does_not_become_a_clique_with_a_thousand_neighbours():
     # Shafer-Shenoy multiplies all messages into a clique for each message out of it.
-    start = time.perf_counter()
     tree = build_clique_tree(templates.naive_bayes(1000, 2, 2))
-    assert time.perf_counter() - start < 5
     assert max(map(len, tree.children)) <= 3
 
 

@@ -27,6 +27,11 @@ class Kernel(ABC):
     def frequencies(self, count: int, generator: torch.Generator) -> Tensor:
         """(count,) draws from the kernel's spectral density at bandwidth 1, for random Fourier features."""
 
+    @property
+    @abstractmethod
+    def integral(self) -> float:
+        """∫ k over the real line at bandwidth 1: what makes the kernel a density."""
+
     def gram(self, a: Tensor, b: Tensor, bandwidth: float) -> Tensor:
         """Kernel between all values of two vectors.
 
@@ -58,6 +63,8 @@ class Kernel(ABC):
 class RBF(Kernel):
     """exp(−d²/2), the Gaussian kernel."""
 
+    integral = math.sqrt(2 * math.pi)
+
     def profile(self, distance: Tensor) -> Tensor:
         return torch.exp(-0.5 * distance.square())
 
@@ -67,6 +74,8 @@ class RBF(Kernel):
 
 class Laplace(Kernel):
     """exp(−d)."""
+
+    integral = 2.0
 
     def profile(self, distance: Tensor) -> Tensor:
         return torch.exp(-distance)
@@ -86,6 +95,10 @@ class Matern(Kernel):
         if nu not in (0.5, 1.5, 2.5):
             raise DataError(f"Matern: expected nu = 0.5, 1.5 or 2.5, got {nu}.")
         self.nu = nu
+
+    @property
+    def integral(self) -> float:
+        return {0.5: 2.0, 1.5: 4 / math.sqrt(3), 2.5: 16 / (3 * math.sqrt(5))}[self.nu]
 
     def profile(self, distance: Tensor) -> Tensor:
         scaled = math.sqrt(2 * self.nu) * distance

@@ -80,7 +80,7 @@ class KernelMap(FeatureMap):
     width: Tensor
 
     def __init__(
-        self, size: int, kernel: Kernel | None = None, bandwidth: float | str = "median", bandwidth_scale: float = 0.5
+        self, size: int, kernel: Kernel | None = None, bandwidth: float | str = "median", bandwidth_scale: float = 0.35
     ) -> None:
         super().__init__()
         if size < 1:
@@ -166,10 +166,10 @@ class Nystroem(KernelMap):
 
     def __init__(
         self,
-        size: int = 12,
+        size: int = 20,
         kernel: Kernel | None = None,
         bandwidth: float | str = "median",
-        bandwidth_scale: float = 0.5,
+        bandwidth_scale: float = 0.35,
         landmarks: str = "kmeans",
     ) -> None:
         super().__init__(size, kernel, bandwidth, bandwidth_scale)
@@ -214,7 +214,7 @@ class RandomFourier(KernelMap):
         size: int = 40,
         kernel: Kernel | None = None,
         bandwidth: float | str = "median",
-        bandwidth_scale: float = 0.5,
+        bandwidth_scale: float = 0.35,
         seed: int = 0,
     ) -> None:
         super().__init__(size, kernel, bandwidth, bandwidth_scale)

@@ -4,7 +4,8 @@ The plain clique tree of a graph is reshaped in five steps. (1) Observables that
 and the rest is triangulated and spanned: the skeleton. (2) Each group taken out becomes a leaf again, its separator
 holding the rest of its clique; an observable that stays in the skeleton (it has children, say) gets a leaf of its own.
 (3) Skeleton ends without observables are pruned; they sum to a function of their separator and carry no evidence.
-(4) Nodes with more than three neighbours are split. (5) The root is chosen by cost.
+(4) Nodes with more than three neighbours are split, and nodes that only pass a message on are merged with a neighbour,
+for each separator costs an estimate. (5) The root is chosen by cost.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from torchpbp.graph.triangulation import maximal_cliques
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+LARGEST_MERGED = 4096
+"""Joint states up to which nodes that only pass messages on are merged into a neighbour."""
 MAX_NEIGHBOURS = 3
 """Two children and a parent; three children at the root. An operator is a tensor with one mode per neighbour."""
 
@@ -203,6 +206,7 @@ def build_junction_tree(graph: LatentGraph, root: Iterable[str] | None = None) -
     draft = _skeleton_with_leaves(graph, weights)
     alive, pruned = _prune(draft)
     alive |= _bound_degree(draft, alive, weights)
+    pruned = _contract(draft, alive, pruned, weights)
     start = _choose_root(draft, alive, weights, None if root is None else frozenset(root))
     numbering = {old: new for new, old in enumerate(sorted(alive))}
     back = sorted(alive)
@@ -327,6 +331,46 @@ def _bound_degree(draft: _Draft, alive: set[int], weights: Mapping[str, float]) 
                 draft.join(n, copy)
             draft.join(copy, node)
     return added
+
+
+def _contract(
+    draft: _Draft, alive: set[int], pruned: list[tuple[int, int]], weights: Mapping[str, float]
+) -> list[tuple[int, int]]:
+    """Step 4, second half: merge inner nodes with two neighbours into an inner neighbour, while cliques stay small.
+
+    An operator's size is set by its separators, not by its clique, so a merger only saves an operator. The clique's
+    states matter to exact inference on this tree, which finds generic ranks, hence the limit.
+
+    Returns:
+        The pruned cliques, those that hung on a merged node moved to where it went.
+    """
+    limit = max([math.log(LARGEST_MERGED), *(sum(weights[v] for v in draft.cliques[n]) for n in alive)])
+    moved: dict[int, int] = {}
+    queue = [n for n in sorted(alive) if not draft.groups[n]]
+    while queue:
+        node = queue.pop()
+        if node not in alive or len(draft.near[node]) != 2:
+            continue
+        options = [n for n in sorted(draft.near[node]) if not draft.groups[n]]
+        sizes = {n: sum(weights[v] for v in draft.cliques[node] | draft.cliques[n]) for n in options}
+        fitting = [n for n in options if sizes[n] <= limit]
+        if not fitting:
+            continue
+        target = min(fitting, key=lambda n: (round(sizes[n], 9), n))
+        (other,) = draft.near[node] - {target}
+        draft.part(node, target)
+        draft.part(node, other)
+        draft.join(other, target)
+        draft.cliques[target] = draft.cliques[target] | draft.cliques[node]
+        alive.discard(node)
+        moved[node] = target
+
+    def final(node: int) -> int:
+        while node in moved:
+            node = moved[node]
+        return node
+
+    return [(clique, final(hung_on)) for clique, hung_on in pruned]
 
 
 def _choose_root(draft: _Draft, alive: set[int], weights: Mapping[str, float], wanted: frozenset[str] | None) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torchpbp.errors import StructureError
-from torchpbp.graph.latent_graph import Domain, LatentGraph
+from torchpbp.graph.latent_graph import Continuous, Domain, LatentGraph
 
 
 def hmm(length: int = 6, states: int | None = 3, observed_states: int = 4, order: int = 1) -> LatentGraph:
@@ -119,3 +119,27 @@ def _at_least(least: int, /, **numbers: int) -> None:
     for name, value in numbers.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise StructureError(f"{name}: expected a whole number of at least {least}, got {value}.")
+
+
+def pen_strokes(points: int = 8, order: int = 1, low: float = 0.0, high: float = 100.0) -> LatentGraph:
+    """A hidden chain over the points of a pen stroke; each point is a leaf with its coordinates (x1, y1), (x2, y2), …
+
+    The latent states have no number: the point of the structure is who talks to whom.
+    """
+    _positive(points=points, order=order)
+    domain = Continuous(low, high)
+    latent = [f"h{t}" for t in range(1, points + 1)]
+    variables: dict[str, Domain] = dict.fromkeys(latent)
+    edges = [(f"h{t - k}", f"h{t}") for t in range(1, points + 1) for k in range(order, 0, -1) if t - k >= 1]
+    for t in range(1, points + 1):
+        variables |= {f"x{t}": domain, f"y{t}": domain}
+        edges += [(f"h{t}", f"x{t}"), (f"h{t}", f"y{t}"), (f"x{t}", f"y{t}")]
+    return LatentGraph(edges, variables, latent)
+
+
+def pen_clique(points: int = 8, low: float = 0.0, high: float = 100.0) -> LatentGraph:
+    """All coordinates of a pen stroke in one clique without latents: its kernel model is a kernel density estimate."""
+    _positive(points=points)
+    names = [f"{axis}{t}" for t in range(1, points + 1) for axis in "xy"]
+    edges = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
+    return LatentGraph(edges, dict.fromkeys(names, Continuous(low, high)), (), directed=False)

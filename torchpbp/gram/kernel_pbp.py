@@ -1,0 +1,539 @@
+"""KernelPBP: predictive belief propagation with the kernel trick, for continuous and mixed variables [PBP §5].
+
+Messages are functions, kept by their values at the training rows; one matrix per separator takes the product of the
+messages below to the message above. No features are chosen and no outer products formed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from tqdm.auto import tqdm
+
+from torchpbp.errors import DataError, NotFittedError, QueryError, ShapeError, StructureError
+from torchpbp.features.kernels import RBF, Kernel, median_bandwidth
+from torchpbp.gram.charts import Chart
+from torchpbp.gram.operators import GramOperator, full_operator, landmark_features, thin_operator
+from torchpbp.graph.junction_tree import JunctionTree, build_junction_tree
+from torchpbp.graph.latent_graph import Continuous, LatentGraph
+from torchpbp.inference.density import GRID, Density, grid_density
+from torchpbp.inputs.columns import ColumnReader, DataLike
+from torchpbp.inputs.evidence import Evidence, EvidenceLike, read_evidence
+from torchpbp.model.answers import check_query
+from torchpbp.specification.specification import SeparatorPlan, Specification
+
+Group = tuple[str, ...]
+BATCH_ELEMENTS = 1 << 22
+"""Entries of one (rows of evidence, training rows) matrix handled at once."""
+
+
+class KernelPBP(nn.Module):
+    """Predictive belief propagation on Gram matrices.
+
+    Args:
+        graph: the structure. Latents need no number of states: nothing here depends on it.
+        bandwidth: of the kernels of core groups and instruments, in units of the data; a number, one per continuous
+            variable, or "median" for half the median distance between training values.
+        evidence_bandwidth: of the kernel by which evidence is compared with training rows; as ``bandwidth`` by default.
+        kernel: for continuous variables. Discrete ones are compared for equality.
+        ridge: penalties (λ, λ₂) of stage 1 and stage 2, added to sums over rows.
+        core_leaves: leaves in a core group, nearest to the separator first.
+        instrument_leaves: leaves in an instrument, nearest first; their kernels are multiplied.
+        specification: core groups and instruments to use instead; an instrument's groups are added up.
+        landmarks: None for exact Gram matrices; a number of training rows for a low-rank approximation.
+        sequences: groups of variables that are compared by increments (see :class:`~torchpbp.gram.charts.Chart`).
+        positive: whether messages are clipped at 0, as functions that stand for probabilities should be.
+        root: variables the root clique must contain.
+        dtype: of messages and operators; solves are always done in float64.
+        max_bytes: memory that the operators may take; more is refused before anything is allocated.
+        seed: of the choice of landmarks.
+    """
+
+    examples: Tensor
+    widths: Tensor
+    evidence_widths: Tensor
+    bounds: Tensor
+
+    def __init__(
+        self,
+        graph: LatentGraph,
+        *,
+        bandwidth: float | Mapping[str, float] | str = "median",
+        evidence_bandwidth: float | Mapping[str, float] | str | None = None,
+        kernel: Kernel | None = None,
+        ridge: tuple[float, float] = (0.1, 0.1),
+        core_leaves: int = 1,
+        instrument_leaves: int = 2,
+        specification: Specification | None = None,
+        landmarks: int | None = None,
+        sequences: Sequence[Sequence[str]] = (),
+        positive: bool = True,
+        root: Sequence[str] | None = None,
+        dtype: torch.dtype = torch.float32,
+        max_bytes: int = 4 << 30,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        for name, value in (("core_leaves", core_leaves), ("instrument_leaves", instrument_leaves)):
+            if value < 1:
+                raise StructureError(f"{name}: expected at least 1, got {value}.")
+        if landmarks is not None and landmarks < 1:
+            raise StructureError(f"landmarks: expected None or at least 1, got {landmarks}.")
+        if len(ridge) != 2 or not all(r > 0 for r in ridge):
+            raise StructureError(f"ridge: expected two positive numbers, got {ridge!r}.")
+        self.graph = graph
+        self.names: tuple[str, ...] = graph.observed
+        self.kernel = kernel or RBF()
+        self.bandwidth = _checked_bandwidth(bandwidth, graph)
+        self.evidence_bandwidth = (
+            self.bandwidth if evidence_bandwidth is None else _checked_bandwidth(evidence_bandwidth, graph)
+        )
+        self.ridge = (float(ridge[0]), float(ridge[1]))
+        self.landmarks = landmarks
+        self.positive = positive
+        self.dtype, self.max_bytes, self.seed = dtype, max_bytes, seed
+        self.chart = Chart(self.names, sequences)
+        for v in self.chart.moved:
+            if not isinstance(graph.variables[v], Continuous):
+                raise StructureError(f"sequences: '{v}' is discrete; only continuous variables have increments.")
+        self.tree: JunctionTree = build_junction_tree(graph, root)
+        self.specification = specification or _nearest_leaves(self.tree, core_leaves, instrument_leaves)
+        self.labels: dict[str, tuple[Any, ...]] = {}
+        self.fitted = False
+        self.operators = nn.ModuleDict()
+
+    # -- learning ------------------------------------------------------------------------------------------------
+
+    def fit(self, data: DataLike) -> KernelPBP:
+        """Learn from data, which is held in memory.
+
+        Raises:
+            DataError: bad data, or Gram matrices larger than ``max_bytes``; nothing is changed then.
+        """
+        reader = ColumnReader({v: self.graph.variables[v] for v in self.names})
+        parts = list(reader.tables(data))
+        rows = torch.stack([torch.cat([p[v] for p in parts]).double() for v in self.names], dim=1)
+        self._check_memory(len(rows))
+        if len(rows) < 2:
+            raise DataError(f"KernelPBP needs at least 2 rows, got {len(rows)}.")
+        widths = self._widths(self.bandwidth, rows)
+        operators = nn.ModuleDict()
+        inner = [p for p in self.specification.plans if not self.tree.leaf_observables[p.node]]
+        gram = _TrainingGram(self, self.chart.coordinates(rows), widths)
+        for plan in tqdm(inner, desc="solving", unit="separator", delay=2, leave=False):
+            operators[str(plan.node)] = self._operator(plan, gram)
+        self.operators = operators
+        for name, value in (
+            ("examples", rows),
+            ("widths", widths),
+            ("evidence_widths", self._widths(self.evidence_bandwidth, rows)),
+            ("bounds", self._bounds(rows, widths)),
+        ):
+            self.register_buffer(name, value)
+        self.labels = reader.labels
+        self.fitted = True
+        return self
+
+    def _operator(self, plan: SeparatorPlan, gram: _TrainingGram) -> GramOperator:
+        if self.landmarks is None or self.landmarks >= len(gram.rows):
+            everything = slice(None)
+            core = gram.block([plan.core], everything)
+            return GramOperator(
+                full_operator(core, gram.block(plan.instrument, everything), *self.ridge).to(self.dtype)
+            )
+        generator = torch.Generator().manual_seed(self.seed + plan.node)
+        chosen = torch.randperm(len(gram.rows), generator=generator)[: self.landmarks]
+        core, instrument = gram.block([plan.core], chosen), gram.block(plan.instrument, chosen)
+        p, h = landmark_features(core, core[chosen]), landmark_features(instrument, instrument[chosen])
+        left, right = thin_operator(p, h, *self.ridge)
+        return GramOperator(left.to(self.dtype), right.to(self.dtype))
+
+    def _check_memory(self, rows: int) -> None:
+        inner = sum(1 for p in self.specification.plans if not self.tree.leaf_observables[p.node])
+        item = torch.empty(0, dtype=self.dtype).element_size()
+        columns = rows if self.landmarks is None else 2 * min(self.landmarks, rows)
+        needed = inner * rows * columns * item + 8 * 4 * rows * columns
+        if needed > self.max_bytes:
+            raise DataError(
+                f"{inner} separators over {rows} rows would take {needed / 2**30:.1f} GiB, more than max_bytes="
+                f"{self.max_bytes / 2**30:.1f} GiB. Pass landmarks=<number> for a low-rank approximation, use "
+                "PBP(features=Nystroem(...)), or fewer rows."
+            )
+
+    def _widths(self, bandwidth: float | Mapping[str, float] | str, rows: Tensor) -> Tensor:
+        """(variables,) bandwidths; 0 for discrete variables."""
+        result = torch.zeros(len(self.names), dtype=torch.float64)
+        coordinates = self.chart.coordinates(rows)
+        for i, v in enumerate(self.names):
+            if not isinstance(self.graph.variables[v], Continuous):
+                continue
+            if isinstance(bandwidth, str):
+                column = coordinates[:, i]
+                if bool((column == column[0]).all()):
+                    raise DataError(
+                        f"Column '{v}' is constant ({float(rows[0, i])}): the median rule needs different values. Give "
+                        "bandwidth= as a number, or drop the column."
+                    )
+                result[i] = 0.5 * median_bandwidth(column)
+            else:
+                result[i] = bandwidth[v] if isinstance(bandwidth, Mapping) else float(bandwidth)
+        return result
+
+    def _bounds(self, rows: Tensor, widths: Tensor) -> Tensor:
+        """(variables, 2) ranges of densities: declared, or three bandwidths around the data."""
+        low, high = rows.amin(dim=0), rows.amax(dim=0)
+        margin = 3 * widths
+        result = torch.stack([low - margin, high + margin], dim=1)
+        for i, v in enumerate(self.names):
+            domain = self.graph.variables[v]
+            if isinstance(domain, Continuous):
+                result[i, 0] = result[i, 0] if domain.low is None else domain.low
+                result[i, 1] = result[i, 1] if domain.high is None else domain.high
+        return result
+
+    # -- queries -------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def log_evidence(self, evidence: EvidenceLike = None) -> Tensor:
+        """(batch,) log P(evidence); for continuous evidence the log of a kernel-smoothed density.
+
+        A row whose estimate is not positive gets -1000.
+        """
+        checked = self._read(evidence)
+        parts = []
+        for rows in self._chunks(checked):
+            up = self._upward(rows)
+            value = product([up.messages[c] for c in self.tree.children[0]]).mean(dim=1)
+            logs = value.clamp(min=torch.finfo(value.dtype).tiny).log().double() + up.log_scale
+            parts.append(torch.where(value > 0, logs, torch.full_like(logs, -1000.0)) - up.log_integral)
+        return torch.cat(parts)
+
+    @torch.no_grad()
+    def posterior(self, query: str, evidence: EvidenceLike = None, *, at: Any = None) -> Any:
+        """P(query | evidence).
+
+        Returns:
+            (batch, states) for a discrete variable. For a continuous one the (batch, n) density at the points ``at``, or
+            without them a :class:`~torchpbp.inference.density.Density`.
+        """
+        checked = self._read(evidence)
+        if not isinstance(query, str):
+            raise QueryError(f"KernelPBP answers about one variable at a time, got {query!r}.")
+        check_query(self.graph, (query,), checked)
+        domain = self.graph.variables[query]
+        if at is not None and not isinstance(domain, Continuous):
+            raise QueryError(f"Query of '{query}': at= is for continuous variables, and this one has states.")
+        parts = [self._answer(query, self._weights(rows, [query])[query], rows, at) for rows in self._chunks(checked)]
+        return _joined(parts)
+
+    @torch.no_grad()
+    def posteriors(self, evidence: EvidenceLike = None) -> dict[str, Any]:
+        """Posteriors of every observable that is not observed in all rows, from one pass up and one down."""
+        checked = self._read(evidence)
+        wanted = [v for v in self.names if not checked.observed_everywhere(v)]
+        parts: dict[str, list[Any]] = {v: [] for v in wanted}
+        for rows in self._chunks(checked):
+            weights = self._weights(rows, wanted)
+            for v in wanted:
+                parts[v].append(self._answer(v, weights[v], rows, None))
+        return {v: _joined(p) for v, p in parts.items()}
+
+    forward = posteriors
+
+    @torch.no_grad()
+    def sample(self, n: int, evidence: EvidenceLike = None, seed: int | None = None) -> dict[str, Tensor]:
+        """Draw all observables given evidence: leaf by leaf, each from a training row blurred by the evidence kernel.
+
+        Returns:
+            name -> (n,) without evidence, (n, batch) with.
+        """
+        if n < 0:
+            raise ShapeError(f"n: expected a non-negative number of draws, got {n}.")
+        if not isinstance(self.kernel, RBF):
+            raise QueryError("Sampling needs the RBF kernel: others have no noise to draw from here.")
+        checked = self._read(evidence)
+        generator = torch.Generator().manual_seed(int(torch.randint(2**62, (1,))) if seed is None else seed)
+        wide = checked.repeat_interleave(n)
+        current = Evidence(wide.batch, dict(wide.hard), dict(wide.soft), dict(wide.real))
+        for leaf in self.tree.leaves:
+            group = self.tree.leaf_observables[leaf]
+            chosen = torch.cat([self._draw_rows(rows, leaf, generator) for rows in self._chunks(current)])
+            for v in group:
+                i = self.names.index(v)
+                drawn = self.examples[chosen, i]
+                if isinstance(self.graph.variables[v], Continuous):
+                    noise = torch.randn(len(drawn), generator=generator, dtype=torch.float64)
+                    drawn = (drawn + self.evidence_widths[i] * noise).clamp(*self.bounds[i].tolist())
+                    known = current.real.get(v)
+                    current.real[v] = drawn if known is None else torch.where(known.isnan(), drawn, known)
+                else:
+                    states = current.hard.get(v)
+                    current.hard[v] = drawn.long() if states is None else torch.where(states < 0, drawn.long(), states)
+                    current.soft.pop(v, None)
+        values = {v: current.real[v] if v in current.real else current.hard[v] for v in self.names}
+        if evidence is None:
+            return values
+        return {v: x.reshape(checked.batch, n).T for v, x in values.items()}
+
+    # -- inner workings ------------------------------------------------------------------------------------------
+
+    def _read(self, evidence: EvidenceLike) -> Evidence:
+        if not self.fitted:
+            raise NotFittedError("This KernelPBP model is not fitted yet. Call fit(data).")
+        domains = {v: self.graph.variables[v] for v in self.names}
+        return read_evidence(
+            evidence, domains, latent=self.graph.latent, labels=self.labels, device=self.examples.device
+        )
+
+    def _chunks(self, evidence: Evidence) -> Iterator[Evidence]:
+        step = max(1, BATCH_ELEMENTS // len(self.examples))
+        for start in range(0, max(1, evidence.batch), step):
+            yield evidence.rows(slice(start, start + step))
+
+    def _upward(self, evidence: Evidence) -> _Upward:
+        """Values of every upward message at the training rows."""
+        leaf_values, log_integral = self._leaf_values(evidence)
+        messages: list[Tensor] = [torch.empty(0)] * len(self.tree)
+        log_scale = torch.zeros(evidence.batch, dtype=torch.float64, device=self.examples.device)
+        for leaf, values in leaf_values.items():
+            messages[leaf], logs = _rescaled(values)
+            log_scale += logs
+        for node in reversed(self.tree.inner):
+            operator = self.operators[str(node)]
+            assert isinstance(operator, GramOperator)
+            message = operator.upward(product([messages[c] for c in self.tree.children[node]]))
+            messages[node], logs = _rescaled(message.clamp(min=0) if self.positive else message)
+            log_scale += logs
+        return _Upward(messages, log_scale, log_integral)
+
+    def _leaf_values(self, evidence: Evidence, skip: str | None = None) -> tuple[dict[int, Tensor], Tensor]:
+        """(batch, rows) kernel between evidence and training rows at each leaf, and the log of the kernels' integrals."""
+        table = self._table(evidence)
+        successors = self.chart.successors(table)
+        log_integral = torch.zeros(evidence.batch, dtype=torch.float64, device=table.device)
+        result = {}
+        for leaf in self.tree.leaves:
+            values = torch.ones(evidence.batch, len(self.examples), dtype=self.dtype, device=table.device)
+            for v in self.tree.leaf_observables[leaf]:
+                if v == skip:
+                    continue
+                i = self.names.index(v)
+                if v in evidence.soft:
+                    values = values * evidence.soft[v].to(values)[:, self.examples[:, i].long()]
+                    continue
+                seen = ~table[:, i].isnan()
+                if not bool(seen.any()):
+                    continue
+                difference = self.chart.differences(table, successors, i, self.examples)
+                values = values * torch.where(
+                    seen.unsqueeze(1), self._similarity(difference, i).to(values), torch.ones_like(values[:1, :1])
+                )
+                if isinstance(self.graph.variables[v], Continuous):
+                    log_integral += seen * math.log(float(self.evidence_widths[i]) * self.kernel.integral)
+            result[leaf] = values
+        return result, log_integral
+
+    def _similarity(self, difference: Tensor, column: int) -> Tensor:
+        if isinstance(self.graph.variables[self.names[column]], Continuous):
+            return self.kernel.profile(difference.abs() / self.evidence_widths[column])
+        return (difference == 0).to(self.dtype)
+
+    def _table(self, evidence: Evidence) -> Tensor:
+        """(batch, variables) values with NaN where not observed."""
+        columns = []
+        nothing = torch.full((evidence.batch,), torch.nan, dtype=torch.float64, device=self.examples.device)
+        for v in self.names:
+            if v in evidence.real:
+                columns.append(evidence.real[v])
+            elif v in evidence.hard:
+                states = evidence.hard[v].double()
+                columns.append(torch.where(states < 0, nothing, states))
+            else:
+                columns.append(nothing)
+        return torch.stack(columns, dim=1)
+
+    def _downward(self, up: _Upward, leaves: set[int]) -> dict[int, Tensor]:
+        """Coefficients over the training rows that arrive at the leaves wanted."""
+        wanted: set[int] = set()
+        for node in leaves:
+            while node > 0:
+                wanted.add(node)
+                node = self.tree.parent[node]
+        messages: dict[int, Tensor] = {}
+        for node in [0, *self.tree.inner]:
+            if node and node not in wanted:
+                continue
+            if node == 0:
+                above = torch.ones_like(up.messages[self.tree.children[0][0]])
+            else:
+                operator = self.operators[str(node)]
+                assert isinstance(operator, GramOperator)
+                above = operator.downward(messages[node])
+            for child in self.tree.children[node]:
+                if child in wanted:
+                    others = [up.messages[c] for c in self.tree.children[node] if c != child]
+                    message = above * product(others) if others else above
+                    messages[child] = _rescaled(message.clamp(min=0) if self.positive else message)[0]
+        return messages
+
+    def _weights(self, evidence: Evidence, names: Sequence[str]) -> dict[str, Tensor]:
+        """(batch, rows) weights of the training rows for each variable, its own evidence left out."""
+        for v in names:
+            if v in self.chart.moved:
+                raise QueryError(
+                    f"Query of '{v}': it is compared by increments, which have no density of their own. Leave it out of sequences=."
+                )
+        up = self._upward(evidence)
+        leaves = {self.tree.leaf_of[v] for v in names}
+        down = self._downward(up, leaves)
+        result = {}
+        for v in names:
+            leaf = self.tree.leaf_of[v]
+            weights = down[leaf]
+            if len(self.tree.leaf_observables[leaf]) > 1:
+                weights = weights * self._leaf_values(evidence, skip=v)[0][leaf]
+            result[v] = weights
+        return result
+
+    def _answer(self, name: str, weights: Tensor, evidence: Evidence, at: Any) -> Any:
+        i = self.names.index(name)
+        values = self.examples[:, i]
+        domain = self.graph.variables[name]
+        if isinstance(domain, int):
+            onehot = torch.nn.functional.one_hot(values.long(), domain).to(weights)
+            estimate = weights @ onehot
+            if name in evidence.soft:
+                estimate = estimate * evidence.soft[name].to(estimate)
+            clipped = estimate.clamp(min=0)
+            total = clipped.sum(dim=1, keepdim=True)
+            result = torch.where(total > 0, clipped / total.clamp(min=1e-300), torch.full_like(clipped, 1 / domain))
+            states = evidence.hard.get(name)
+            if states is not None:
+                known = torch.nn.functional.one_hot(states.clamp(min=0), domain).to(result)
+                result = torch.where((states >= 0).unsqueeze(1), known, result)
+            return result
+        weights = weights.double()
+        points = torch.linspace(float(self.bounds[i, 0]), float(self.bounds[i, 1]), GRID, dtype=torch.float64).to(
+            weights
+        )
+        total = weights.sum(dim=1)
+        usable = total > 0
+        safe = torch.where(usable, total, torch.ones_like(total))
+        first, second = weights @ values / safe, weights @ values.square() / safe
+        plain = grid_density(points, weights @ self.kernel.gram(values, points, float(self.evidence_widths[i])))
+        mean = torch.where(usable, first, plain.mean)
+        spread = second - first.square()
+        variance = torch.where(usable & (spread > 0), spread, plain.variance)
+        density = Density(points, plain.values, mean, variance)
+        if at is None:
+            return density
+        where = torch.as_tensor(at, dtype=torch.float64)
+        if where.ndim != 1:
+            raise ShapeError(f"at: expected (n,) points, got shape {tuple(where.shape)}.")
+        return density.prob(where)
+
+    def _draw_rows(self, evidence: Evidence, leaf: int, generator: torch.Generator) -> Tensor:
+        """(batch,) training rows drawn by the weights at a leaf, evidence on the leaf included."""
+        up = self._upward(evidence)
+        weights = (self._downward(up, {leaf})[leaf] * up.messages[leaf]).clamp(min=0).double()
+        weights = weights + (weights.sum(dim=1, keepdim=True) <= 0)
+        return torch.multinomial(weights, 1, generator=generator).squeeze(1)
+
+
+@dataclass(frozen=True)
+class _Upward:
+    """Values of upward messages, the log of all that was divided out, and the log of the evidence kernels' integrals."""
+
+    messages: list[Tensor]
+    log_scale: Tensor
+    log_integral: Tensor
+
+
+class _TrainingGram:
+    """Kernels among training rows, in the chart's coordinates."""
+
+    def __init__(self, model: KernelPBP, rows: Tensor, widths: Tensor) -> None:
+        self._model, self.rows, self._widths = model, rows, widths
+
+    def block(self, groups: Sequence[Group], columns: slice | Tensor) -> Tensor:
+        """(n, columns) sum over groups of the product of their variables' kernels."""
+        total: Tensor | None = None
+        for group in groups:
+            block = torch.ones(len(self.rows), len(self.rows[columns]), dtype=torch.float64)
+            for v in group:
+                i = self._model.names.index(v)
+                values = self.rows[:, i]
+                if isinstance(self._model.graph.variables[v], Continuous):
+                    block = block * self._model.kernel.gram(values, values[columns], float(self._widths[i]))
+                else:
+                    block = block * (values.unsqueeze(1) == values[columns])
+            total = block if total is None else total + block
+        assert total is not None
+        return total
+
+
+def product(parts: Sequence[Tensor]) -> Tensor:
+    """Elementwise product."""
+    result = parts[0]
+    for part in parts[1:]:
+        result = result * part
+    return result
+
+
+def _nearest_leaves(tree: JunctionTree, core: int, instrument: int) -> Specification:
+    """Core groups and instruments of the nearest leaves inside and outside each separator."""
+    plans = []
+    widest = max(len(tree.leaf_observables[leaf]) for leaf in tree.leaves)
+    for node in range(1, len(tree)):
+        inside = _inside_leaves(tree, node, core)
+        outside = dict.fromkeys(tree.leaf_of[v] for _, v in tree.distances(node, instrument * widest))
+        near: list[int] = list(outside)[:instrument]
+        group = tuple(v for leaf in inside for v in tree.leaf_observables[leaf])
+        instruments = (tuple(v for leaf in near for v in tree.leaf_observables[leaf]),)
+        plans.append(SeparatorPlan(node, group, instruments, 0, 0, 0))
+    return Specification(tuple(plans))
+
+
+def _inside_leaves(tree: JunctionTree, node: int, count: int) -> list[int]:
+    ring, found = [node], list[int]()
+    while ring and len(found) < count:
+        found += [n for n in ring if tree.leaf_observables[n]]
+        ring = [c for n in ring for c in tree.children[n]]
+    return found[:count]
+
+
+def _rescaled(message: Tensor) -> tuple[Tensor, Tensor]:
+    """Divide each row by its largest absolute value; also return the logs, as float64."""
+    scale = message.abs().amax(dim=1)
+    safe = torch.where(scale > 0, scale, torch.ones_like(scale))
+    return message / safe.unsqueeze(1), safe.double().log()
+
+
+def _joined(parts: list[Any]) -> Any:
+    if isinstance(parts[0], Density):
+        joined: Callable[[str], Tensor] = lambda name: torch.cat([getattr(p, name) for p in parts])  # noqa: E731
+        return Density(parts[0].points, joined("values"), joined("mean"), joined("variance"))
+    return torch.cat(parts)
+
+
+def _checked_bandwidth(
+    bandwidth: float | Mapping[str, float] | str, graph: LatentGraph
+) -> float | Mapping[str, float] | str:
+    continuous = [v for v in graph.observed if isinstance(graph.variables[v], Continuous)]
+    if isinstance(bandwidth, str):
+        if bandwidth != "median":
+            raise StructureError(f"bandwidth: expected positive numbers or 'median', got {bandwidth!r}.")
+    elif isinstance(bandwidth, Mapping):
+        missing = [v for v in continuous if v not in bandwidth]
+        if missing or not all(float(b) > 0 for b in bandwidth.values()):
+            raise StructureError(
+                f"bandwidth: expected a positive number for each of {continuous}, got {dict(bandwidth)}."
+            )
+    elif not bandwidth > 0:
+        raise StructureError(f"bandwidth: expected a positive number, got {bandwidth}.")
+    return bandwidth
