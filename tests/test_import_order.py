@@ -68,7 +68,9 @@ def imports(path: Path, top_level_only: bool = False) -> Iterator[tuple[int, str
 
 def test_every_part_has_its_place():
     unplaced = {part_of(p) for p in MODULES} - set(LEVEL) - {""}
-    assert not unplaced, f"{sorted(unplaced)} have no place in ORDER: say in tests/test_import_order.py what they may import"
+    assert not unplaced, (
+        f"{sorted(unplaced)} have no place in ORDER: say in tests/test_import_order.py what they may import"
+    )
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
@@ -81,7 +83,9 @@ def test_modules_import_from_above_only(path):
             continue
         source = name.split(".")[1]
         if source not in LEVEL:  # a public name such as torchpbp.PBP: loads everything, so only the top may do it
-            assert part in ("tasks", "train"), f"{path}:{line} imports torchpbp.{source}; name the module it is defined in"
+            assert part in ("tasks", "train"), (
+                f"{path}:{line} imports torchpbp.{source}; name the module it is defined in"
+            )
             continue
         assert LEVEL[source] <= LEVEL[part], f"{path}:{line}: {part} imports {name} from below it"
 
@@ -94,7 +98,9 @@ def test_heavy_packages_stay_where_they_belong(path):
         assert part in ALLOWED.get(package, {part}), f"{path}:{line}: {part or 'torchpbp'} imports {package}"
     at_once = {name.split(".")[0] for _, name in imports(path, top_level_only=True)}
     if part == "graph":
-        assert "matplotlib" not in at_once, f"{path} imports matplotlib when it is loaded; drawing does so when it draws"
+        assert "matplotlib" not in at_once, (
+            f"{path} imports matplotlib when it is loaded; drawing does so when it draws"
+        )
 
 
 def test_importing_the_library_loads_no_heavy_package():

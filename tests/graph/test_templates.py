@@ -5,7 +5,7 @@ from __future__ import annotations
 import networkx as nx
 import pytest
 
-from torchpbp import build_junction_tree, templates
+from torchpbp import Continuous, build_junction_tree, templates
 from torchpbp.errors import StructureError
 
 ALL = [
@@ -116,9 +116,31 @@ def test_grid():
     assert templates.grid(1, 1).edges == (("h1_1", "x1_1"),)
 
 
+def test_pen_strokes():
+    graph = templates.pen_strokes(3, order=2, low=-1.0, high=1.0)
+    assert graph.observed == ("x1", "y1", "x2", "y2", "x3", "y3")
+    assert graph.variables["y2"] == Continuous(-1.0, 1.0)
+    assert graph.variables["h2"] is None
+    assert graph.parents("h3") == ("h1", "h2")
+    tree = build_junction_tree(graph)
+    tree.validate()
+    assert set(tree.leaf_observables) - {()} == {(f"x{t}", f"y{t}") for t in (1, 2, 3)}
+
+
+def test_pen_clique():
+    graph = templates.pen_clique(2)
+    assert not graph.latent
+    assert len(graph.edges) == 6
+    tree = build_junction_tree(graph)
+    assert tree.leaf_observables[1] == ("x1", "y1", "x2", "y2")
+
+
 @pytest.mark.parametrize(
     ("template", "argument"),
     [
+        (templates.pen_strokes, "points"),
+        (templates.pen_strokes, "order"),
+        (templates.pen_clique, "points"),
         (templates.hmm, "length"),
         (templates.hmm, "order"),
         (templates.factorial_hmm, "length"),

@@ -191,11 +191,19 @@ def test_a_stream_is_read_one_table_at_a_time():
         ({"x": X, "z": X}, DataError, r"missing columns \['y'\]. The data has: x, z"),
         (pd.DataFrame({"y": Y}), DataError, r"missing columns \['x'\]. The data has: y"),
         ([{"x": X, "y": Y}, {"x": X}], DataError, r"mini-batch 1, missing columns \['y'\]"),
-        ({"x": [0.0, 1.0], "y": [0, 1]}, DataError, r"column 'x' holds float64 values: expected integer states from 0 to 2"),
+        (
+            {"x": [0.0, 1.0], "y": [0, 1]},
+            DataError,
+            r"column 'x' holds float64 values: expected integer states from 0 to 2",
+        ),
         ({"x": torch.rand(2), "y": [0, 1]}, DataError, "column 'x' holds float32 values.*Cast it to integers"),
         ({"x": [1j, 0], "y": [0, 1]}, DataError, "column 'x' holds complex128 values"),
         ({"x": [0.5, 1], "y": [0, 1]}, DataError, r"or declare the variable Continuous\(\)"),
-        ({"x": [0, math.nan], "y": [0, 1]}, DataError, "holds NaN, and missing values in training data are not supported"),
+        (
+            {"x": [0, math.nan], "y": [0, 1]},
+            DataError,
+            "holds NaN, and missing values in training data are not supported",
+        ),
         ({"x": pd.Series([0, None], dtype="Int64"), "y": [0, 1]}, DataError, "missing"),
         ({"x": np.array([0, 0.5], dtype=object), "y": [0, 1]}, DataError, "column 'x' holds float64 values"),
         ({"x": [0, None], "y": [0, 1]}, DataError, r"column 'x': 1 of 2 values are missing \(first at row 1\)"),
@@ -210,7 +218,11 @@ def test_a_stream_is_read_one_table_at_a_time():
         ({"x": [0, -2], "y": [0, 1]}, DataError, "column 'x', row 1: state -2 is out of range"),
         ({"x": torch.tensor([0, 200], dtype=torch.uint8), "y": [0, 1]}, DataError, "state 200 is out of range"),
         ({"x": [0, 1], "y": [0, 2]}, DataError, "column 'y', row 1: state 2 is out of range; expected 0 to 1"),
-        ([{"x": X, "y": Y}, {"x": [9], "y": [0]}], DataError, "mini-batch 1, column 'x', row 0: state 9 is out of range"),
+        (
+            [{"x": X, "y": Y}, {"x": [9], "y": [0]}],
+            DataError,
+            "mini-batch 1, column 'x', row 0: state 9 is out of range",
+        ),
         ({"x": X, "y": Y[:2]}, ShapeError, r"columns have different lengths: {'x': 4, 'y': 2}"),
         ({"x": [[0, 1]], "y": [[0, 1]]}, ShapeError, r"column 'x': expected one state per row, got shape \(1, 2\)"),
         ({"x": 1, "y": 0}, ShapeError, r"column 'x': expected one state per row, got shape \(\)"),
@@ -223,7 +235,11 @@ def test_a_stream_is_read_one_table_at_a_time():
             DataError,
             "column 'x' has 4 categories, but the graph gives it 3 states",
         ),
-        ([{"x": ["a"], "y": [0]}], DataError, "mini-batch 0, column 'x' holds strings. Mini-batches need pandas category"),
+        (
+            [{"x": ["a"], "y": [0]}],
+            DataError,
+            "mini-batch 0, column 'x' holds strings. Mini-batches need pandas category",
+        ),
         ({"x": np.array(["a", 1], dtype=object), "y": [0, 1]}, DataError, "column 'x' mixes strings with other values"),
         ({"x": np.array([1, "a"], dtype=object), "y": [0, 1]}, DataError, "column 'x' mixes strings with other values"),
         ({"x": np.array(["2020-01-01"], dtype="datetime64[D]"), "y": [0]}, DataError, "column 'x' holds datetime64"),
@@ -254,13 +270,17 @@ def test_rows_are_counted_across_batches_of_one_table():
 
 def test_categories_that_differ_between_batches():
     stream = [{"x": pd.Series(["a", "b"], dtype="category")}, {"x": pd.Series(["c"], dtype="category")}]
-    with pytest.raises(DataError, match=r"mini-batch 1, column 'x': categories \['c'\] differ from the known \['a', 'b'\]"):
+    with pytest.raises(
+        DataError, match=r"mini-batch 1, column 'x': categories \['c'\] differ from the known \['a', 'b'\]"
+    ):
         list(ColumnReader({"x": 3}).batches(stream))
 
 
 def test_labels_in_one_batch_and_numbers_in_the_next():
     stream = [{"x": pd.Series(["a", "b"], dtype="category")}, {"x": [0, 1]}]
-    with pytest.raises(DataError, match=r"mini-batch 1, column 'x' has labels \['a', 'b'\], but this batch has plain numbers"):
+    with pytest.raises(
+        DataError, match=r"mini-batch 1, column 'x' has labels \['a', 'b'\], but this batch has plain numbers"
+    ):
         list(ColumnReader({"x": 3}).batches(stream))
 
 

@@ -193,7 +193,11 @@ def test_a_labelled_variable_may_have_weights():
         ({"x": [[1.0, 0, 0], [0.0, 0, 0]]}, DataError, "'x', row 1: all weights are 0, which rules out every state"),
         ({"x": "red"}, DataError, "'x': expected integer states, got 'red'. The model was fitted without labels"),
         ({"x": [1, "red"]}, DataError, "'x': expected integer states, got"),
-        ({"x": pd.Series(["red"], dtype="category")}, DataError, "has category labels, but the model was fitted on plain"),
+        (
+            {"x": pd.Series(["red"], dtype="category")},
+            DataError,
+            "has category labels, but the model was fitted on plain",
+        ),
         ({"x": torch.tensor([1 + 1j])}, DataError, "'x': expected states or weights, got complex numbers"),
         ({"x": np.array(["2020-01-01"], dtype="datetime64[D]")}, DataError, "'x': expected states or weights, got"),
         ({"x": [[0], [1, 2]]}, DataError, "'x': expected states or weights"),
