@@ -39,3 +39,14 @@ def test_clipping():
     assert torch.allclose(p[1], torch.full((3,), 1 / 3, dtype=torch.float64))
     assert torch.allclose(negative_mass(estimate), torch.tensor([0.1 / 1.1, 0.0, 0.2], dtype=torch.float64))
     assert torch.allclose(as_distribution(1e-30 * estimate, 1e-6), p)  # scale does not matter
+
+
+def test_noisy_estimates_retreat_to_the_fallback_by_twice_their_negative_share():
+    fallback = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
+    estimate = torch.tensor([[1.0, 3.0, 4.0], [3.0, 6.0, -1.0], [-1.0, -2.0, 0.5], [0, 0, 0]], dtype=torch.float64)
+    p = as_distribution(estimate, 0.0, fallback)
+    assert torch.allclose(p[0], estimate[0] / 8)
+    clipped = torch.tensor([1 / 3, 2 / 3, 0.0], dtype=torch.float64)
+    assert torch.allclose(p[1], 0.8 * clipped + 0.2 * fallback)
+    assert torch.allclose(p[2], fallback)
+    assert torch.allclose(p[3], fallback)

@@ -78,7 +78,7 @@ def test_a_state_never_seen_in_training():
     data = {v: x.clamp(max=2) for v, x in network.sample(500).items()}
     model = PBP(network.graph).fit(data)
     assert model.log_evidence({"x1": [3]}).tolist() == [-torch.inf]
-    assert torch.allclose(model.posterior("x2", {"x1": [3]}), torch.full((1, 4), 0.25, dtype=torch.float64))
+    assert torch.allclose(model.posterior("x2", {"x1": [3]}), model.posterior("x2"))  # nothing to go by: the marginal
 
 
 def test_bad_questions(model):

@@ -7,6 +7,7 @@ The change of coordinates has unit Jacobian, so both charts give densities of th
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import torch
@@ -41,7 +42,7 @@ class Chart:
         """(n, variables) complete rows in the chart's coordinates."""
         result = rows.clone()
         for sequence in self.sequences:
-            for here, there in zip(sequence[:-1], sequence[1:], strict=True):
+            for here, there in itertools.pairwise(sequence):
                 result[:, here] = rows[:, here] - rows[:, there]
         return result
 

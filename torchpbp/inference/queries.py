@@ -71,17 +71,30 @@ def own_estimate(table: Tensor, position: int, zetas: Sequence[Tensor]) -> Tenso
     return table
 
 
-def as_distribution(estimate: Tensor, floor: float) -> Tensor:
+def as_distribution(estimate: Tensor, floor: float, fallback: Tensor | None = None) -> Tensor:
     """Clip a (batch, states) estimate at ``floor`` times its mass and normalise.
 
-    The mass is the sum of absolute values, so that the floor means the same whatever the scale. A row that holds no
-    information (all zeros) becomes uniform.
+    The mass is the sum of absolute values, so that the floor means the same whatever the scale. Negative entries are
+    sampling noise, and where they make up a share s of the mass the rest holds about as much noise again; so the result
+    is mixed with ``fallback`` in the proportion 2s. A row that holds no information (all zeros, or half of it negative)
+    becomes the fallback.
+
+    Args:
+        estimate: (batch, states), any scale.
+        floor: least probability, as a share of the mass.
+        fallback: (states,) or (batch, states) distribution to retreat to; without one, only empty rows are replaced, by
+            the uniform distribution.
     """
     mass = estimate.detach().abs().sum(dim=-1, keepdim=True)
     empty = mass == 0
     safe = torch.where(empty, torch.ones_like(mass), mass)
     clipped = torch.clamp(estimate / safe, min=floor) + empty.to(estimate.dtype)
-    return clipped / clipped.sum(dim=-1, keepdim=True)
+    result = clipped / clipped.sum(dim=-1, keepdim=True)
+    if fallback is None:
+        return result
+    noise = (2 * negative_mass(estimate)).clamp(max=1).unsqueeze(-1)
+    noise = torch.where(empty, torch.ones_like(noise), noise)
+    return (1 - noise) * result + noise * fallback
 
 
 def negative_mass(estimate: Tensor) -> Tensor:

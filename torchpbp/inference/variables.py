@@ -25,16 +25,19 @@ class Observable(nn.Module):
     Attributes:
         bounds: (2,) range over which a continuous variable's densities are normalised.
         functionals: (dim, 2) weights with which features predict x and x² of a continuous variable.
+        marginal: (dim,) distribution of a discrete variable without evidence, to which noisy answers retreat.
     """
 
     bounds: Tensor
     functionals: Tensor
+    marginal: Tensor
 
     def __init__(self, name: str, domain: Domain, map: FeatureMap) -> None:
         super().__init__()
         self.name, self.domain, self.map = name, domain, map
         self.register_buffer("bounds", torch.zeros(2, dtype=torch.float64))
         self.register_buffer("functionals", torch.zeros(map.dim if self.continuous else 0, 2, dtype=torch.float64))
+        self.register_buffer("marginal", torch.ones(0 if self.continuous else map.dim, dtype=torch.float64) / map.dim)
 
     @property
     def continuous(self) -> bool:
@@ -73,7 +76,7 @@ class Observable(nn.Module):
 
     def distribution(self, estimate: Tensor, evidence: Evidence, floor: float) -> Tensor:
         """Valid (batch, states) distribution of a discrete variable from an estimate without its own evidence."""
-        result = as_distribution(self._weighted(estimate, evidence), floor)
+        result = self._distribution(estimate, evidence, floor)
         if self.name in evidence.hard:  # rows that observe the variable itself
             states = evidence.hard[self.name]
             known = torch.nn.functional.one_hot(states.clamp(min=0), self.map.dim).to(result)
@@ -83,7 +86,9 @@ class Observable(nn.Module):
     def log_score(self, estimate: Tensor, evidence: Evidence, floor: float) -> Tensor:
         """(batch,) log-probability (or log-density) of the value each row observes, from an estimate without it."""
         if not self.continuous:
-            chosen = as_distribution(estimate, floor).gather(1, evidence.hard[self.name].unsqueeze(1))
+            chosen = as_distribution(estimate, floor, self.marginal.to(estimate)).gather(
+                1, evidence.hard[self.name].unsqueeze(1)
+            )
             return chosen.squeeze(1).log()
         values = evidence.real[self.name]
         density = self.density(estimate)
@@ -99,7 +104,7 @@ class Observable(nn.Module):
             drawn = self.density(estimate).sample(1, generator)[0].to(torch.float64)
             known = evidence.real.get(self.name)
             return drawn if known is None else torch.where(known.isnan(), drawn, known)
-        drawn = torch.multinomial(as_distribution(self._weighted(estimate, evidence), floor), 1, generator=generator)
+        drawn = torch.multinomial(self._distribution(estimate, evidence, floor), 1, generator=generator)
         states = evidence.hard.get(self.name)
         return drawn.squeeze(1) if states is None else torch.where(states < 0, drawn.squeeze(1), states)
 
@@ -107,8 +112,12 @@ class Observable(nn.Module):
         """(batch, dim) evidence vector of drawn values."""
         return self.map.evidence(values).to(like)
 
-    def _weighted(self, estimate: Tensor, evidence: Evidence) -> Tensor:
-        return estimate * evidence.soft[self.name].to(estimate) if self.name in evidence.soft else estimate
+    def _distribution(self, estimate: Tensor, evidence: Evidence, floor: float) -> Tensor:
+        fallback = self.marginal.to(estimate)
+        if self.name in evidence.soft:
+            weights = evidence.soft[self.name].to(estimate)
+            estimate, fallback = estimate * weights, as_distribution(fallback * weights, 0.0)
+        return as_distribution(estimate, floor, fallback)
 
     def values_at(self, estimate: Tensor, at: Tensor) -> Tensor:
         """(batch, n) unnormalised density of a continuous variable at (n,) points."""

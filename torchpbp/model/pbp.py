@@ -18,7 +18,7 @@ from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.features.maps import KernelMap
 from torchpbp.graph.junction_tree import JunctionTree, build_junction_tree
 from torchpbp.graph.latent_graph import Continuous, LatentGraph
-from torchpbp.inference.queries import leaf_estimates
+from torchpbp.inference.queries import as_distribution, leaf_estimates
 from torchpbp.inference.schedule import build_schedule
 from torchpbp.inference.variables import Observable, make_map, prepare
 from torchpbp.inputs.columns import ROWS_PER_BATCH, ColumnReader, DataLike
@@ -349,6 +349,14 @@ class PBP(Answers):
             self.rows.fill_(rows)
         self._observables = observables.to(self.floor.device)
         self.fitted = True
+        self._note_marginals()
+
+    @torch.no_grad()
+    def _note_marginals(self) -> None:
+        """Distributions without evidence, which answers that are mostly noise retreat to."""
+        nothing = Evidence(1)
+        for v, estimate in self._estimates(nothing, list(self.states), None).items():
+            self.observables[v].marginal.copy_(as_distribution(estimate, float(self.floor))[0])
 
     # -- looking at it -------------------------------------------------------------------------------------------
 
