@@ -98,13 +98,11 @@ class KernelMap(FeatureMap):
 
     def fit(self, values: Tensor) -> None:
         values = values.double()
-        spread = values.std(unbiased=False)
-        if not spread > 0:
-            raise DataError("A continuous variable needs at least two different values to fit kernel features.")
-        self.mean.copy_(values.mean())
-        self.scale.copy_(spread)
         width = median_bandwidth(values) * self.bandwidth_scale if self.bandwidth == "median" else float(self.bandwidth)
-        self.width.copy_(torch.as_tensor(width))
+        spread = float(values.std(unbiased=False))
+        self.mean.fill_(float(values.mean()))
+        self.scale.fill_(spread if spread > 0 else width)
+        self.width.fill_(width)
         self._fit((values - self.mean) / self.scale, float(self.width / self.scale))
 
     def settings(self) -> dict[str, Any]:

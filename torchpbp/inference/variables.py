@@ -49,7 +49,7 @@ class Observable(nn.Module):
             return
         self.map.fit(values)
         low, high = float(values.min()), float(values.max())
-        margin = 0.1 * (high - low)
+        margin = 3 * float(self.map.width) if isinstance(self.map, KernelMap) else 0.1 * (high - low)
         self.bounds[0] = low - margin if self.domain.low is None else self.domain.low
         self.bounds[1] = high + margin if self.domain.high is None else self.domain.high
         features = self.map.features(values)
@@ -73,6 +73,13 @@ class Observable(nn.Module):
             table = torch.cat([torch.eye(self.map.dim, dtype=like.dtype, device=like.device), missing.unsqueeze(0)])
             return table[states]  # -1 takes the last row
         return missing
+
+    def log_integral(self, evidence: Evidence) -> Tensor | float:
+        """Log of the kernel's integral in rows that observe a continuous variable: what makes evidence a density."""
+        if self.name not in evidence.real or not isinstance(self.map, KernelMap):
+            return 0.0
+        seen = ~evidence.real[self.name].isnan()
+        return seen * (self.map.width * self.map.kernel.integral).log()
 
     def distribution(self, estimate: Tensor, evidence: Evidence, floor: float) -> Tensor:
         """Valid (batch, states) distribution of a discrete variable from an estimate without its own evidence."""

@@ -108,7 +108,7 @@ class Answers(nn.Module):
     @overload
     def log_evidence(self, evidence: EvidenceLike, raw: Literal[True]) -> tuple[Tensor, Tensor]: ...
     def log_evidence(self, evidence: EvidenceLike = None, raw: bool = False) -> Tensor | tuple[Tensor, Tensor]:
-        """(batch,) log P(evidence); with continuous evidence the log of a kernel-smoothed density, up to a constant.
+        """(batch,) log P(evidence); with continuous evidence the log of a kernel-smoothed density.
 
         An estimate that is not positive is replaced by ``floor`` times the sum of its absolute terms, so the result is
         finite; it is -inf only where every term is 0, as for a state never seen in training.
@@ -117,7 +117,10 @@ class Answers(nn.Module):
             evidence: as in :meth:`posterior`.
             raw: return (sign, log of the absolute value) of the estimate as it is, like ``slogdet``.
         """
-        value, size, log_scale = self._evidence(self._read(evidence))
+        checked = self._read(evidence)
+        value, size, log_scale = self._evidence(checked)
+        for observable in self.observables.values():
+            log_scale = log_scale - observable.log_integral(checked)
         if raw:
             return value.sign(), value.abs().log() + log_scale
         floor = self.floor.to(value.dtype) * size

@@ -280,10 +280,11 @@ class PBP(Answers):
             observable = Observable(v, old.domain, make_map(old.domain, self.kernel_map))
             if observable.continuous:
                 values = torch.cat(kept[v])
-                if bool((values == values[0]).all()):
+                given = isinstance(observable.map, KernelMap) and observable.map.bandwidth != "median"
+                if bool((values == values[0]).all()) and not given:
                     raise DataError(
-                        f"Column '{v}' is constant ({float(values[0])}): a continuous variable needs at least two different "
-                        "values. Drop it, or declare it discrete."
+                        f"Column '{v}' is constant ({float(values[0])}): the median rule for its bandwidth needs different "
+                        "values. Drop it, declare it discrete, or give a bandwidth as a number."
                     )
                 observable.fit(values)
             result.append(observable)
