@@ -120,7 +120,8 @@ class Matern(Kernel):
 
 def median_bandwidth(values: Tensor, rows: int = 1000) -> float:
     """The median distance between pairs of different values, over at most ``rows`` evenly spaced rows."""
-    chosen = values[torch.linspace(0, len(values) - 1, min(rows, len(values))).long()].double()
+    positions = torch.linspace(0, len(values) - 1, min(rows, len(values)), dtype=torch.float64).long()
+    chosen = values[positions].double()
     distances = (chosen.unsqueeze(0) - chosen.unsqueeze(1)).abs()
     positive = distances[distances > 0]
     if positive.numel() == 0:

@@ -8,6 +8,7 @@ of a value x are (1, z(x)), evidence is (0, z(x)) and missing is (1, 0).
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
@@ -87,8 +88,9 @@ class KernelMap(FeatureMap):
             raise DataError(f"{type(self).__name__}: expected at least 1 feature, got {size}.")
         if isinstance(bandwidth, str) and bandwidth != "median":
             raise DataError(f"bandwidth: expected a positive number or 'median', got {bandwidth!r}.")
-        if not isinstance(bandwidth, str) and not bandwidth > 0:
-            raise DataError(f"bandwidth: expected a positive number, got {bandwidth}.")
+        for name, value in (("bandwidth", bandwidth), ("bandwidth_scale", bandwidth_scale)):
+            if not isinstance(value, str) and not 0 < value < math.inf:
+                raise DataError(f"{name}: expected a positive number, got {value}.")
         self.kernel = kernel or RBF()
         self.bandwidth = bandwidth
         self.bandwidth_scale = bandwidth_scale
@@ -236,7 +238,7 @@ class RandomFourier(KernelMap):
 def _kmeans(values: Tensor, size: int, rounds: int = 50) -> Tensor:
     """Centres of a one-dimensional k-means, started at evenly spaced quantiles of the distinct values."""
     distinct: Tensor = torch.unique(values)
-    centres = distinct[torch.linspace(0, len(distinct) - 1, size).round().long()].clone()
+    centres = distinct[torch.linspace(0, len(distinct) - 1, size, dtype=torch.float64).round().long()].clone()
     if len(distinct) <= size:
         return centres
     for _ in range(rounds):
