@@ -17,7 +17,7 @@ class Density:
     """A batch of one-dimensional densities, piecewise linear between grid points.
 
     Args:
-        points: (grid,) evenly spaced points over the variable's range.
+        points: (grid,) evenly spaced points over the variable's range, float64 whatever the values are.
         values: (batch, grid) non-negative values that integrate to 1 by the trapezoid rule.
         mean: (batch,) means.
         variance: (batch,) variances.
@@ -35,11 +35,14 @@ class Density:
     def prob(self, at: Tensor) -> Tensor:
         """(batch, n) density at (n,) points; 0 outside the range."""
         at = at.to(self.points)
+        if bool(at.isnan().any()):
+            raise QueryError("Density: expected points to evaluate at, got NaN.")
         step = self.points[1] - self.points[0]
         position = ((at - self.points[0]) / step).clamp(0, len(self.points) - 1)
         left = position.floor().long().clamp(max=len(self.points) - 2)
         share = position - left
         inside = (at >= self.points[0]) & (at <= self.points[-1])
+        share, inside = share.to(self.values), inside.to(self.values)
         return (self.values[:, left] * (1 - share) + self.values[:, left + 1] * share) * inside
 
     def log_prob(self, at: Tensor) -> Tensor:
@@ -48,7 +51,7 @@ class Density:
 
     def cdf(self) -> Tensor:
         """(batch, grid) distribution function at the grid points."""
-        step = self.points[1] - self.points[0]
+        step = float(self.points[1] - self.points[0])
         pieces = (self.values[:, 1:] + self.values[:, :-1]) * (step / 2)
         return torch.cat([torch.zeros_like(pieces[:, :1]), pieces.cumsum(dim=1)], dim=1)
 
@@ -79,7 +82,8 @@ class Density:
         cdf = self.cdf()
         right = torch.searchsorted(cdf, levels * cdf[:, -1:]).clamp(1, len(self.points) - 1)
         low, high = cdf.gather(1, right - 1), cdf.gather(1, right)
-        share = ((levels * cdf[:, -1:] - low) / (high - low).clamp(min=1e-300)).clamp(0, 1)
+        tiny = torch.finfo(cdf.dtype).tiny
+        share = ((levels * cdf[:, -1:] - low) / (high - low).clamp(min=tiny)).clamp(0, 1)
         return self.points[right - 1] + share * (self.points[1] - self.points[0])
 
 

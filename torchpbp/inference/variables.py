@@ -24,7 +24,8 @@ class Observable(nn.Module):
 
     Attributes:
         bounds: (2,) range over which a continuous variable's densities are normalised.
-        functionals: (dim, 2) weights with which features predict x and x² of a continuous variable.
+        functionals: (dim, 2) weights with which features predict u and u² of a continuous variable, u being its
+            standardised value: without that, x² would drown the variance of data far from 0.
         marginal: (dim,) distribution of a discrete variable without evidence, to which noisy answers retreat.
     """
 
@@ -55,7 +56,9 @@ class Observable(nn.Module):
         features = self.map.features(values)
         gram = features.T @ features
         ridge = 1e-6 * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype)
-        targets = torch.stack([values, values**2], dim=1)
+        centre, scale = self._units()
+        standard = (values - centre) / scale
+        targets = torch.stack([standard, standard**2], dim=1)
         self.functionals.copy_(torch.linalg.solve(gram + ridge, features.T @ targets))
 
     def zeta(self, evidence: Evidence, like: Tensor) -> Tensor:
@@ -135,16 +138,26 @@ class Observable(nn.Module):
 
         Mean and variance come from linear functionals of the estimate, which do not see the kernel's smoothing.
         """
-        points = torch.linspace(float(self.bounds[0]), float(self.bounds[1]), GRID, dtype=torch.float64).to(estimate)
+        low, high = self.bounds.tolist()
+        points = torch.linspace(low, high, GRID, dtype=torch.float64, device=estimate.device)
         total = estimate @ self.map.missing().to(estimate)
         safe = torch.where(total > 0, total, torch.ones_like(total))
-        first, second = ((estimate @ self.functionals.to(estimate)) / safe.unsqueeze(1)).unbind(dim=1)
+        moments = (estimate @ self.functionals.to(estimate)) / safe.unsqueeze(1)
+        first, second = moments.to(points).unbind(dim=1)
         plain = grid_density(points, self.values_at(estimate, points))
-        usable = (total > 0) & (first >= points[0]) & (first <= points[-1])
-        mean = torch.where(usable, first, plain.mean)
+        centre, scale = self._units()
+        shifted = centre + scale * first
+        usable = (total > 0) & (shifted >= low) & (shifted <= high)
+        mean = torch.where(usable, shifted, plain.mean)
         spread = second - first.square()
-        variance = torch.where(usable & (spread > 0), spread, plain.variance)
+        variance = torch.where(usable & (spread > 0), scale.square() * spread, plain.variance)
         return Density(plain.points, plain.values, mean, variance)
+
+    def _units(self) -> tuple[Tensor, Tensor]:
+        """Centre and scale by which values are standardised."""
+        if isinstance(self.map, KernelMap):
+            return self.map.mean.double(), self.map.scale.double()
+        return self.bounds.mean().double(), (self.bounds[1] - self.bounds[0]).double()
 
 
 def prepare(observables: Mapping[str, Observable], evidence: Evidence, like: Tensor) -> Evidence:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torchpbp.errors import NotFittedError, QueryError, ShapeError
 from torchpbp.graph.junction_tree import JunctionTree
 from torchpbp.graph.latent_graph import LatentGraph
-from torchpbp.inference.density import Density, grid_density
+from torchpbp.inference.density import Density
 from torchpbp.inference.messages import upward_pass
 from torchpbp.inference.queries import as_distribution, evidence_estimate, leaf_estimates, own_estimate
 from torchpbp.inference.sampling import sample_leaves
@@ -220,16 +220,13 @@ class Answers(nn.Module):
     def _density_at(self, observable: Observable, estimate: Tensor, at: Tensor, raw: bool) -> Tensor:
         if at.ndim != 1:
             raise ShapeError(f"at: expected (n,) points, got shape {tuple(at.shape)}.")
-        grid = observable.density(estimate).points
-        on_grid, wanted = observable.values_at(estimate, grid), observable.values_at(estimate, at)
-        if raw:
-            return wanted / torch.trapezoid(on_grid, grid, dim=1).unsqueeze(1)
-        top = on_grid.abs().amax(dim=1, keepdim=True).clamp(min=torch.finfo(estimate.dtype).tiny)
-        mass = torch.trapezoid((on_grid / top).clamp(min=0), grid, dim=1).unsqueeze(1)
-        uniform = grid_density(grid, torch.ones_like(on_grid)).values[:, :1]
-        inside = ((at >= grid[0]) & (at <= grid[-1])).to(estimate)
-        density = torch.where(mass > 0, (wanted / top).clamp(min=0) / mass.clamp(min=1e-300), uniform)
-        return density * inside
+        if not bool(at.isfinite().all()):
+            raise QueryError("at: expected finite points, got NaN or infinity.")
+        density = observable.density(estimate)
+        if not raw:
+            return density.prob(at)
+        mass = torch.trapezoid(observable.values_at(estimate, density.points), density.points, dim=1)
+        return observable.values_at(estimate, at) / mass.to(estimate).unsqueeze(1)
 
     def _evidence(self, evidence: Evidence) -> tuple[Tensor, Tensor, Tensor]:
         prepared = prepare(self.observables, evidence, self.root.weight)

@@ -102,6 +102,8 @@ class PBP(Answers):
         self.graph = graph
         self.rank = rank
         self.ridge = _checked_ridge(ridge)
+        if not whitening > 0:
+            raise StructureError(f"whitening: expected a positive number, got {whitening}.")
         self.whitening = whitening
         self.compressed = compressed
         self.max_rank = max_rank
