@@ -1,4 +1,4 @@
-"""Run an experiment described by the files in conf/: ``python train.py model=synthetic``; ``--help`` lists choices."""
+"""Run an experiment described by the files in conf/: ``python train.py model=digits``; ``--help`` lists choices."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ def train(cfg: DictConfig) -> Metrics:
     """
     if cfg.threads is not None:
         torch.set_num_threads(cfg.threads)
+    torch.set_flush_denormal(True)  # kernels of far-away points underflow, and denormal numbers are slow
     experiment = hydra.utils.instantiate(cfg.model, _convert_="all")
     learner = hydra.utils.instantiate(cfg.learner, _convert_="all")
     metrics: Metrics = experiment(learner=learner, seed=cfg.seed, output_dir=cfg.output_dir)

@@ -1,5 +1,8 @@
 """Experiments: plain functions that fit learners, measure them, and write their results into a folder."""
 
+from torchpbp.tasks.digits import run_digits
+from torchpbp.tasks.digits_curve import run_digits_curve
+from torchpbp.tasks.digits_missing import run_digits_missing
 from torchpbp.tasks.synthetic import run_synthetic
 
-__all__ = ["run_synthetic"]
+__all__ = ["run_digits", "run_digits_curve", "run_digits_missing", "run_synthetic"]

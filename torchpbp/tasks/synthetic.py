@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from torchpbp.errors import DataError, StructureError
@@ -110,8 +110,14 @@ def run_synthetic(
 
     Raises:
         DataError: numbers that make no experiment.
-        StructureError: fewer than two observables, or a latent without a number of states.
+        StructureError: fewer than two observables, a latent without a number of states, or a learner with a graph of its
+            own.
     """
+    if isinstance(learner, nn.Module):
+        raise StructureError(
+            f"Synthetic networks: expected a learner that takes the model's graph, got a {type(learner).__name__} with a "
+            "graph of its own. Choose learner=pbp."
+        )
     sizes = _checked_sizes(sizes)
     _at_least_one(repeats=repeats, max_values=max_values)
     if isinstance(questions, int):

@@ -1,0 +1,91 @@
+"""Pen digits recognised although points are hidden, against other ways to deal with that."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+from tqdm.auto import tqdm
+
+from torchpbp.data.digits_module import DigitsDataModule
+from torchpbp.data.splits import hide_points
+from torchpbp.errors import DataError
+from torchpbp.tasks.classification import accuracy, check_data, check_learner, fit_classifier, predict
+from torchpbp.tasks.results import Metrics, write_csv, write_json
+from torchpbp.tasks.rivals import Predictor, rivals
+
+
+def run_digits_missing(
+    data: DigitsDataModule,
+    learner: nn.Module,
+    hidden: Sequence[int] = (0, 2, 4, 6),
+    seed: int = 0,
+    limit: int | None = None,
+    output_dir: str | os.PathLike[str] | None = None,
+    verbose: bool = True,
+) -> Metrics:
+    """Test accuracy with some of the eight points hidden at random, next to three rivals on the same rows and points.
+
+    The rivals (:mod:`torchpbp.tasks.rivals`) are fitted to the same training rows.
+
+    Args:
+        data: the pen digits; its ``train_size`` sets the rows per class to learn from.
+        learner: an unfitted model of the sixteen coordinates, copied for each class; fitted to complete rows.
+        hidden: numbers of points to hide.
+        seed: of the points hidden. Those hidden of a smaller number are among those of a larger one.
+        limit: test rows at most; all by default.
+        output_dir: folder for metrics.json and metrics.csv (a row per classifier). ``None``: no files.
+        verbose: show a progress bar (stderr) and the table of results (stdout).
+
+    Returns:
+        "test/accuracy/<classifier>/<hidden>" and "seconds/<classifier>" (fit and all predictions), and the facts of the
+        run. The learner goes by the name of its class.
+    """
+    check_learner(learner)
+    check_data(data, limit)
+    if not hidden:
+        raise DataError("hidden: expected one or more numbers of points to hide, got none.")
+    tests = {int(k): hide_points(data.test_x, int(k), seed)[:limit] for k in hidden}
+    test_y = data.test_y[:limit].numpy()
+
+    def fit_learner(x: Tensor, y: Tensor) -> Predictor:
+        classifier, _ = fit_classifier(learner, x, y, False)
+        return lambda rows: predict(classifier, rows)[0]
+
+    contestants: dict[str, Callable[[Tensor, Tensor], Predictor]] = {
+        type(learner).__name__: fit_learner,
+        **rivals(seed),
+    }
+    metrics: Metrics = {}
+    lines: list[dict[str, str | float]] = []
+    with tqdm(total=len(contestants) * len(tests), desc="hidden points", disable=not verbose) as bar:
+        for name, fit in contestants.items():
+            start = time.perf_counter()
+            predictor = fit(data.train_x, data.train_y)
+            line: dict[str, str | float] = {"classifier": name}
+            for count, rows in tests.items():
+                line[f"hidden_{count}"] = accuracy(predictor(rows), test_y)
+                metrics[f"test/accuracy/{name}/{count}"] = line[f"hidden_{count}"]
+                bar.set_postfix_str(name, refresh=False)
+                bar.update()
+            line["seconds"] = metrics[f"seconds/{name}"] = time.perf_counter() - start
+            lines.append(line)
+    metrics |= {
+        "rows/train": len(data.train_y),
+        "rows/test": len(test_y),
+        "seed": seed,
+        "threads": torch.get_num_threads(),
+        "torch": str(torch.__version__),
+    }
+    table = pd.DataFrame(lines)
+    if output_dir is not None:
+        write_json(Path(output_dir) / "metrics.json", metrics)
+        write_csv(Path(output_dir) / "metrics.csv", table)
+    if verbose:
+        print(table.to_string(index=False, float_format=lambda v: f"{v:.4f}"), flush=True)
+    return metrics
