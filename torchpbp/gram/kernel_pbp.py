@@ -102,6 +102,8 @@ class KernelPBP(nn.Module):
             if not isinstance(graph.variables[v], Continuous):
                 raise StructureError(f"sequences: '{v}' is discrete; only continuous variables have increments.")
         self.tree: JunctionTree = build_junction_tree(graph, root)
+        if specification is not None:
+            _check_specification(self.tree, specification)
         self.specification = specification or _nearest_leaves(self.tree, core_leaves, instrument_leaves)
         self.labels: dict[str, tuple[Any, ...]] = {}
         self.fitted = False
@@ -128,11 +130,12 @@ class KernelPBP(nn.Module):
         for plan in tqdm(inner, desc="solving", unit="separator", delay=2, leave=False):
             operators[str(plan.node)] = self._operator(plan, gram)
         self.operators = operators
+        evidence_widths = self._widths(self.evidence_bandwidth, rows)
         for name, value in (
             ("examples", rows),
             ("widths", widths),
-            ("evidence_widths", self._widths(self.evidence_bandwidth, rows)),
-            ("bounds", self._bounds(rows, widths)),
+            ("evidence_widths", evidence_widths),
+            ("bounds", self._bounds(rows, evidence_widths)),
         ):
             self.register_buffer(name, value)
         self.labels = reader.labels
@@ -185,7 +188,7 @@ class KernelPBP(nn.Module):
         return result
 
     def _bounds(self, rows: Tensor, widths: Tensor) -> Tensor:
-        """(variables, 2) ranges of densities: declared, or three bandwidths around the data."""
+        """(variables, 2) ranges of densities: declared, or three evidence bandwidths around the data."""
         low, high = rows.amin(dim=0), rows.amax(dim=0)
         margin = 3 * widths
         result = torch.stack([low - margin, high + margin], dim=1)
@@ -249,6 +252,8 @@ class KernelPBP(nn.Module):
     def sample(self, n: int, evidence: EvidenceLike = None, seed: int | None = None) -> dict[str, Tensor]:
         """Draw all observables given evidence: leaf by leaf, each from a training row blurred by the evidence kernel.
 
+        Draws stay within each variable's range, and follow its posterior density there.
+
         Returns:
             name -> (n,) without evidence, (n, batch) with.
         """
@@ -257,6 +262,7 @@ class KernelPBP(nn.Module):
         if not isinstance(self.kernel, RBF):
             raise QueryError("Sampling needs the RBF kernel: others have no noise to draw from here.")
         checked = self._read(evidence)
+        self._check_charted([v for v in self.names if not checked.observed_everywhere(v)])
         generator = torch.Generator().manual_seed(int(torch.randint(2**62, (1,))) if seed is None else seed)
         wide = checked.repeat_interleave(n)
         current = Evidence(wide.batch, dict(wide.hard), dict(wide.soft), dict(wide.real))
@@ -267,8 +273,10 @@ class KernelPBP(nn.Module):
                 i = self.names.index(v)
                 drawn = self.examples[chosen, i]
                 if isinstance(self.graph.variables[v], Continuous):
-                    noise = torch.randn(len(drawn), generator=generator, dtype=torch.float64)
-                    drawn = (drawn + self.evidence_widths[i] * noise).clamp(*self.bounds[i].tolist())
+                    low, high = self._share_below(i)[:, chosen]
+                    level = low + (high - low) * torch.rand(len(drawn), generator=generator, dtype=torch.float64)
+                    drawn = drawn + self.evidence_widths[i] * torch.special.ndtri(level)
+                    drawn = drawn.clamp(*self.bounds[i].tolist())  # rounding
                     known = current.real.get(v)
                     current.real[v] = drawn if known is None else torch.where(known.isnan(), drawn, known)
                 else:
@@ -383,11 +391,7 @@ class KernelPBP(nn.Module):
 
     def _weights(self, evidence: Evidence, names: Sequence[str]) -> dict[str, Tensor]:
         """(batch, rows) weights of the training rows for each variable, its own evidence left out."""
-        for v in names:
-            if v in self.chart.moved:
-                raise QueryError(
-                    f"Query of '{v}': it is compared by increments, which have no density of their own. Leave it out of sequences=."
-                )
+        self._check_charted(names)
         up = self._upward(evidence)
         leaves = {self.tree.leaf_of[v] for v in names}
         down = self._downward(up, leaves)
@@ -399,6 +403,13 @@ class KernelPBP(nn.Module):
                 weights = weights * self._leaf_values(evidence, skip=v)[0][leaf]
             result[v] = weights
         return result
+
+    def _check_charted(self, names: Sequence[str]) -> None:
+        for v in names:
+            if v in self.chart.moved:
+                raise QueryError(
+                    f"Query of '{v}': it is compared by increments, which have no density of their own. Leave it out of sequences=."
+                )
 
     def _answer(self, name: str, weights: Tensor, evidence: Evidence, at: Any) -> Any:
         i = self.names.index(name)
@@ -418,15 +429,15 @@ class KernelPBP(nn.Module):
                 result = torch.where((states >= 0).unsqueeze(1), known, result)
             return result
         weights = weights.double()
-        points = torch.linspace(float(self.bounds[i, 0]), float(self.bounds[i, 1]), GRID, dtype=torch.float64).to(
-            weights
-        )
+        low, high = self.bounds[i].tolist()
+        points = torch.linspace(low, high, GRID, dtype=torch.float64, device=weights.device)
         total = weights.sum(dim=1)
-        usable = total > 0
-        safe = torch.where(usable, total, torch.ones_like(total))
-        first, second = weights @ values / safe, weights @ values.square() / safe
+        safe = torch.where(total > 0, total, torch.ones_like(total))
+        centre = values.mean()  # squares of values far from 0 would drown their variance
+        first, second = weights @ (values - centre) / safe, weights @ (values - centre).square() / safe
         plain = grid_density(points, weights @ self.kernel.gram(values, points, float(self.evidence_widths[i])))
-        mean = torch.where(usable, first, plain.mean)
+        usable = (total > 0) & (first + centre >= low) & (first + centre <= high)
+        mean = torch.where(usable, first + centre, plain.mean)
         spread = second - first.square()
         variance = torch.where(usable & (spread > 0), spread, plain.variance)
         density = Density(points, plain.values, mean, variance)
@@ -435,14 +446,27 @@ class KernelPBP(nn.Module):
         where = torch.as_tensor(at, dtype=torch.float64)
         if where.ndim != 1:
             raise ShapeError(f"at: expected (n,) points, got shape {tuple(where.shape)}.")
+        if not bool(where.isfinite().all()):
+            raise QueryError("at: expected finite points, got NaN or infinity.")
         return density.prob(where)
 
     def _draw_rows(self, evidence: Evidence, leaf: int, generator: torch.Generator) -> Tensor:
         """(batch,) training rows drawn by the weights at a leaf, evidence on the leaf included."""
         up = self._upward(evidence)
         weights = (self._downward(up, {leaf})[leaf] * up.messages[leaf]).clamp(min=0).double()
+        table = self._table(evidence)
+        for v in self.tree.leaf_observables[leaf]:
+            i = self.names.index(v)
+            if isinstance(self.graph.variables[v], Continuous):  # the share of each row's blur that lies in the range
+                low, high = self._share_below(i)
+                weights = torch.where(table[:, i].isnan().unsqueeze(1), weights * (high - low), weights)
         weights = weights + (weights.sum(dim=1, keepdim=True) <= 0)
         return torch.multinomial(weights, 1, generator=generator).squeeze(1)
+
+    def _share_below(self, column: int) -> Tensor:
+        """(2, rows) share of the Gaussian blur around each training value that lies below either end of the range."""
+        ends = self.bounds[column].unsqueeze(1)
+        return torch.special.ndtr((ends - self.examples[:, column]) / self.evidence_widths[column])
 
 
 @dataclass(frozen=True)
@@ -483,6 +507,21 @@ def product(parts: Sequence[Tensor]) -> Tensor:
     for part in parts[1:]:
         result = result * part
     return result
+
+
+def _check_specification(tree: JunctionTree, specification: Specification) -> None:
+    nodes = [p.node for p in specification.plans]
+    if nodes != list(range(1, len(tree))):
+        raise StructureError(
+            f"specification: expected plans for the {len(tree) - 1} separators of this graph's tree, got nodes {nodes}."
+        )
+    for plan in specification.plans:
+        below, beside = set(plan.core), {v for group in plan.instrument for v in group}
+        if not below or not below <= tree.inside[plan.node] or not beside <= tree.outside(plan.node):
+            raise StructureError(
+                f"specification, separator {tree.separator_name(plan.node)}: expected a core group below it and an instrument "
+                f"beside it, got {sorted(below)} and {sorted(beside)}."
+            )
 
 
 def _nearest_leaves(tree: JunctionTree, core: int, instrument: int) -> Specification:
