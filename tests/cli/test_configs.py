@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
+from torch import nn
 
 from torchpbp import LatentGraph
+from torchpbp.data import FEATURES
 
 CONF = Path(__file__).parents[2] / "conf"
 
@@ -27,75 +29,126 @@ def conf() -> Iterator[None]:
 
 
 def all_choices() -> list[str]:
-    groups = {path.parent.relative_to(CONF).as_posix() for path in CONF.rglob("*.yaml")} - {"."}
+    groups = {path.parent.relative_to(CONF).as_posix() for path in CONF.rglob("*.yaml")} - {".", "debug/default"}
     return [f"{group}={o}" for group in sorted(groups) if not group.startswith("hydra") for o in options(group)]
+
+
+def composed(*overrides: str) -> DictConfig:
+    """The configuration of a choice, with the model it is meant for."""
+    choice = overrides[0] if overrides else ""
+    needed = ["model=synthetic"] if choice.startswith("model/graph=") or choice == "learner=pbp" else []
+    return compose("config", overrides=[*needed, *overrides, "output_dir=null"])
 
 
 def test_the_promised_choices_exist() -> None:
     expected = "diamond factorial_hmm grid hmm hmm_order2 hmm_order3 latent_tree loopy_network naive_bayes nested_loops"
     assert set(expected.split()) <= set(options("model/graph"))
-    choices = all_choices()
-    for choice in ("model=synthetic", "learner=pbp", "debug=default", "experiment=synthetic_consistency"):
-        assert choice in choices
+    experiments = {"synthetic_consistency", "digits_learning_curve", "digits_missing"}
+    assert experiments <= set(options("experiment"))
+    assert {"pbp", "pen_average", "gram", "nystroem"} <= set(options("learner"))
+    assert {"model=synthetic", "model=digits", "debug=default"} <= set(all_choices())
 
 
 @pytest.mark.parametrize("choice", all_choices())
 def test_every_choice_composes_and_resolves(choice: str) -> None:
-    cfg = compose("config", overrides=[choice, "output_dir=null"])
-    resolved = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
+    resolved = OmegaConf.to_container(composed(choice), resolve=True, throw_on_missing=True)
     assert isinstance(resolved, dict)
     assert {"model", "learner", "seed", "threads", "output_dir"} == set(resolved)
 
 
 @pytest.mark.parametrize("choice", all_choices())
-def test_every_choice_builds_its_graph_task_and_model(choice: str) -> None:
-    cfg = compose("config", overrides=[choice, "output_dir=null"])
+def test_every_choice_builds_its_task_and_learner(choice: str) -> None:
+    cfg = composed(choice)
     task = instantiate(cfg.model, _convert_="all")
-    graph = task.keywords["graph"]
-    assert isinstance(graph, LatentGraph)
-    assert type(task.keywords["sizes"]) is list  # no DictConfig or ListConfig reaches the library
     inspect.signature(task.func).bind(learner=None, **task.keywords)
-    model = instantiate(cfg.learner, _convert_="all")(graph)
-    assert model.graph is graph
+    assert type(task.keywords.get("sizes", [])) is list  # no DictConfig or ListConfig reaches the library
+    learner = instantiate(cfg.learner, _convert_="all")
+    if "graph" in task.keywords:
+        graph = task.keywords["graph"]
+        assert isinstance(graph, LatentGraph)
+        assert learner(graph).graph is graph
+    else:
+        assert isinstance(learner, nn.Module)
+        assert learner.graph.observed == FEATURES
+
+
+@pytest.mark.parametrize(
+    ("choice", "learner"),
+    [
+        ("model=synthetic", "torchpbp.PBP"),
+        ("experiment=synthetic_consistency", "torchpbp.PBP"),
+        ("model=digits", "torchpbp.ScoreAverage"),
+        ("experiment=digits_learning_curve", "torchpbp.ScoreAverage"),
+        ("experiment=digits_missing", "torchpbp.ScoreAverage"),
+    ],
+)
+def test_each_model_has_its_default_learner_and_the_command_line_wins(choice: str, learner: str) -> None:
+    assert composed(choice).learner._target_ == learner
+    assert composed(choice, "learner=gram").learner._target_ == "torchpbp.KernelPBP"
+
+
+def test_digits_are_the_default() -> None:
+    assert composed() == composed("model=digits")
+
+
+def test_pen_average_is_what_it_says() -> None:
+    model = instantiate(composed("learner=pen_average").learner, _convert_="all")
+    assert model.weights == pytest.approx([1 / 3, 1 / 3, 1 / 6, 1 / 6])
+    assert [len(m.graph.latent) for m in model.members] == [8, 8, 0, 0]
+    assert [m.landmarks for m in model.members] == [120, 120, None, None]
+    assert [m.evidence_bandwidth for m in model.members] == [7.0, 8.0, 7.0, 8.0]
+    assert [m.chart.moved for m in model.members] == [frozenset(), frozenset(FEATURES)] * 2
+    assert model.members[0].ridge == (0.1, 0.1)
+
+
+@pytest.mark.parametrize("model", options("model"))
+def test_debug_makes_every_model_tiny(model: str) -> None:
+    full, tiny = composed(f"model={model}"), composed(f"model={model}", "debug=default")
+    assert set(full.model) == set(tiny.model)
+    assert full.model != tiny.model
+    assert full.learner == tiny.learner
 
 
 @pytest.mark.parametrize("graph", options("model/graph"))
 def test_a_graph_file_shows_every_option_of_its_template(graph: str) -> None:
-    cfg = compose("config", overrides=[f"model/graph={graph}"])
+    cfg = composed(f"model/graph={graph}")
     shown = set(cfg.model.graph) - {"_target_"}
     template = getattr(__import__("torchpbp").templates, cfg.model.graph._target_.rpartition(".")[2])
     assert shown == set(inspect.signature(template).parameters)
 
 
 def test_the_learner_file_shows_every_option_of_the_constructor_with_its_default() -> None:
-    learner = instantiate(compose("config").learner, _convert_="all")
+    learner = instantiate(composed("model=synthetic").learner, _convert_="all")
     defaults = {p.name: p.default for p in inspect.signature(learner.func).parameters.values() if p.name != "graph"}
     assert {**learner.keywords, "ridge": tuple(learner.keywords["ridge"])} == defaults
 
 
-def test_the_model_file_shows_every_option_of_the_task_with_its_default() -> None:
-    task = instantiate(compose("config").model, _convert_="all")
-    given_elsewhere = {"learner", "seed", "output_dir", "graph"}
+@pytest.mark.parametrize("model", options("model"))
+def test_a_model_file_shows_every_option_of_the_task_with_its_default(model: str) -> None:
+    task = instantiate(composed(f"model={model}").model, _convert_="all")
+    not_compared = {"learner", "seed", "output_dir", "graph", "data", "others"}
     defaults = {p.name: p.default for p in inspect.signature(task.func).parameters.values()}
-    shown = {**task.keywords, "sizes": tuple(task.keywords["sizes"])}
-    del shown["graph"]
-    assert shown == {k: v for k, v in defaults.items() if k not in given_elsewhere}
+    shown = {k: tuple(v) if isinstance(v, list) else v for k, v in task.keywords.items()}
+    assert {k: v for k, v in shown.items() if k not in not_compared} == {
+        k: v for k, v in defaults.items() if k not in not_compared
+    }
 
 
 @pytest.mark.parametrize(("graph", "order"), [("hmm", 1), ("hmm_order2", 2), ("hmm_order3", 3)])
 def test_hmm_files_differ_in_order(graph: str, order: int) -> None:
-    cfg = compose("config", overrides=[f"model/graph={graph}", "model.graph.length=8"])
+    cfg = composed(f"model/graph={graph}", "model.graph.length=8")
     built = instantiate(cfg.model.graph)
     assert len(built.observed) == 8
     assert len(built.parents("h8")) == order
 
 
 def test_overrides_on_top_of_an_experiment_win() -> None:
-    cfg = compose("config", overrides=["experiment=synthetic_consistency", "model.sizes=[10]", "debug=default"])
+    cfg = composed("experiment=synthetic_consistency", "model.sizes=[10]", "debug=default")
     assert cfg.model.sizes == [10]
     assert cfg.model.repeats == 2  # from debug, which is read after the experiment
     assert cfg.model.questions == 2
 
 
 def test_seed_reaches_the_learner() -> None:
-    assert compose("config", overrides=["seed=17"]).learner.seed == 17
+    assert composed("model=synthetic", "seed=17").learner.seed == 17
+    assert [m.get("seed") for m in composed("model=digits", "seed=17").learner.members] == [17, 17, None, None]

@@ -53,7 +53,9 @@ def test_table_holds_the_figures_of_its_command() -> None:
     (command,) = (c for c in train_commands() if c == ["experiment=synthetic_consistency"])
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         full = compose("config", overrides=[*command, "output_dir=null"])
-        quick = compose("config", overrides=[*command, "output_dir=null", "model.sizes=[1000,10000]", "model.verbose=false"])
+        quick = compose(
+            "config", overrides=[*command, "output_dir=null", "model.sizes=[1000,10000]", "model.verbose=false"]
+        )
     assert list(figures) == list(full.model.sizes)
     metrics = train(quick)
     for n in (1_000, 10_000):

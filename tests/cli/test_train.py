@@ -1,4 +1,4 @@
-"""train.py as people run it."""
+"""train.py as people run it, with the synthetic experiment."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from torchpbp import PBP
 from train import train
 
 ROOT = Path(__file__).parents[2]
+QUICK = ["debug=default", "model.verbose=false", "output_dir=null"]
 FILES = {"metrics.json", "metrics.csv", "kl.png", "model.pt", "train.log", ".hydra"}
 
 
@@ -28,7 +29,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def train_with(*overrides: str) -> dict[str, Any]:
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        cfg = compose("config", overrides=["debug=default", "model.verbose=false", "output_dir=null", *overrides])
+        cfg = compose("config", overrides=["model=synthetic", *QUICK, *overrides])
     return train(cfg)
 
 
@@ -86,7 +87,9 @@ def test_same_seed_same_metrics(debug_run: tuple[subprocess.CompletedProcess[str
 
 
 def test_multirun_gives_each_job_its_folder(tmp_path: Path) -> None:
-    result = run(tmp_path, "-m", "debug=default", "seed=1", "model/graph=hmm,naive_bayes", "model.sizes=[300]")
+    result = run(
+        tmp_path, "-m", "model=synthetic", "debug=default", "seed=1", "model/graph=hmm,naive_bayes", "model.sizes=[300]"
+    )
     assert result.returncode == 0, result.stderr
     (sweep,) = (tmp_path / "multirun").iterdir()
     graphs = []
@@ -100,7 +103,7 @@ def test_multirun_gives_each_job_its_folder(tmp_path: Path) -> None:
 
 
 def test_a_wrong_choice_lists_the_options(tmp_path: Path) -> None:
-    result = run(tmp_path, "model/graph=triangle")
+    result = run(tmp_path, "model=synthetic", "model/graph=triangle")
     assert result.returncode != 0
     assert "Could not find 'model/graph/triangle'" in result.stderr
     for option in ("diamond", "hmm_order3", "loopy_network"):
@@ -111,7 +114,9 @@ def test_a_wrong_choice_lists_the_options(tmp_path: Path) -> None:
 def test_help_tells_choices_and_examples(tmp_path: Path) -> None:
     result = run(tmp_path, "--help")
     assert result.returncode == 0
+    assert "python train.py model=digits" in result.stdout
     assert "python train.py model=synthetic" in result.stdout
+    assert re.search(r"learner: .*gram.*nystroem.*pbp.*pen_average", result.stdout)
     assert re.search(r"model/graph: .*diamond.*loopy_network", result.stdout)
 
 

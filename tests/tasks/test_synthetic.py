@@ -167,6 +167,7 @@ def test_evidence_of_probability_zero_is_left_out() -> None:
         ({"questions": [["a1", "A"]]}, QueryError, "'A'"),
         ({"evidence_variables": 0}, DataError, "evidence_variables: expected at least 1, got 0"),
         ({"max_values": 0}, DataError, "max_values: expected at least 1, got 0"),
+        ({"learner": PBP(templates.diamond())}, StructureError, "PBP with a graph of its own. Choose learner=pbp"),
         ({"graph": templates.hmm(length=1)}, StructureError, "at least two observables"),
         ({"graph": templates.hmm(states=None)}, StructureError, "unknown cardinality"),
     ],

@@ -1,0 +1,100 @@
+"""train.py with the pen digits, as people run it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from hydra import compose, initialize_config_dir
+
+from torchpbp.errors import StructureError
+from train import train
+
+ROOT = Path(__file__).parents[2]
+PICTURES = {"confusion.png", "samples.png", "completed.png"}
+FILES = {"metrics.json", "metrics.csv", "predictions.csv", "train.log", ".hydra"} | PICTURES
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "train.py"), *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
+
+
+def train_with(*overrides: str) -> dict[str, Any]:
+    settings = ["debug=default", "model.verbose=false", "output_dir=null", *overrides]
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        return train(compose("config", overrides=settings))
+
+
+@pytest.fixture(scope="module")
+def debug_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], Path]:
+    folder = tmp_path_factory.mktemp("debug")
+    return run(folder, "debug=default"), folder
+
+
+def test_plain_command_runs_the_digits_and_writes_the_promised_files(
+    debug_run: tuple[subprocess.CompletedProcess[str], Path],
+) -> None:
+    result, folder = debug_run
+    assert result.returncode == 0, result.stderr
+    (output,) = (folder / "outputs").iterdir()
+    assert {path.name for path in output.iterdir()} == FILES
+    metrics = json.loads((output / "metrics.json").read_text())
+    assert metrics["test/accuracy"] > 0.7
+    assert metrics["test/accuracy_half_hidden"] > 0.6
+    assert metrics["learner"] == "ScoreAverage"
+    assert (metrics["rows/train"], metrics["rows/test"]) == (200, 100)
+    assert len(pd.read_csv(output / "metrics.csv")) == 10
+    for picture in PICTURES:
+        assert (output / picture).read_bytes().startswith(b"\x89PNG")
+
+
+def test_it_prints_config_progress_table_and_folder(
+    debug_run: tuple[subprocess.CompletedProcess[str], Path],
+) -> None:
+    result, folder = debug_run
+    (output,) = (folder / "outputs").iterdir()
+    metrics = json.loads((output / "metrics.json").read_text())
+    config = result.stdout.index("_target_: torchpbp.tasks.run_digits")
+    heading = result.stdout.index("precision")
+    assert config < heading < result.stdout.index(f"Output folder: {output}")
+    assert "${" not in result.stdout
+    for name in ("test/accuracy", "test/accuracy_half_hidden", "test/log_loss", "test/calibration_error"):
+        assert f"{name:<26} {metrics[name]:.4f}" in result.stdout[heading:]
+    assert "classes: 100%" in result.stderr
+
+
+def test_same_seed_same_metrics(debug_run: tuple[subprocess.CompletedProcess[str], Path]) -> None:
+    _, folder = debug_run
+    (output,) = (folder / "outputs").iterdir()
+    written = json.loads((output / "metrics.json").read_text())
+    again = train_with()
+    for key, value in again.items():
+        if "seconds" not in key and key != "threads":
+            assert written[key] == (pytest.approx(value, rel=1e-4) if isinstance(value, float) else value), key
+    assert train_with("seed=1")["test/log_loss"] != again["test/log_loss"]
+
+
+@pytest.mark.parametrize(("learner", "name"), [("gram", "KernelPBP"), ("nystroem", "PBP")])
+def test_other_learners_can_be_chosen(learner: str, name: str) -> None:
+    metrics = train_with(f"learner={learner}", "model.limit=60")
+    assert metrics["learner"] == name
+    assert metrics["test/accuracy"] > 0.7
+
+
+@pytest.mark.parametrize("arguments", ["digits_learning_curve model.sizes=[10] model.repeats=1", "digits_missing"])
+def test_experiments_run(arguments: str) -> None:
+    metrics = train_with(*f"experiment={arguments}".split(), "model.limit=40")
+    assert all(v > 0.5 for k, v in metrics.items() if k.startswith("test/accuracy/"))
+
+
+def test_a_learner_that_does_not_fit_the_model_is_refused() -> None:
+    with pytest.raises(StructureError, match=r"KernelPBP with a graph of its own.* Choose learner=pbp"):
+        train_with("model=synthetic", "learner=gram")
+    with pytest.raises(StructureError, match="Choose learner=pen_average, learner=gram or learner=nystroem"):
+        train_with("model=digits", "learner=pbp")
