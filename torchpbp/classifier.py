@@ -16,12 +16,14 @@ from tqdm.auto import tqdm
 
 from torchpbp.errors import DataError, NotFittedError, ShapeError, StructureError
 from torchpbp.graph.latent_graph import LatentGraph
+from torchpbp.inputs.evidence import own_tensor
 
 
 class GenerativeClassifier(ClassifierMixin, BaseEstimator):
     """Fits one model per class and predicts by log-evidence plus log-prior, with scikit-learn's conventions.
 
-    Features may be missing (NaN) when predicting: the models answer with what is there.
+    Features may be missing (NaN) when predicting: the models answer with what is there. A class that was not there when
+    fitting cannot be predicted, so ``score`` counts its rows as wrong.
 
     Args:
         graph: structure whose observables are the features, in the order of the columns; may be None if ``learner`` is a
@@ -77,7 +79,7 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
         """
         if self.prior not in ("empirical", "uniform"):
             raise StructureError(f"prior: expected 'empirical' or 'uniform', got {self.prior!r}.")
-        names = self._names()
+        names = self._graph.observed
         columns = _as_columns(X, names)
         labels = np.asarray(y.detach().cpu() if isinstance(y, torch.Tensor) else y)
         rows = len(next(iter(columns.values())))
@@ -89,8 +91,9 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
         classes, counts = np.unique(labels, return_counts=True)
         if counts.min() < 2:
             raise DataError(
-                f"Class {classes[counts.argmin()]!r} has {counts.min()} row; a model needs at least 2. Drop the class or add rows."
+                f"Class {classes.tolist()[counts.argmin()]!r} has {counts.min()} row; a model needs at least 2. Drop the class or add rows."
             )
+        columns = {v: _whole(c) if isinstance(self._graph.variables[v], int) else c for v, c in columns.items()}
         models = []
         for value in tqdm(classes, desc="classes", disable=not self.progress):
             chosen = torch.from_numpy(labels == value)
@@ -106,15 +109,16 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
         """(rows, classes) log-evidence plus log-prior."""
         if not hasattr(self, "models_"):
             raise NotFittedError("This GenerativeClassifier is not fitted yet. Call fit(X, y).")
-        columns = _as_columns(X, self._names())
+        columns = _as_columns(X, self._graph.observed)
         with torch.no_grad():
             bar = tqdm(self.models_, desc="scoring", unit="class", disable=not self.progress)
             scores = torch.stack([model.log_evidence(columns).double() for model in bar], dim=1)
         return scores.cpu().numpy() + self._log_prior
 
     def predict(self, X: Any) -> np.ndarray:
-        """(rows,) most probable classes."""
-        return self.classes_[self.log_scores(X).argmax(axis=1)]
+        """(rows,) most probable classes; for a row that no class explains, the one of the largest prior."""
+        best = self.predict_log_proba(X).argmax(axis=1)
+        return self.classes_[best]
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """(rows, classes) log P(class | features); a row that no class explains gets the prior."""
@@ -130,12 +134,13 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
 
     # -- inner workings ------------------------------------------------------------------------------------------
 
-    def _names(self) -> tuple[str, ...]:
+    @property
+    def _graph(self) -> LatentGraph:
         if self.graph is not None:
-            return self.graph.observed
+            return self.graph
         if isinstance(self.learner, nn.Module):
-            observed: tuple[str, ...] = self.learner.graph.observed  # type: ignore[union-attr, assignment]
-            return observed
+            graph: LatentGraph = self.learner.graph  # type: ignore[assignment]
+            return graph
         raise StructureError("GenerativeClassifier: pass graph=, or a model as learner=.")
 
     def _new_model(self) -> Any:
@@ -149,15 +154,32 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
 
 
 def _as_columns(X: Any, names: tuple[str, ...]) -> dict[str, torch.Tensor]:
-    """Columns by name; discrete columns of a float array stay floats with whole values."""
+    """Columns by name, as numbers."""
     if isinstance(X, pd.DataFrame):
         missing = [v for v in names if v not in X]
         if missing:
             raise DataError(f"X: missing columns {missing}. It has: {', '.join(map(str, X.columns))}.")
-        return {v: torch.from_numpy(np.array(X[v])) for v in names}
-    table = X.detach().cpu() if isinstance(X, torch.Tensor) else torch.from_numpy(np.array(X))
+        return {v: _numbers(X[v], f"X, column '{v}'") for v in names}
+    table = X.detach().cpu() if isinstance(X, torch.Tensor) else _numbers(X, "X")
     if table.ndim != 2 or table.shape[1] != len(names):
         raise ShapeError(
             f"X: expected shape (rows, {len(names)}) for the observables {', '.join(names)}; got {tuple(table.shape)}."
         )
     return dict(zip(names, table.T, strict=True))
+
+
+def _numbers(values: Any, where: str) -> torch.Tensor:
+    """Numbers of any kind; None and pandas' NA become NaN."""
+    try:
+        array = np.array(values)
+        if array.dtype.kind not in "biuf":
+            array = np.where(pd.isna(array), np.nan, array).astype(np.float64)
+    except (TypeError, ValueError):
+        raise DataError(f"{where}: expected a table of numbers, got values that are not.") from None
+    return own_tensor(array)
+
+
+def _whole(column: torch.Tensor) -> torch.Tensor:
+    """States that came as floating-point numbers, because the table has one type for all columns."""
+    whole = column.is_floating_point() and bool((column.isfinite() & (column == column.round())).all())
+    return column.long() if whole else column

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,7 +32,7 @@ class ScoreAverage(nn.Module):
         if not members:
             raise StructureError("ScoreAverage: expected at least one member, got none.")
         chosen = [1.0] * len(members) if weights is None else [float(w) for w in weights]
-        if len(chosen) != len(members) or not all(w >= 0 for w in chosen) or not sum(chosen) > 0:
+        if len(chosen) != len(members) or not all(0 <= w < math.inf for w in chosen) or not sum(chosen) > 0:
             raise StructureError(
                 f"ScoreAverage: expected one non-negative weight per member ({len(members)}), not all 0; got {weights}."
             )
