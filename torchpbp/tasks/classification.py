@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +14,10 @@ from torch import Tensor, nn
 
 from torchpbp.classifier import GenerativeClassifier
 from torchpbp.data.digits import FEATURES
-from torchpbp.data.digits_module import DigitsDataModule
 from torchpbp.errors import DataError, StructureError
+
+if TYPE_CHECKING:
+    from torchpbp.data.digits_module import DigitsDataModule
 
 Floats = npt.NDArray[np.float64]
 Labels = npt.NDArray[Any]

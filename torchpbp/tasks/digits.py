@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from torchpbp.classifier import GenerativeClassifier
 from torchpbp.data.digits import FEATURES, POINTS
-from torchpbp.data.digits_module import DigitsDataModule
 from torchpbp.data.splits import hide_points
 from torchpbp.errors import DataError
 from torchpbp.tasks.classification import (
@@ -31,6 +30,9 @@ from torchpbp.tasks.classification import (
 )
 from torchpbp.tasks.plots import write_completed_digits, write_confusion, write_digits
 from torchpbp.tasks.results import Metrics, replacing, write_csv, write_json
+
+if TYPE_CHECKING:
+    from torchpbp.data.digits_module import DigitsDataModule
 
 COMPLETED_PER_CLASS = 2
 

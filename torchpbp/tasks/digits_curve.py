@@ -6,25 +6,28 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
 import torch
 from torch import nn
 from tqdm.auto import tqdm
 
-from torchpbp.data.digits_module import DigitsDataModule
 from torchpbp.data.splits import rows_per_class
 from torchpbp.errors import DataError
 from torchpbp.tasks.classification import accuracy, check_data, check_learner, fit_classifier, predict
 from torchpbp.tasks.plots import write_learning_curve
 from torchpbp.tasks.results import Metrics, write_csv, write_json
 
+if TYPE_CHECKING:
+    from torchpbp.data.digits_module import DigitsDataModule
+
 
 def run_digits_curve(
     data: DigitsDataModule,
     learner: nn.Module,
     others: Mapping[str, nn.Module] | None = None,
-    sizes: Sequence[int] = (20, 50, 100, 200, 350, 650),
+    sizes: Sequence[int] = (20, 50, 100, 200, 650),
     repeats: int = 3,
     seed: int = 0,
     limit: int | None = None,

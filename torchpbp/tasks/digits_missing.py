@@ -6,18 +6,21 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
 import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from torchpbp.data.digits_module import DigitsDataModule
 from torchpbp.data.splits import hide_points
 from torchpbp.errors import DataError
 from torchpbp.tasks.classification import accuracy, check_data, check_learner, fit_classifier, predict
 from torchpbp.tasks.results import Metrics, write_csv, write_json
 from torchpbp.tasks.rivals import Predictor, rivals
+
+if TYPE_CHECKING:
+    from torchpbp.data.digits_module import DigitsDataModule
 
 
 def run_digits_missing(
