@@ -44,12 +44,17 @@ class Observable(nn.Module):
     def continuous(self) -> bool:
         return isinstance(self.domain, Continuous)
 
-    def fit(self, values: Tensor) -> None:
-        """Fit the map, the range and the moment functionals of a continuous variable to training values."""
+    def fit(self, values: Tensor, extent: tuple[float, float] | None = None) -> None:
+        """Fit the map, the range and the moment functionals of a continuous variable.
+
+        Args:
+            values: (n,) training values.
+            extent: smallest and largest value, if ``values`` are not all there are.
+        """
         if not isinstance(self.domain, Continuous):
             return
         self.map.fit(values)
-        low, high = float(values.min()), float(values.max())
+        low, high = extent or (float(values.min()), float(values.max()))
         margin = 3 * float(self.map.width) if isinstance(self.map, KernelMap) else 0.1 * (high - low)
         self.bounds[0] = low - margin if self.domain.low is None else self.domain.low
         self.bounds[1] = high + margin if self.domain.high is None else self.domain.high

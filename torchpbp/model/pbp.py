@@ -29,6 +29,7 @@ from torchpbp.model.diagnostics import diagnostics_table
 from torchpbp.model.learning import Learned, learn, required_pairs, required_scopes
 from torchpbp.model.operators import RootOperator, SeparatorOperator
 from torchpbp.model.selection import CANDIDATE_RANKS, HoldOut, RankScore, choose_rank, leave_one_out
+from torchpbp.model.thinning import ThinnedRows
 from torchpbp.specification.specification import Specification, SpecificationOptions, specify
 from torchpbp.stage2.joint_tables import JointTables
 from torchpbp.stage2.moments import FeatureMoments, Moments, TableMoments
@@ -37,7 +38,7 @@ EXACT_FLOOR = 1e-15
 FLOOR_ROWS = 3.0
 """An estimate is clipped at this many rows' worth of probability: 3 / N."""
 MAP_ROWS = 20_000
-"""Rows from which feature maps of continuous variables are fitted."""
+"""Most rows from which feature maps of continuous variables are fitted; they are spread evenly over the data."""
 
 Tables = Callable[[], Iterator[dict[str, Tensor]]]
 Plan = tuple[JunctionTree, Specification]
@@ -268,27 +269,22 @@ class PBP(Answers):
         return FeatureMoments(maps, tables, pairs, self.whitening)
 
     def _fitted_observables(self, tables: Tables) -> nn.ModuleList:
-        """New observables with feature maps fitted to the first rows; the old ones stay until all has gone well."""
-        kept: dict[str, list[Tensor]] = {v: [] for v, o in self.observables.items() if o.continuous}
-        count = 0
+        """New observables with fitted feature maps; the old ones stay until all has gone well."""
+        rows = ThinnedRows([v for v, o in self.observables.items() if o.continuous], MAP_ROWS)
         for table in tables():
-            for v, parts in kept.items():
-                parts.append(table[v][: MAP_ROWS - count])
-            count += len(next(iter(table.values())))
-            if count >= MAP_ROWS:
-                break
+            rows.add(table)
         result = nn.ModuleList()
         for v, old in self.observables.items():
             observable = Observable(v, old.domain, make_map(old.domain, self.kernel_map))
             if observable.continuous:
-                values = torch.cat(kept[v])
+                low, high = rows.extent(v)
                 given = isinstance(observable.map, KernelMap) and observable.map.bandwidth != "median"
-                if bool((values == values[0]).all()) and not given:
+                if low == high and not given:
                     raise DataError(
-                        f"Column '{v}' is constant ({float(values[0])}): the median rule for its bandwidth needs different "
+                        f"Column '{v}' is constant ({low}): the median rule for its bandwidth needs different "
                         "values. Drop it, declare it discrete, or give a bandwidth as a number."
                     )
-                observable.fit(values)
+                observable.fit(rows.values(v), (low, high))
             result.append(observable)
         return result
 
