@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from hydra import compose, initialize_config_dir
 
+from torchpbp.data import DigitsDataModule, hide_points
+from torchpbp.tasks.rivals import PartialDistanceNeighbour
 from train import train
 
 ROOT = Path(__file__).parents[2]
@@ -62,3 +64,15 @@ def test_table_holds_the_figures_of_its_command() -> None:
         kl, error = figures[n]
         assert metrics[f"kl/{n}"] == pytest.approx(kl, rel=0.01, abs=1e-6)
         assert metrics[f"kl_standard_error/{n}"] == pytest.approx(error, rel=0.01, abs=1e-6)
+
+
+def test_digits_table_is_of_these_rows_and_hidden_points() -> None:
+    """The quickest of its lines, computed again."""
+    (line,) = re.findall(r"^\| nearest neighbour by partial distance \|(.*)\|$", README, flags=re.MULTILINE)
+    printed = [float(cell.strip(" %")) for cell in line.split("|")]
+    data = DigitsDataModule()
+    data.setup()
+    predict = PartialDistanceNeighbour(data.train_x, data.train_y)
+    truth = data.test_y.numpy()
+    found = [100 * (predict(hide_points(data.test_x, k, seed=0)) == truth).mean() for k in (0, 2, 4, 6)]
+    assert printed == pytest.approx(found, abs=0.006)
