@@ -176,7 +176,7 @@ def _weighted(weight: Tensor, group: tuple[str, ...], evidence: Evidence) -> Ten
         if zeta is None:
             message = message.sum(dim=-1)
         else:
-            message = (message * zeta.reshape(evidence.batch, *[1] * (message.ndim - 2), -1)).sum(dim=-1)
+            message = (message * zeta.reshape(evidence.batch, *[1] * (message.ndim - 2), zeta.shape[-1])).sum(dim=-1)
     return message.expand(evidence.batch, -1)
 
 

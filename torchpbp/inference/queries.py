@@ -67,7 +67,7 @@ def own_estimate(table: Tensor, position: int, zetas: Sequence[Tensor]) -> Tenso
         if k != position:
             zeta = zetas[k] if zetas[k].ndim == 2 else zetas[k].unsqueeze(0)
             moved = table.movedim(1 + k, -1)
-            table = (moved * zeta.reshape(len(zeta), *[1] * (moved.ndim - 2), -1)).sum(dim=-1)
+            table = (moved * zeta.reshape(len(zeta), *[1] * (moved.ndim - 2), zeta.shape[-1])).sum(dim=-1)
     return table
 
 
