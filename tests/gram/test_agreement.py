@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from tests.model.structures import STRUCTURES
+from tests.model.test_continuous import QUERIES, gaussian_chain, kalman_error
 from tests.model.test_population_exactness import patterns
 from torchpbp import PBP, RBF, Continuous, DiscreteNetwork, KernelPBP, LatentGraph, Nystroem, templates
 
@@ -189,3 +190,19 @@ def test_compressed_features_and_product_kernels_approach_each_other_with_rows()
         gaps.append(np.sqrt(np.mean(squares)))
     assert gaps[1] < gaps[0] / 2
     assert gaps[1] < 0.08
+
+
+def test_a_linear_gaussian_chain_recovers_the_smoothers_means():
+    """As for finite features: error falls with rows, towards the means for evidence blurred by the kernel's width.
+
+    Messages are left as they are. Clipped at 0 they would stop at an error of 0.09, however many the rows.
+    """
+    graph = templates.hmm(5, states=None, observed_states=2)
+    graph = LatentGraph(graph.edges, {**graph.variables, **{f"x{t}": Continuous() for t in range(1, 6)}}, graph.latent)
+    few, many = (
+        KernelPBP(graph, bandwidth=1.0, landmarks=60, positive=False, dtype=torch.float64).fit(gaussian_chain(n, 0))
+        for n in (300, 4_000)
+    )
+    before, after = ([kalman_error(m, query, seen, blur=1.0) for query, seen in QUERIES] for m in (few, many))
+    assert max(after) < 0.06, after
+    assert sum(after) < sum(before) / 2, (before, after)  # 13 times the rows
