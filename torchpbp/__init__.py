@@ -8,6 +8,7 @@ from torchpbp.features import RBF, Laplace, Matern, Nystroem, RandomFourier
 from torchpbp.gram import KernelPBP
 from torchpbp.graph import Continuous, JunctionTree, LatentGraph, build_junction_tree, templates
 from torchpbp.inputs import Evidence
+from torchpbp.layer import PBPDistribution, PBPLayer
 from torchpbp.model import PBP
 
 __version__ = "0.1.0"
@@ -25,6 +26,8 @@ __all__ = [
     "LatentGraph",
     "Matern",
     "Nystroem",
+    "PBPDistribution",
+    "PBPLayer",
     "RandomFourier",
     "ScoreAverage",
     "build_junction_tree",

@@ -71,7 +71,7 @@ def own_estimate(table: Tensor, position: int, zetas: Sequence[Tensor]) -> Tenso
     return table
 
 
-def as_distribution(estimate: Tensor, floor: float, fallback: Tensor | None = None) -> Tensor:
+def as_distribution(estimate: Tensor, floor: float | Tensor, fallback: Tensor | None = None) -> Tensor:
     """Clip a (batch, states) estimate at ``floor`` times its mass and normalise.
 
     The mass is the sum of absolute values, so that the floor means the same whatever the scale. Negative entries are
@@ -88,7 +88,8 @@ def as_distribution(estimate: Tensor, floor: float, fallback: Tensor | None = No
     mass = estimate.detach().abs().sum(dim=-1, keepdim=True)
     empty = mass == 0
     safe = torch.where(empty, torch.ones_like(mass), mass)
-    clipped = torch.clamp(estimate / safe, min=floor) + empty.to(estimate.dtype)
+    least = floor.to(estimate.dtype) if isinstance(floor, Tensor) else torch.full_like(mass, floor)
+    clipped = torch.maximum(estimate / safe, least) + empty.to(estimate.dtype)
     result = clipped / clipped.sum(dim=-1, keepdim=True)
     if fallback is None:
         return result

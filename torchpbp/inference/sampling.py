@@ -22,7 +22,7 @@ def sample_leaves(
     tree: CliqueTree,
     observables: Mapping[str, Observable],
     evidence: Evidence,
-    floor: float,
+    floor: float | Tensor,
     generator: torch.Generator,
 ) -> dict[str, Tensor]:
     """Draw all observables given the evidence, one row of the result per row of evidence.
@@ -64,7 +64,7 @@ def _draw(
     message: Tensor,
     leaf: Sequence[Observable],
     evidence: Evidence,
-    floor: float,
+    floor: float | Tensor,
     generator: torch.Generator,
     values: dict[str, Tensor],
 ) -> Tensor:

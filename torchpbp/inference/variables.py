@@ -89,7 +89,7 @@ class Observable(nn.Module):
         seen = ~evidence.real[self.name].isnan()
         return seen * (self.map.width * self.map.kernel.integral).log()
 
-    def distribution(self, estimate: Tensor, evidence: Evidence, floor: float) -> Tensor:
+    def distribution(self, estimate: Tensor, evidence: Evidence, floor: float | Tensor) -> Tensor:
         """Valid (batch, states) distribution of a discrete variable from an estimate without its own evidence."""
         result = self._distribution(estimate, evidence, floor)
         if self.name in evidence.hard:  # rows that observe the variable itself
@@ -98,7 +98,7 @@ class Observable(nn.Module):
             result = torch.where((states >= 0).unsqueeze(1), known, result)
         return result
 
-    def log_score(self, estimate: Tensor, evidence: Evidence, floor: float) -> Tensor:
+    def log_score(self, estimate: Tensor, evidence: Evidence, floor: float | Tensor) -> Tensor:
         """(batch,) log-probability (or log-density) of the value each row observes, from an estimate without it."""
         if not self.continuous:
             chosen = as_distribution(estimate, floor, self.marginal.to(estimate)).gather(
@@ -111,9 +111,9 @@ class Observable(nn.Module):
         position = ((values - density.points[0]) / step).round().long().clamp(0, len(density.points) - 1)
         found = density.values.gather(1, position.unsqueeze(1)).squeeze(1)
         span = float(self.bounds[1] - self.bounds[0])
-        return found.clamp(min=floor / span).log()
+        return found.clamp(min=float(floor) / span).log()
 
-    def draw(self, estimate: Tensor, evidence: Evidence, floor: float, generator: torch.Generator) -> Tensor:
+    def draw(self, estimate: Tensor, evidence: Evidence, floor: float | Tensor, generator: torch.Generator) -> Tensor:
         """(batch,) one value per row, the observed one where there is one."""
         if self.continuous:
             drawn = self.density(estimate).sample(1, generator)[0].to(torch.float64)
@@ -127,7 +127,7 @@ class Observable(nn.Module):
         """(batch, dim) evidence vector of drawn values."""
         return self.map.evidence(values).to(like)
 
-    def _distribution(self, estimate: Tensor, evidence: Evidence, floor: float) -> Tensor:
+    def _distribution(self, estimate: Tensor, evidence: Evidence, floor: float | Tensor) -> Tensor:
         fallback = self.marginal.to(estimate)
         if self.name in evidence.soft:
             weights = evidence.soft[self.name].to(estimate)

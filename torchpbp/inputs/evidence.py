@@ -14,9 +14,6 @@ from torch import Tensor
 from torchpbp.errors import DataError, QueryError, ShapeError
 from torchpbp.graph.latent_graph import Domain
 
-EvidenceLike: TypeAlias = Mapping[str, Any] | pd.DataFrame | None
-"""Name -> state, states (one per row; -1 or NaN where not observed), or (batch, states) weights. None: no evidence."""
-
 
 @dataclass(frozen=True)
 class Evidence:
@@ -67,8 +64,12 @@ class Evidence:
         return Evidence(size, *parts)
 
 
+EvidenceLike: TypeAlias = Mapping[str, Any] | pd.DataFrame | Evidence | None
+"""Name -> state, states (one per row; -1 or NaN where not observed), or (batch, states) weights. None: no evidence."""
+
+
 def read_evidence(
-    evidence: EvidenceLike | Evidence,
+    evidence: EvidenceLike,
     states: Mapping[str, Domain],
     *,
     latent: Sequence[str] = (),

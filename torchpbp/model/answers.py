@@ -157,7 +157,7 @@ class Answers(nn.Module):
             self.tree,
             self.observables,
             checked.repeat_interleave(n),
-            float(self.floor),
+            self.floor,
             generator,
         )
         if evidence is None:
@@ -215,7 +215,7 @@ class Answers(nn.Module):
         if raw:
             weighted = estimate * observable.zeta(evidence, estimate)
             return weighted / weighted.sum(dim=-1, keepdim=True)
-        return observable.distribution(estimate, evidence, float(self.floor))
+        return observable.distribution(estimate, evidence, self.floor)
 
     def _density_at(self, observable: Observable, estimate: Tensor, at: Tensor, raw: bool) -> Tensor:
         if at.ndim != 1:
@@ -256,7 +256,7 @@ class Answers(nn.Module):
         shift = log_scale.reshape(evidence.batch, -1)
         scale = (shift - shift.amax(dim=1, keepdim=True)).exp()
         estimate = value.reshape(evidence.batch, -1) * scale * allowed.reshape(evidence.batch, -1)
-        result = estimate / estimate.sum(dim=-1, keepdim=True) if raw else as_distribution(estimate, float(self.floor))
+        result = estimate / estimate.sum(dim=-1, keepdim=True) if raw else as_distribution(estimate, self.floor)
         return result.reshape(evidence.batch, *sizes)
 
 

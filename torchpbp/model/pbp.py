@@ -355,7 +355,7 @@ class PBP(Answers):
         """Distributions without evidence, which answers that are mostly noise retreat to."""
         nothing = Evidence(1)
         for v, estimate in self._estimates(nothing, list(self.states), None).items():
-            self.observables[v].marginal.copy_(as_distribution(estimate, float(self.floor))[0])
+            self.observables[v].marginal.copy_(as_distribution(estimate, self.floor)[0])
 
     # -- looking at it -------------------------------------------------------------------------------------------
 

@@ -1,0 +1,192 @@
+"""PBPLayer: a model as a layer inside larger networks.
+
+The layer takes tensors and returns tensors, with no checks that depend on their values, so that it can be compiled,
+exported and vectorised. Whoever builds the evidence by hand gets the checks from the model itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from torchpbp.errors import QueryError, ShapeError
+from torchpbp.inputs.evidence import Evidence
+from torchpbp.model.pbp import PBP
+
+
+class PBPLayer(nn.Module):
+    """Posteriors of the unobserved variables of a :class:`~torchpbp.PBP` model, differentiable in model and evidence.
+
+    Evidence is a dict of tensors: (batch,) integer states with -1 where not observed, (batch, states) non-negative
+    weights computed by an upstream network, or (batch,) floating-point values of a continuous variable with NaN where not
+    observed. Which variables are given, and in which form, is part of the program; only their values vary.
+
+    Args:
+        model: a PBP model with operators (fitted, loaded, or freshly initialised by :meth:`initialise`).
+
+    Example:
+        >>> layer = PBPLayer(model)                                                    # doctest: +SKIP
+        >>> posteriors = layer({"a1": torch.softmax(encoder(image), dim=1)})           # doctest: +SKIP
+    """
+
+    def __init__(self, model: PBP) -> None:
+        super().__init__()
+        model.tree  # noqa: B018  raises NotFittedError if the structure is not fixed yet
+        self.model = model
+
+    def initialise(self, scale: float = 0.1, seed: int = 0) -> PBPLayer:
+        """Start from independence plus noise instead of a fit: each message predicts its leaf uniformly at first.
+
+        Args:
+            scale: size of the noise.
+            seed: of the noise.
+        """
+        generator = torch.Generator().manual_seed(seed)
+        tree = self.model.tree
+        with torch.no_grad():
+            for node, operator in zip(range(1, len(tree)), self.model._separators, strict=True):
+                weight = operator.weight
+                noise = scale * torch.randn(weight.shape, generator=generator, dtype=torch.float64)
+                weight.copy_(noise)
+                if tree.leaf_observables[node]:
+                    weight[0] = 1.0 / weight[0].numel()
+                else:
+                    weight[0].zero_()
+                    weight[(0,) * weight.ndim] = 1.0
+            root = self.model.root.weight
+            root.copy_(scale * torch.randn(root.shape, generator=generator, dtype=torch.float64))
+            root[(0,) * root.ndim] = 1.0
+        self.model.fitted = True
+        return self
+
+    def forward(self, evidence: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Posteriors of all discrete variables that ``evidence`` does not give as states or values.
+
+        Returns:
+            name -> (batch, states). A variable given as weights is included: its posterior combines the weights with
+            what all others say.
+        """
+        with self._full_precision():
+            read = self._evidence(evidence)
+            wanted = [v for v in self.model.states if v not in read.hard]
+            estimates = self.model._estimates(read, wanted, None)
+            observables = self.model.observables
+            return {v: observables[v].distribution(e, read, self.model.floor) for v, e in estimates.items()}
+
+    def log_evidence(self, evidence: Mapping[str, Tensor]) -> Tensor:
+        """(batch,) log P(evidence), floored where the estimate is not positive."""
+        with self._full_precision():
+            return self.model.log_evidence(self._evidence(evidence))
+
+    def most_probable(self, evidence: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """name -> (batch,) the most probable state of each unobserved variable by itself."""
+        return {v: p.argmax(dim=-1) for v, p in self.forward(evidence).items()}
+
+    def relaxed_sample(
+        self, evidence: Mapping[str, Tensor], temperature: float = 1.0, hard: bool = False
+    ) -> dict[str, Tensor]:
+        """name -> (batch, states) Gumbel-softmax samples of each unobserved variable by itself.
+
+        Args:
+            evidence: as in :meth:`forward`.
+            temperature: low values come close to one-hot samples.
+            hard: one-hot in the forward pass, relaxed in the backward pass (straight-through).
+        """
+        posteriors = self.forward(evidence)
+        return {
+            v: nn.functional.gumbel_softmax(p.clamp(min=1e-30).log(), tau=temperature, hard=hard)
+            for v, p in posteriors.items()
+        }
+
+    def given(self, evidence: Mapping[str, Tensor]) -> PBPDistribution:
+        """The distribution of all observables given the evidence."""
+        return PBPDistribution(self, evidence)
+
+    def _full_precision(self) -> torch.autocast:
+        """Mixed precision stops here: differences of probabilities need the digits that half precision lacks."""
+        return torch.autocast(device_type=self.model.floor.device.type, enabled=False)
+
+    def _evidence(self, evidence: Mapping[str, Tensor]) -> Evidence:
+        observables = self.model.observables
+        hard: dict[str, Tensor] = {}
+        soft: dict[str, Tensor] = {}
+        real: dict[str, Tensor] = {}
+        batch = 1
+        for name, value in evidence.items():
+            if name not in observables:
+                raise QueryError(f"Evidence on '{name}': the layer observes {', '.join(observables)}.")
+            observable = observables[name]
+            if observable.continuous:
+                expected, target = value.ndim == 1, real
+            elif value.is_floating_point():
+                expected, target = value.ndim == 2 and value.shape[1] == observable.map.dim, soft
+            else:
+                expected, target = value.ndim == 1, hard
+            if not expected:
+                raise ShapeError(
+                    f"Evidence on '{name}': expected (batch,) states or values, or (batch, {observable.map.dim}) weights; "
+                    f"got {str(value.dtype).removeprefix('torch.')} of shape {tuple(value.shape)}."
+                )
+            target[name] = value
+            batch = value.shape[0]
+        for name, value in evidence.items():
+            if value.shape[0] != batch:
+                raise ShapeError(f"Evidence on '{name}' has {value.shape[0]} rows, others have {batch}.")
+        return Evidence(batch, hard, soft, real)
+
+
+class PBPDistribution:
+    """All observables given evidence, in the manner of ``torch.distributions``.
+
+    Args:
+        layer: the layer.
+        evidence: as in :meth:`PBPLayer.forward`.
+    """
+
+    def __init__(self, layer: PBPLayer, evidence: Mapping[str, Tensor]) -> None:
+        self.layer = layer
+        self.evidence = dict(evidence)
+        self._read = layer._evidence(evidence)
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        return torch.Size([self._read.batch])
+
+    @property
+    def event_shape(self) -> torch.Size:
+        """One entry per observable, in the order of ``names``."""
+        return torch.Size([len(self.names)])
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.layer.model.observables)
+
+    @property
+    def marginals(self) -> dict[str, Tensor]:
+        """Posteriors of the unobserved variables."""
+        return self.layer(self.evidence)
+
+    def log_prob(self, values: Mapping[str, Tensor]) -> Tensor:
+        """(batch,) log P(values | evidence) for some or all of the variables that are not observed yet."""
+        clash = [v for v in values if v in self._read.hard or v in self._read.real]
+        if clash:
+            raise QueryError(f"log_prob of {clash}: already in the evidence.")
+        soft = [v for v in values if v in self._read.soft]
+        extra = torch.zeros(
+            self._read.batch, dtype=self.layer.model.root.weight.dtype, device=self.layer.model.floor.device
+        )
+        for v in soft:
+            weights = self._read.soft[v].to(extra)
+            extra = extra + weights.gather(1, values[v].unsqueeze(1)).squeeze(1).log()
+        joint = {**{v: t for v, t in self.evidence.items() if v not in soft}, **values}
+        return self.layer.log_evidence(joint) + extra - self.layer.log_evidence(self.evidence)
+
+    def sample(self, sample_shape: tuple[int, ...] = (), seed: int | None = None) -> dict[str, Tensor]:
+        """name -> (*sample_shape, batch) joint draws of all observables."""
+        count = 1
+        for size in sample_shape:
+            count *= size
+        drawn = self.layer.model.sample(count, self._read, seed=seed)
+        return {v: x.reshape(*sample_shape, self._read.batch) for v, x in drawn.items()}
