@@ -62,6 +62,11 @@ class Chart:
         if not any(column in sequence for sequence in self.sequences):
             return result
         next_column = successors[:, column]
+        if len(next_column) and bool((next_column == next_column[0]).all()):  # complete rows: one column for all
+            there = int(next_column[0])
+            if there >= 0:
+                result = result - rows[:, there].unsqueeze(1) + training[:, there]
+            return result
         has_next = (next_column >= 0).unsqueeze(1)
         theirs = rows.gather(1, next_column.clamp(min=0).unsqueeze(1)) - training.T[next_column.clamp(min=0)]
         return torch.where(has_next, result - theirs, result)

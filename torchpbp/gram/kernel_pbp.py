@@ -6,7 +6,6 @@ messages below to the message above. No features are chosen and no outer product
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,16 +17,17 @@ from tqdm.auto import tqdm
 from torchpbp.errors import DataError, NotFittedError, QueryError, ShapeError, StructureError
 from torchpbp.features.kernels import RBF, Kernel, median_bandwidth
 from torchpbp.gram.charts import Chart
+from torchpbp.gram.comparison import Comparison, TrainingGram
 from torchpbp.gram.operators import GramOperator, full_operator, landmark_features, thin_operator
+from torchpbp.gram.structure import check_specification, nearest_leaves
 from torchpbp.graph.junction_tree import JunctionTree, build_junction_tree
-from torchpbp.graph.latent_graph import Continuous, LatentGraph
+from torchpbp.graph.latent_graph import Continuous, Domain, LatentGraph
 from torchpbp.inference.density import GRID, Density, grid_density
 from torchpbp.inputs.columns import ColumnReader, DataLike
 from torchpbp.inputs.evidence import Evidence, EvidenceLike, read_evidence
 from torchpbp.model.answers import check_query
 from torchpbp.specification.specification import SeparatorPlan, Specification
 
-Group = tuple[str, ...]
 BATCH_ELEMENTS = 1 << 22
 """Entries of one (rows of evidence, training rows) matrix handled at once."""
 
@@ -103,8 +103,8 @@ class KernelPBP(nn.Module):
                 raise StructureError(f"sequences: '{v}' is discrete; only continuous variables have increments.")
         self.tree: JunctionTree = build_junction_tree(graph, root)
         if specification is not None:
-            _check_specification(self.tree, specification)
-        self.specification = specification or _nearest_leaves(self.tree, core_leaves, instrument_leaves)
+            check_specification(self.tree, specification)
+        self.specification = specification or nearest_leaves(self.tree, core_leaves, instrument_leaves)
         self.labels: dict[str, tuple[Any, ...]] = {}
         self.fitted = False
         self.operators = nn.ModuleDict()
@@ -117,7 +117,7 @@ class KernelPBP(nn.Module):
         Raises:
             DataError: bad data, or Gram matrices larger than ``max_bytes``; nothing is changed then.
         """
-        reader = ColumnReader({v: self.graph.variables[v] for v in self.names})
+        reader = ColumnReader(self._domains())
         parts = list(reader.tables(data))
         rows = torch.stack([torch.cat([p[v] for p in parts]).double() for v in self.names], dim=1)
         self._check_memory(len(rows))
@@ -126,7 +126,7 @@ class KernelPBP(nn.Module):
         widths = self._widths(self.bandwidth, rows)
         operators = nn.ModuleDict()
         inner = [p for p in self.specification.plans if not self.tree.leaf_observables[p.node]]
-        gram = _TrainingGram(self, self.chart.coordinates(rows), widths)
+        gram = TrainingGram(self._domains(), self.kernel, self.chart.coordinates(rows), widths)
         for plan in tqdm(inner, desc="solving", unit="separator", delay=2, leave=False):
             operators[str(plan.node)] = self._operator(plan, gram)
         self.operators = operators
@@ -142,7 +142,7 @@ class KernelPBP(nn.Module):
         self.fitted = True
         return self
 
-    def _operator(self, plan: SeparatorPlan, gram: _TrainingGram) -> GramOperator:
+    def _operator(self, plan: SeparatorPlan, gram: TrainingGram) -> GramOperator:
         if self.landmarks is None or self.landmarks >= len(gram.rows):
             everything = slice(None)
             core = gram.block([plan.core], everything)
@@ -293,9 +293,8 @@ class KernelPBP(nn.Module):
     def _read(self, evidence: EvidenceLike) -> Evidence:
         if not self.fitted:
             raise NotFittedError("This KernelPBP model is not fitted yet. Call fit(data).")
-        domains = {v: self.graph.variables[v] for v in self.names}
         return read_evidence(
-            evidence, domains, latent=self.graph.latent, labels=self.labels, device=self.examples.device
+            evidence, self._domains(), latent=self.graph.latent, labels=self.labels, device=self.examples.device
         )
 
     def _chunks(self, evidence: Evidence) -> Iterator[Evidence]:
@@ -320,50 +319,14 @@ class KernelPBP(nn.Module):
         return _Upward(messages, log_scale, log_integral)
 
     def _leaf_values(self, evidence: Evidence, skip: str | None = None) -> tuple[dict[int, Tensor], Tensor]:
-        """(batch, rows) kernel between evidence and training rows at each leaf, and the log of the kernels' integrals."""
-        table = self._table(evidence)
-        successors = self.chart.successors(table)
-        log_integral = torch.zeros(evidence.batch, dtype=torch.float64, device=table.device)
-        result = {}
-        for leaf in self.tree.leaves:
-            values = torch.ones(evidence.batch, len(self.examples), dtype=self.dtype, device=table.device)
-            for v in self.tree.leaf_observables[leaf]:
-                if v == skip:
-                    continue
-                i = self.names.index(v)
-                if v in evidence.soft:
-                    values = values * evidence.soft[v].to(values)[:, self.examples[:, i].long()]
-                    continue
-                seen = ~table[:, i].isnan()
-                if not bool(seen.any()):
-                    continue
-                difference = self.chart.differences(table, successors, i, self.examples)
-                values = values * torch.where(
-                    seen.unsqueeze(1), self._similarity(difference, i).to(values), torch.ones_like(values[:1, :1])
-                )
-                if isinstance(self.graph.variables[v], Continuous):
-                    log_integral += seen * math.log(float(self.evidence_widths[i]) * self.kernel.integral)
-            result[leaf] = values
-        return result, log_integral
+        leaves = {leaf: self.tree.leaf_observables[leaf] for leaf in self.tree.leaves}
+        return self._comparison().leaf_values(leaves, evidence, skip)
 
-    def _similarity(self, difference: Tensor, column: int) -> Tensor:
-        if isinstance(self.graph.variables[self.names[column]], Continuous):
-            return self.kernel.profile(difference.abs() / self.evidence_widths[column])
-        return (difference == 0).to(self.dtype)
+    def _domains(self) -> dict[str, Domain]:
+        return {v: self.graph.variables[v] for v in self.names}
 
-    def _table(self, evidence: Evidence) -> Tensor:
-        """(batch, variables) values with NaN where not observed."""
-        columns = []
-        nothing = torch.full((evidence.batch,), torch.nan, dtype=torch.float64, device=self.examples.device)
-        for v in self.names:
-            if v in evidence.real:
-                columns.append(evidence.real[v])
-            elif v in evidence.hard:
-                states = evidence.hard[v].double()
-                columns.append(torch.where(states < 0, nothing, states))
-            else:
-                columns.append(nothing)
-        return torch.stack(columns, dim=1)
+    def _comparison(self) -> Comparison:
+        return Comparison(self._domains(), self.chart, self.kernel, self.evidence_widths, self.examples, self.dtype)
 
     def _downward(self, up: _Upward, leaves: set[int]) -> dict[int, Tensor]:
         """Coefficients over the training rows that arrive at the leaves wanted."""
@@ -454,7 +417,7 @@ class KernelPBP(nn.Module):
         """(batch,) training rows drawn by the weights at a leaf, evidence on the leaf included."""
         up = self._upward(evidence)
         weights = (self._downward(up, {leaf})[leaf] * up.messages[leaf]).clamp(min=0).double()
-        table = self._table(evidence)
+        table = self._comparison().table(evidence)
         for v in self.tree.leaf_observables[leaf]:
             i = self.names.index(v)
             if isinstance(self.graph.variables[v], Continuous):  # the share of each row's blur that lies in the range
@@ -478,72 +441,12 @@ class _Upward:
     log_integral: Tensor
 
 
-class _TrainingGram:
-    """Kernels among training rows, in the chart's coordinates."""
-
-    def __init__(self, model: KernelPBP, rows: Tensor, widths: Tensor) -> None:
-        self._model, self.rows, self._widths = model, rows, widths
-
-    def block(self, groups: Sequence[Group], columns: slice | Tensor) -> Tensor:
-        """(n, columns) sum over groups of the product of their variables' kernels."""
-        total: Tensor | None = None
-        for group in groups:
-            block = torch.ones(len(self.rows), len(self.rows[columns]), dtype=torch.float64)
-            for v in group:
-                i = self._model.names.index(v)
-                values = self.rows[:, i]
-                if isinstance(self._model.graph.variables[v], Continuous):
-                    block = block * self._model.kernel.gram(values, values[columns], float(self._widths[i]))
-                else:
-                    block = block * (values.unsqueeze(1) == values[columns])
-            total = block if total is None else total + block
-        assert total is not None
-        return total
-
-
 def product(parts: Sequence[Tensor]) -> Tensor:
     """Elementwise product."""
     result = parts[0]
     for part in parts[1:]:
         result = result * part
     return result
-
-
-def _check_specification(tree: JunctionTree, specification: Specification) -> None:
-    nodes = [p.node for p in specification.plans]
-    if nodes != list(range(1, len(tree))):
-        raise StructureError(
-            f"specification: expected plans for the {len(tree) - 1} separators of this graph's tree, got nodes {nodes}."
-        )
-    for plan in specification.plans:
-        below, beside = set(plan.core), {v for group in plan.instrument for v in group}
-        if not below or not below <= tree.inside[plan.node] or not beside <= tree.outside(plan.node):
-            raise StructureError(
-                f"specification, separator {tree.separator_name(plan.node)}: expected a core group below it and an instrument "
-                f"beside it, got {sorted(below)} and {sorted(beside)}."
-            )
-
-
-def _nearest_leaves(tree: JunctionTree, core: int, instrument: int) -> Specification:
-    """Core groups and instruments of the nearest leaves inside and outside each separator."""
-    plans = []
-    widest = max(len(tree.leaf_observables[leaf]) for leaf in tree.leaves)
-    for node in range(1, len(tree)):
-        inside = _inside_leaves(tree, node, core)
-        outside = dict.fromkeys(tree.leaf_of[v] for _, v in tree.distances(node, instrument * widest))
-        near: list[int] = list(outside)[:instrument]
-        group = tuple(v for leaf in inside for v in tree.leaf_observables[leaf])
-        instruments = (tuple(v for leaf in near for v in tree.leaf_observables[leaf]),)
-        plans.append(SeparatorPlan(node, group, instruments, 0, 0, 0))
-    return Specification(tuple(plans))
-
-
-def _inside_leaves(tree: JunctionTree, node: int, count: int) -> list[int]:
-    ring, found = [node], list[int]()
-    while ring and len(found) < count:
-        found += [n for n in ring if tree.leaf_observables[n]]
-        ring = [c for n in ring for c in tree.children[n]]
-    return found[:count]
 
 
 def _rescaled(message: Tensor) -> tuple[Tensor, Tensor]:
