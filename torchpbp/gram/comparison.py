@@ -62,7 +62,7 @@ class Comparison:
     def leaf_values(
         self, leaves: Mapping[int, Sequence[str]], evidence: Evidence, skip: str | None = None
     ) -> tuple[dict[int, Tensor], Tensor]:
-        """Values that leaves send up.
+        """Values that leaves send up, each row up to a factor.
 
         Args:
             leaves: leaf -> its observables.
@@ -71,29 +71,36 @@ class Comparison:
 
         Returns:
             leaf -> (batch, training rows) product of its observables' kernels, 1 where nothing is observed; and the
-            (batch,) log of the integrals of all continuous kernels used.
+            (batch,) log of the factors taken out: what the kernels' peaks and integrals come to.
         """
         rows = self.table(evidence)
         seen = ~rows.isnan()
         successors = self._chart.successors(rows)
         near = (rows - self._centre).nan_to_num(0.0).to(self._dtype)
-        log_integral = torch.zeros(evidence.batch, dtype=torch.float64, device=rows.device)
+        log_factor = torch.zeros(evidence.batch, dtype=torch.float64, device=rows.device)
         result = {}
         for leaf, group in leaves.items():
             columns = [self._names.index(v) for v in group if v != skip and v not in evidence.soft]
             columns = [i for i in columns if bool(seen[:, i].any())]
-            values = self._product(near, seen, successors, columns)
+            values, log_peak = self._product(near, seen, successors, columns)
+            log_factor += log_peak
             for v in group:
                 if v in evidence.soft and v != skip:
                     values = values * evidence.soft[v].to(values)[:, self._states[:, self._names.index(v)].long()]
             for i in columns:
                 if self._continuous[i]:
-                    log_integral += seen[:, i] * math.log(float(self._widths[i]) * self._kernel.integral)
+                    log_factor -= seen[:, i] * math.log(float(self._widths[i]) * self._kernel.integral)
             result[leaf] = values
-        return result, log_integral
+        return result, log_factor
 
-    def _product(self, rows: Tensor, seen: Tensor, successors: Tensor, columns: Sequence[int]) -> Tensor:
-        """(batch, training rows) product of kernels; Gaussian ones are added up in the exponent first."""
+    def _product(
+        self, rows: Tensor, seen: Tensor, successors: Tensor, columns: Sequence[int]
+    ) -> tuple[Tensor, Tensor | float]:
+        """(batch, training rows) product of kernels, and the log of a factor taken out of each row.
+
+        Gaussian kernels are added up in the exponent, and the nearest training row's exponent is taken out before the
+        exponential: a row far from all training rows would come to 0 otherwise.
+        """
         values = rows.new_ones(len(rows), len(self._examples))
         exponent: Tensor | None = None
         for i in columns:
@@ -106,9 +113,10 @@ class Comparison:
                 values = values * torch.where(seen[:, i : i + 1], kernel, torch.ones_like(kernel[:1, :1]))
             else:
                 values = values * ((difference == 0) | ~seen[:, i : i + 1])
-        if exponent is not None:
-            values = values * exponent.mul_(-0.5).exp_()
-        return values
+        if exponent is None:
+            return values, 0.0
+        nearest = exponent.amin(dim=1, keepdim=True)
+        return values * exponent.sub_(nearest).mul_(-0.5).exp_(), -0.5 * nearest.squeeze(1).double()
 
 
 class TrainingGram:

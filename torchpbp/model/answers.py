@@ -72,7 +72,7 @@ class Answers(nn.Module):
 
         Returns:
             (batch, states) for a discrete variable, (batch, states, states, …) for several; a row that observes the query
-            itself gets a one-hot distribution. For a continuous variable the (batch, n) density at ``at``, or, without
+            itself gets a one-hot distribution. For a continuous variable, whose own value in a row is left out, the (batch, n) density at ``at``, or, without
             ``at``, a :class:`~torchpbp.inference.density.Density` with mean, variance, quantiles and samples.
         """
         names = (query,) if isinstance(query, str) else tuple(query)

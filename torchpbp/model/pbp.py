@@ -56,8 +56,8 @@ class PBP(Answers):
         rank: largest number of dimensions of a message. ``None``: what the latents' numbers of states imply. A number:
             no more than that; latents of unknown cardinality are taken to have so many states. ``"auto"``: chosen on
             held-out rows while fitting.
-        ridge: penalties (stage 1, stage 2), as a number of pseudo-rows: λ = ridge / rows. One-hot features are scaled to
-            unit variance first; kernel features are not.
+        ridge: penalties (stage 1, stage 2), as a number of pseudo-rows: λ = ridge / rows. Where all variables are
+            discrete, their features are scaled to unit variance first; in graphs with continuous ones they are not.
         features: map for continuous variables, copied for each; :class:`~torchpbp.features.Nystroem` by default.
         whitening: regularisation of the whitening of kernel features before compression.
         compressed: whether messages are compressed to their rank. If not, they are the core groups' features

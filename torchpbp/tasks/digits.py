@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from torchpbp.classifier import GenerativeClassifier
+from torchpbp.data.augment import slanted_copies
 from torchpbp.data.digits import FEATURES, POINTS
 from torchpbp.data.splits import hide_points
 from torchpbp.errors import DataError
@@ -43,6 +44,8 @@ def run_digits(
     seed: int = 0,
     limit: int | None = None,
     samples: int = 4,
+    copies: int = 2,
+    slant: float = 0.15,
     output_dir: str | os.PathLike[str] | None = None,
     verbose: bool = True,
 ) -> Metrics:
@@ -54,6 +57,8 @@ def run_digits(
         seed: of the points to hide and of the digits drawn.
         limit: validation and test rows at most; all by default.
         samples: digits drawn from each class for samples.png.
+        copies: slanted copies of each training stroke to learn from as well.
+        slant: how far they lean (see :func:`torchpbp.data.augment.slanted_copies`).
         output_dir: folder for metrics.json, metrics.csv (a row per class), predictions.csv, confusion.png, samples.png,
             completed.png, and class_<digit>.pt for models that can be saved. ``None``: no files.
         verbose: show progress bars (stderr) and results (stdout).
@@ -74,7 +79,8 @@ def run_digits(
     test_x, test_y = data.test_x[:limit], data.test_y[:limit].numpy()
     hidden_x = hide_points(data.test_x, POINTS // 2, seed)[:limit]
 
-    classifier, fit_seconds = fit_classifier(learner, data.train_x, data.train_y, verbose)
+    train_x = slanted_copies(data.train_x, copies, slant, seed)
+    classifier, fit_seconds = fit_classifier(learner, train_x, data.train_y.repeat(copies + 1), verbose)
     classes = classifier.classes_
     predicted, log_proba, predict_seconds = predict(classifier, test_x)
     confidence = np.exp(log_proba.max(axis=1))
@@ -95,6 +101,7 @@ def run_digits(
         metrics |= {f"test/{name}/{c}": v for c, v in zip(every, values, strict=True)}
     metrics |= {
         "rows/train": len(data.train_y),
+        "rows/slanted": len(train_x) - len(data.train_y),
         "rows/val": len(val_y),
         "rows/test": len(test_y),
         "learner": type(learner).__name__,
