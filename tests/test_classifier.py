@@ -246,7 +246,7 @@ def test_cross_validation(three):
 
 
 def test_grid_search_over_an_option(three):
-    search = GridSearchCV(strokes(), {"options__bandwidth": [0.5, 20.0], "prior": ["uniform"]}, cv=2)
+    search = GridSearchCV(strokes(), {"options__bandwidth": [400.0, 20.0], "prior": ["uniform"]}, cv=2)
     search.fit(*three)
     assert search.best_params_ == {"options__bandwidth": 20.0, "prior": "uniform"}
     assert search.best_estimator_.options["bandwidth"] == 20.0
