@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 
+import torch
 from hypothesis import HealthCheck, settings
+
+# Matrices in the tests are small: a second thread would mostly wait for the first.
+torch.set_num_threads(1)
 
 # The default run repeats the same examples, so that a failure is a change in the code and not in the draw.
 # HYPOTHESIS_PROFILE=explore looks further and draws anew each time.
