@@ -32,7 +32,7 @@ def data(**options: Any) -> DigitsDataModule:
 
 
 def run(**options: Any) -> dict[str, Any]:
-    return run_digits(**{"data": data(), "learner": chain(), "limit": 150, "verbose": False, **options})
+    return run_digits(**{"data": data(), "learner": chain(), "limit": 150, "copies": 0, "verbose": False, **options})
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +79,12 @@ def test_half_hidden_means_four_points_of_each_row(fitted: tuple[GenerativeClass
     assert rows.isnan().sum(1).unique().tolist() == [8]
     expected = (classifier.predict(rows.double()) == module.test_y[:150].numpy()).mean()
     assert run(seed=3)["test/accuracy_half_hidden"] == pytest.approx(expected)
+
+
+def test_slanted_copies_are_learned_from_as_well() -> None:
+    plain, more = run(limit=50), run(limit=50, copies=2, slant=0.15)
+    assert (plain["rows/slanted"], more["rows/slanted"]) == (0, 2 * more["rows/train"])
+    assert plain["test/log_loss"] != more["test/log_loss"]
 
 
 def test_same_seed_same_metrics(finished: tuple[dict[str, Any], Path]) -> None:
