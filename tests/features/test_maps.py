@@ -243,7 +243,7 @@ def test_fourier_frequencies_follow_the_seed():
         (lambda: Nystroem(0), "Nystroem: expected at least 1 feature, got 0"),
         (lambda: RandomFourier(-2), "RandomFourier: expected at least 1 feature, got -2"),
         (lambda: RandomFourier(7), "expected an even number of features, got 7"),
-        (lambda: Nystroem(5, bandwidth="mean"), "expected a positive number or 'median', got 'mean'"),
+        (lambda: Nystroem(5, bandwidth="mean"), "expected a positive number, 'median' or 'validate', got 'mean'"),
         (lambda: Nystroem(5, bandwidth=0.0), r"bandwidth: expected a positive number, got 0\.0"),
         (lambda: RandomFourier(4, bandwidth=-1.0), r"bandwidth: expected a positive number, got -1\.0"),
         (lambda: Nystroem(5, bandwidth=float("nan")), "bandwidth: expected a positive number, got nan"),

@@ -705,3 +705,24 @@ def test_each_variable_has_a_map_of_its_own(model):
     assert one is not other
     assert float(one.width) != float(other.width)
     assert isinstance(model.posterior("x"), Density)
+
+
+def test_bandwidth_chosen_on_held_out_rows():
+    """Two clusters far apart, each narrow: the median distance is far too wide, and held-out rows say so."""
+    graph = LatentGraph([("h", "x"), ("h", "y")], {"h": 2, "x": Continuous(), "y": Continuous()}, ["h"])
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randint(2, (3_000,), generator=generator)
+    data = {v: 20.0 * hidden + torch.randn(3_000, generator=generator) for v in ("x", "y")}
+    chosen = PBP(graph, features=Nystroem(30, bandwidth="validate")).fit(data)
+    assert sorted(chosen.bandwidth_scores) == [0.1, 0.2, 0.35, 0.6, 1.0]
+    best = max(chosen.bandwidth_scores, key=chosen.bandwidth_scores.__getitem__)
+    assert best < 0.35
+    same = PBP(graph, features=Nystroem(30, bandwidth_scale=best)).fit(data)
+    assert torch.equal(chosen.observables["x"].map.width, same.observables["x"].map.width)
+    wide = PBP(graph, features=Nystroem(30, bandwidth_scale=1.0)).fit(data)
+    at = torch.tensor([0.0])
+    truth = 1 / (2 * torch.pi) ** 0.5
+    error = [abs(m.posterior("y", {"x": [0.0]}, at=at).item() - truth) for m in (chosen, wide)]
+    assert error[0] < error[1]
+    with pytest.raises(DataError, match="needs rows to hold out"):
+        PBP(graph, features=Nystroem(3, bandwidth="validate")).fit({"x": [0.0, 1.0, 2.0], "y": [0.0, 2.0, 1.0]})

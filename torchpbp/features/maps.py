@@ -71,8 +71,8 @@ class KernelMap(FeatureMap):
     Args:
         size: number of kernel features.
         kernel: the kernel.
-        bandwidth: in units of the data, or "median" for the median distance between training values times
-            ``bandwidth_scale``.
+        bandwidth: in units of the data; "median" for the median distance between training values times
+            ``bandwidth_scale``; "validate" for the multiple of that distance which a model finds best on held-out rows.
         bandwidth_scale: multiplies the median rule.
     """
 
@@ -86,8 +86,8 @@ class KernelMap(FeatureMap):
         super().__init__()
         if size < 1:
             raise DataError(f"{type(self).__name__}: expected at least 1 feature, got {size}.")
-        if isinstance(bandwidth, str) and bandwidth != "median":
-            raise DataError(f"bandwidth: expected a positive number or 'median', got {bandwidth!r}.")
+        if isinstance(bandwidth, str) and bandwidth not in ("median", "validate"):
+            raise DataError(f"bandwidth: expected a positive number, 'median' or 'validate', got {bandwidth!r}.")
         for name, value in (("bandwidth", bandwidth), ("bandwidth_scale", bandwidth_scale)):
             if not isinstance(value, str) and not 0 < value < math.inf:
                 raise DataError(f"{name}: expected a positive number, got {value}.")
@@ -100,7 +100,8 @@ class KernelMap(FeatureMap):
 
     def fit(self, values: Tensor) -> None:
         values = values.double()
-        width = median_bandwidth(values) * self.bandwidth_scale if self.bandwidth == "median" else float(self.bandwidth)
+        by_rule = isinstance(self.bandwidth, str)
+        width = median_bandwidth(values) * self.bandwidth_scale if by_rule else float(self.bandwidth)
         spread = float(values.std(unbiased=False))
         self.mean.fill_(float(values.mean()))
         self.scale.fill_(spread if spread > 0 else width)

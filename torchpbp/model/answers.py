@@ -70,6 +70,8 @@ class Answers(nn.Module):
             at: (n,) points at which the density of a continuous variable is wanted.
             raw: return the estimate as it is, summing (or integrating) to 1 but possibly with negative entries.
 
+        Evidence that the model holds impossible, such as a state never seen in training, gives the marginal.
+
         Returns:
             (batch, states) for a discrete variable, (batch, states, states, …) for several; a row that observes the query
             itself gets a one-hot distribution. For a continuous variable, whose own value in a row is left out, the (batch, n) density at ``at``, or, without

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
+import torch
 from torch import Tensor
 
 from torchpbp.graph.junction_tree import JunctionTree
@@ -42,3 +43,14 @@ def diagnostics_table(
             }
         )
     return pd.DataFrame(rows).set_index("node")
+
+
+def random_patterns(rows: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
+    """Hide a random share of each row's values: evidence from nothing to everything."""
+    generator = torch.Generator().manual_seed(seed)
+    count = len(next(iter(rows.values())))
+    hidden = torch.rand(len(rows), count, generator=generator) < torch.rand(1, count, generator=generator)
+    return {
+        v: torch.where(h.to(x.device), torch.full_like(x, -1 if x.dtype == torch.int64 else torch.nan), x)
+        for (v, x), h in zip(rows.items(), hidden, strict=True)
+    }

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
+
+from torchpbp.graph.junction_tree import JunctionTree
+from torchpbp.specification.specification import Specification
 
 
 class SeparatorOperator(nn.Module):
@@ -47,3 +50,13 @@ class RootOperator(nn.Module):
 
     def extra_repr(self) -> str:
         return f"shape={tuple(self.weight.shape)}"
+
+
+def operator_shapes(tree: JunctionTree, specification: Specification, dims: Mapping[str, int]) -> list[tuple[int, ...]]:
+    """Shape of each node's operator; entry 0, the root's, is empty."""
+    shapes: list[tuple[int, ...]] = [()]
+    for plan in specification.plans:
+        below = tree.children[plan.node]
+        sizes = [specification.plan(c).rank for c in below] or [dims[v] for v in tree.leaf_observables[plan.node]]
+        shapes.append((plan.rank, *sizes))
+    return shapes

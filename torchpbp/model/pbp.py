@@ -25,11 +25,12 @@ from torchpbp.inputs.columns import ROWS_PER_BATCH, ColumnReader, DataLike
 from torchpbp.inputs.evidence import Evidence, EvidenceLike
 from torchpbp.model.answers import Answers
 from torchpbp.model.checkpoint import read_checkpoint, write_checkpoint
-from torchpbp.model.diagnostics import diagnostics_table
+from torchpbp.model.diagnostics import diagnostics_table, random_patterns
 from torchpbp.model.learning import Learned, learn, required_pairs, required_scopes
-from torchpbp.model.operators import RootOperator, SeparatorOperator
+from torchpbp.model.operators import RootOperator, SeparatorOperator, operator_shapes
 from torchpbp.model.selection import CANDIDATE_RANKS, HoldOut, RankScore, choose_rank, leave_one_out
 from torchpbp.model.thinning import ThinnedRows
+from torchpbp.specification.core_groups import group_size
 from torchpbp.specification.specification import Specification, SpecificationOptions, specify
 from torchpbp.stage2.joint_tables import JointTables
 from torchpbp.stage2.moments import FeatureMoments, Moments, TableMoments
@@ -39,6 +40,8 @@ FLOOR_ROWS = 3.0
 """An estimate is clipped at this many rows' worth of probability: 3 / N."""
 MAP_ROWS = 20_000
 """Most rows from which feature maps of continuous variables are fitted; they are spread evenly over the data."""
+BANDWIDTH_SCALES = (0.1, 0.2, 0.35, 0.6, 1.0)
+"""Candidates for ``bandwidth="validate"``, as multiples of the median distance between training values."""
 
 Tables = Callable[[], Iterator[dict[str, Tensor]]]
 Plan = tuple[JunctionTree, Specification]
@@ -114,6 +117,7 @@ class PBP(Answers):
         self.options = SpecificationOptions(None, singles, pool, largest_group, strict, 20200207 + seed)
         self.labels: dict[str, tuple[Any, ...]] = {}
         self.rank_scores: list[RankScore] = []
+        self.bandwidth_scores: dict[float, float] = {}
         self.fitted = False
         self.kernel_map = features
         self._observables = nn.ModuleList(
@@ -181,7 +185,7 @@ class PBP(Answers):
         tree = build_junction_tree(graph.with_states(stand_ins), self.root_variables)
         specification = specify(tree, replace(self.options, rank=rank), self.dims)
         if not self.compressed:
-            plans = tuple(replace(p, rank=_size(p.core, self.dims)) for p in specification.plans)
+            plans = tuple(replace(p, rank=group_size(p.core, self.dims)) for p in specification.plans)
             specification = Specification(plans)
         return tree, specification
 
@@ -227,14 +231,17 @@ class PBP(Answers):
             return iter(tqdm(reader.tables(data, batch_size), desc="reading", unit="batch", delay=2, leave=False))
 
         with torch.no_grad():
-            observables = self._fitted_observables(tables) if not discrete else self._observables
-            if self.rank == "auto":
-                plan, moments = self._select(tables, observables)
+            plans = self._candidates()
+            observables = self._observables if discrete else self._fitted_observables(tables, plans)
+            if len(plans) > 1:
+                plan, moments = self._select(tables, observables, plans)
             else:
-                plan = self.tree, self.specification
+                (plan,) = plans.values()
                 moments = self._moments([plan], tables, observables)
-            if isinstance(moments, TableMoments):
-                _warn_constant(moments.tables)
+            constant = moments.tables.constant_variables() if isinstance(moments, TableMoments) else []
+            if constant:
+                text = f"Columns {constant} hold one state only: the model learns that they never vary."
+                warnings.warn(text, DataWarning, stacklevel=2)
             learned = self._learn(plan, moments)
             self._accept(plan, learned, int(moments.rows), _floor(moments.rows), observables)
         self.labels = reader.labels
@@ -268,28 +275,41 @@ class PBP(Answers):
         pairs = [pair for _, specification in plans for pair in required_pairs(specification)]
         return FeatureMoments(maps, tables, pairs, self.whitening)
 
-    def _fitted_observables(self, tables: Tables) -> nn.ModuleList:
+    def _fitted_observables(self, tables: Tables, plans: Mapping[int, Plan]) -> nn.ModuleList:
         """New observables with fitted feature maps; the old ones stay until all has gone well."""
         rows = ThinnedRows([v for v, o in self.observables.items() if o.continuous], MAP_ROWS)
         for table in tables():
             rows.add(table)
+        if self.kernel_map is None or self.kernel_map.bandwidth != "validate":
+            return self._observables_from(rows, None)
+        self.bandwidth_scores = {}
+        candidates = {scale: self._observables_from(rows, scale) for scale in BANDWIDTH_SCALES}
+        for scale, observables in candidates.items():
+            scores, _, _ = self._held_out_scores(tables, observables, plans)
+            self.bandwidth_scores[scale] = max(float(s.mean()) for s in scores.values())
+        return candidates[max(self.bandwidth_scores, key=self.bandwidth_scores.__getitem__)]
+
+    def _observables_from(self, rows: ThinnedRows, scale: float | None) -> nn.ModuleList:
         result = nn.ModuleList()
         for v, old in self.observables.items():
             observable = Observable(v, old.domain, make_map(old.domain, self.kernel_map))
-            if observable.continuous:
+            if isinstance(observable.map, KernelMap):
                 low, high = rows.extent(v)
-                given = isinstance(observable.map, KernelMap) and observable.map.bandwidth != "median"
-                if low == high and not given:
+                if low == high and isinstance(observable.map.bandwidth, str):
                     raise DataError(
                         f"Column '{v}' is constant ({low}): the median rule for its bandwidth needs different "
                         "values. Drop it, declare it discrete, or give a bandwidth as a number."
                     )
+                if scale is not None:
+                    observable.map.bandwidth_scale = scale
                 observable.fit(rows.values(v), (low, high))
             result.append(observable)
         return result
 
-    def _select(self, tables: Tables, observables: nn.ModuleList) -> tuple[Plan, Moments]:
-        """Score candidate ranks on held-out rows; then take all rows for the final fit."""
+    def _candidates(self) -> dict[int, Plan]:
+        """Plans to choose from, by rank; a single one, under 0, where the rank is given."""
+        if self.rank != "auto":
+            return {0: (self.tree, self.specification)}
         plans: dict[int, Plan] = {}
         for rank in CANDIDATE_RANKS:
             if rank > self.max_rank:
@@ -299,6 +319,22 @@ class PBP(Answers):
             if plans and sizes == [p.rank for p in next(reversed(plans.values()))[1].plans]:
                 break  # the structure cannot use more
             plans[rank] = plan
+        return plans
+
+    def _select(self, tables: Tables, observables: nn.ModuleList, plans: Mapping[int, Plan]) -> tuple[Plan, Moments]:
+        """Score candidate ranks on held-out rows; then take all rows for the final fit."""
+        scores, moments, held = self._held_out_scores(tables, observables, plans)
+        chosen, self.rank_scores = choose_rank(scores)
+        if isinstance(moments, TableMoments):
+            counts = moments.tables
+            counts.add(torch.stack([held[v] for v in self.states]))
+            return plans[chosen], TableMoments(counts)
+        return plans[chosen], self._moments([plans[chosen]], tables, observables)
+
+    def _held_out_scores(
+        self, tables: Tables, observables: nn.ModuleList, plans: Mapping[int, Plan]
+    ) -> tuple[dict[int, Tensor], Moments, dict[str, Tensor]]:
+        """Scores of held-out rows under each plan, the moments of the others, and the held-out rows."""
         hold_out = HoldOut(self.seed)
 
         def learning_rows() -> Iterator[dict[str, Tensor]]:
@@ -309,8 +345,9 @@ class PBP(Answers):
         moments = self._moments(list(plans.values()), learning_rows, observables)
         if hold_out.count < 10 or moments.rows < 10:
             raise DataError(
-                f"rank='auto' needs rows to hold out: got {int(moments.rows)} to learn from and {hold_out.count} to score "
-                "on, at least 10 each are needed. Give a rank instead."
+                "A rank or bandwidth chosen on data needs rows to hold out: got "
+                f"{int(moments.rows)} to learn from and {hold_out.count} to score on, at least 10 each are needed. Give it "
+                "as a number instead."
             )
         held = hold_out.rows
         named = {o.name: o for o in observables if isinstance(o, Observable)}
@@ -319,20 +356,13 @@ class PBP(Answers):
             {v: x for v, x in held.items() if not named[v].continuous},
             real={v: x for v, x in held.items() if named[v].continuous},
         )
-
-        def score(rank: int) -> Tensor:
-            tree, specification = plans[rank]
-            learned = self._learn(plans[rank], moments)
+        floor = _floor(moments.rows)
+        scores = {}
+        for rank, (tree, specification) in plans.items():
+            learned = self._learn((tree, specification), moments)
             schedule = build_schedule(tree, operator_shapes(tree, specification, self.dims))
-            floor = _floor(moments.rows)
-            return leave_one_out(learned.operators, learned.root, schedule, tree.parent, named, evidence, floor)
-
-        chosen, self.rank_scores = choose_rank(list(plans), score)
-        if isinstance(moments, TableMoments):
-            counts = moments.tables
-            counts.add(torch.stack([held[v] for v in self.states]))
-            return plans[chosen], TableMoments(counts)
-        return plans[chosen], self._moments([plans[chosen]], tables, observables)
+            scores[rank] = leave_one_out(learned.operators, learned.root, schedule, tree.parent, named, evidence, floor)
+        return scores, moments, held
 
     def _accept(self, plan: Plan, learned: Learned, rows: int, floor: float, observables: nn.ModuleList) -> None:
         if plan[0] is not self._tree:
@@ -369,7 +399,7 @@ class PBP(Answers):
         """
         self._require_fitted()
         if evidence is None:
-            evidence = self._random_patterns(rows, seed)
+            evidence = random_patterns(self.sample(rows, seed=seed), seed)
         with torch.no_grad():
             prepared = prepare(self.observables, self._read(evidence), self.root.weight)
             estimates = leaf_estimates(self._weights(), self.root.weight, self._schedule, prepared, self.tree.parent)
@@ -379,15 +409,6 @@ class PBP(Answers):
         }
         strengths = [op.strengths for op in self._separators]
         return diagnostics_table(self.tree, self.specification, strengths, discrete)
-
-    def _random_patterns(self, rows: int, seed: int) -> dict[str, Tensor]:
-        drawn = self.sample(rows, seed=seed)
-        generator = torch.Generator().manual_seed(seed)
-        hidden = torch.rand(len(drawn), rows, generator=generator) < torch.rand(1, rows, generator=generator)
-        return {
-            v: torch.where(h.to(x.device), torch.full_like(x, -1 if x.dtype == torch.int64 else torch.nan), x)
-            for (v, x), h in zip(drawn.items(), hidden, strict=True)
-        }
 
     def __str__(self) -> str:
         state = "not fitted"
@@ -448,23 +469,6 @@ class PBP(Answers):
         return model.to(map_location)
 
 
-def operator_shapes(tree: JunctionTree, specification: Specification, dims: Mapping[str, int]) -> list[tuple[int, ...]]:
-    """Shape of each node's operator; entry 0, the root's, is empty."""
-    shapes: list[tuple[int, ...]] = [()]
-    for plan in specification.plans:
-        below = tree.children[plan.node]
-        sizes = [specification.plan(c).rank for c in below] or [dims[v] for v in tree.leaf_observables[plan.node]]
-        shapes.append((plan.rank, *sizes))
-    return shapes
-
-
-def _size(group: Sequence[str], dims: Mapping[str, int]) -> int:
-    result = 1
-    for v in group:
-        result *= dims[v]
-    return result
-
-
 def _floor(rows: float) -> float:
     return min(FLOOR_ROWS / rows, 0.01)
 
@@ -473,11 +477,3 @@ def _checked_ridge(ridge: Sequence[float]) -> tuple[float, float]:
     if len(ridge) != 2 or not all(r >= 0 for r in ridge):
         raise StructureError(f"ridge: expected two non-negative numbers (stage 1, stage 2), got {ridge!r}.")
     return float(ridge[0]), float(ridge[1])
-
-
-def _warn_constant(tables: JointTables) -> None:
-    constant = [v for v, s in tables.states.items() if s > 1 and float(tables.table([v]).max()) == 1.0]
-    if constant:
-        warnings.warn(
-            f"Columns {constant} hold one state only: the model learns that they never vary.", DataWarning, stacklevel=3
-        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -83,14 +83,12 @@ def leave_one_out(
     return total
 
 
-def choose_rank(candidates: Sequence[int], fit_and_score: Callable[[int], Tensor]) -> tuple[int, list[RankScore]]:
+def choose_rank(rows: Mapping[int, Tensor]) -> tuple[int, list[RankScore]]:
     """The smallest rank whose held-out score is within one standard error of the best.
 
     Args:
-        candidates: ranks in ascending order.
-        fit_and_score: rank -> (rows,) held-out log-probabilities.
+        rows: candidate rank, in ascending order -> (rows,) held-out log-probabilities.
     """
-    rows = {rank: fit_and_score(rank) for rank in candidates}
     best = max(rows, key=lambda r: float(rows[r].mean()))
     scores = []
     for rank, values in rows.items():

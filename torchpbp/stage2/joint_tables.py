@@ -117,6 +117,10 @@ class JointTables:
         stored = self.counts[self.offsets[best] : self.offsets[best + 1]].reshape([self.states[v] for v in scope])
         return contract([stored], [scope], names) / self.rows
 
+    def constant_variables(self) -> list[str]:
+        """Variables with several states of which only one was ever seen."""
+        return [v for v, s in self.states.items() if s > 1 and float(self.table([v]).max()) == 1.0]
+
 
 def _maximal(scopes: Iterable[Scope]) -> tuple[Scope, ...]:
     """Scopes that no other scope contains, larger ones first."""
