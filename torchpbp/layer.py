@@ -21,7 +21,8 @@ class PBPLayer(nn.Module):
 
     Evidence is a dict of tensors: (batch,) integer states with -1 where not observed, (batch, states) non-negative
     weights computed by an upstream network, or (batch,) floating-point values of a continuous variable with NaN where not
-    observed. Which variables are given, and in which form, is part of the program; only their values vary.
+    observed. Which variables are given, and in which form, is part of the program; only their values vary. A row with a state
+    out of range or a negative or NaN weight gets NaN answers: a check that raised could not be compiled.
 
     Args:
         model: a PBP model with operators (fitted, loaded, or freshly initialised by :meth:`initialise`).
@@ -73,12 +74,15 @@ class PBPLayer(nn.Module):
             wanted = [v for v in self.model.states if v not in read.hard]
             estimates = self.model._estimates(read, wanted, None)
             observables = self.model.observables
-            return {v: observables[v].distribution(e, read, self.model.floor) for v, e in estimates.items()}
+            valid = self._valid(evidence)
+            answers = {v: observables[v].distribution(e, read, self.model.floor) for v, e in estimates.items()}
+            return {v: torch.where(valid.unsqueeze(1), p, torch.nan) for v, p in answers.items()}
 
     def log_evidence(self, evidence: Mapping[str, Tensor]) -> Tensor:
         """(batch,) log P(evidence), floored where the estimate is not positive."""
         with self._full_precision():
-            return self.model.log_evidence(self._evidence(evidence))
+            answer = self.model.log_evidence(self._evidence(evidence))
+            return torch.where(self._valid(evidence), answer, torch.nan)
 
     def most_probable(self, evidence: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """name -> (batch,) the most probable state of each unobserved variable by itself."""
@@ -108,6 +112,19 @@ class PBPLayer(nn.Module):
         """Mixed precision stops here: differences of probabilities need the digits that half precision lacks."""
         return torch.autocast(device_type=self.model.floor.device.type, enabled=False)
 
+    def _valid(self, evidence: Mapping[str, Tensor]) -> Tensor:
+        """(batch,) whether a row's states are in range and its weights are weights."""
+        valid = torch.ones(1, dtype=torch.bool, device=self.model.floor.device)
+        for name, value in evidence.items():
+            observable = self.model.observables[name]
+            if observable.continuous:
+                valid = valid & ~value.isinf()
+            elif value.is_floating_point():
+                valid = valid & ((value >= 0) & ~value.isinf()).all(dim=1)
+            else:
+                valid = valid & (value >= -1) & (value < observable.map.dim)
+        return valid
+
     def _evidence(self, evidence: Mapping[str, Tensor]) -> Evidence:
         observables = self.model.observables
         hard: dict[str, Tensor] = {}
@@ -129,7 +146,8 @@ class PBPLayer(nn.Module):
                     f"Evidence on '{name}': expected (batch,) states or values, or (batch, {observable.map.dim}) weights; "
                     f"got {str(value.dtype).removeprefix('torch.')} of shape {tuple(value.shape)}."
                 )
-            target[name] = value
+            # A state out of range must not reach a gather; its row is answered with NaN (see _valid).
+            target[name] = torch.where(value < observable.map.dim, value, -1) if target is hard else value
             batch = value.shape[0]
         for name, value in evidence.items():
             if value.shape[0] != batch:
