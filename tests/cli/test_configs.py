@@ -53,7 +53,7 @@ def test_the_promised_choices_exist() -> None:
 def test_every_choice_composes_and_resolves(choice: str) -> None:
     resolved = OmegaConf.to_container(composed(choice), resolve=True, throw_on_missing=True)
     assert isinstance(resolved, dict)
-    assert {"model", "learner", "seed", "threads", "output_dir"} == set(resolved)
+    assert {"model", "learner", "trainer", "seed", "threads", "output_dir"} == set(resolved)
 
 
 @pytest.mark.parametrize("choice", all_choices())
