@@ -7,6 +7,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from torchpbp.tasks.results import Metrics
+from torchpbp.tasks.sweeps import objective_value
 
 
 def train(cfg: DictConfig) -> Metrics:
@@ -25,10 +26,12 @@ def train(cfg: DictConfig) -> Metrics:
 
 
 @hydra.main(config_path="conf", config_name="config", version_base="1.3")
-def main(cfg: DictConfig) -> None:
+def main(cfg: DictConfig) -> float | None:
     print(OmegaConf.to_yaml(cfg, resolve=True), flush=True)
-    train(cfg)
-    print(f"Output folder: {cfg.output_dir}")
+    objective = cfg.objective  # read before the run: a search without one is refused at once
+    metrics = train(cfg)
+    print(f"Output folder: {cfg.output_dir}", flush=True)
+    return None if objective is None else objective_value(metrics, objective)
 
 
 if __name__ == "__main__":

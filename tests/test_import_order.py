@@ -17,7 +17,7 @@ ROOT = PACKAGE.parent
 
 ORDER: tuple[tuple[str, ...], ...] = (
     ("errors",),
-    ("contraction",),
+    ("contraction", "distributed"),
     ("graph",),
     ("inputs",),
     ("features",),
@@ -30,6 +30,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("data", "gram", "layer"),
     ("ensemble", "classifier"),
     ("tasks",),
+    ("sweep_report",),
     ("train",),
 )
 """Data flows downward. A new folder is placed here before it is used."""

@@ -1,0 +1,166 @@
+"""Tables and a picture of a multirun: ``python -m torchpbp.sweep_report multirun/<date_time>``.
+
+train.py writes the same at the end of each multirun, by way of :class:`SweepSummary`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import math
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from torchpbp.errors import TorchPBPError
+from torchpbp.tasks.results import write_csv
+from torchpbp.tasks.sweep_plots import write_sweep_plot
+from torchpbp.tasks.sweeps import (
+    DONE,
+    Run,
+    choose_metrics,
+    metric_names,
+    override_names,
+    read_sweep,
+    remarks,
+    run_table,
+    standard_error,
+    summarise,
+)
+
+
+def report(
+    folder: str | os.PathLike[str],
+    metrics: Sequence[str] | None = None,
+    output: str | os.PathLike[str] | None = None,
+) -> str:
+    """Summarise a multirun: write sweep.csv (a row per job), summary.csv (a row per combination) and sweep.png.
+
+    Args:
+        folder: of the multirun.
+        metrics: names or patterns; the default is that of :func:`torchpbp.tasks.sweeps.choose_metrics`.
+        output: folder for the files; the multirun's own by default.
+
+    Returns:
+        The summary as text.
+
+    Raises:
+        DataError: nothing to read, a broken file, or no such metric.
+    """
+    runs = read_sweep(folder)
+    chosen = choose_metrics(runs, metrics)
+    summary = summarise(runs, chosen)
+    target = Path(folder if output is None else output)
+    write_csv(target / "sweep.csv", run_table(runs))
+    write_csv(target / "summary.csv", summary)
+    if chosen:  # no run has finished otherwise: nothing to draw
+        write_sweep_plot(target / "sweep.png", summary, override_names(runs)[0], chosen)
+    return f"{format_report(runs, chosen, summary)}\nSweep summary: {target}"
+
+
+def format_report(runs: Sequence[Run], metrics: Sequence[str], summary: pd.DataFrame) -> str:
+    """The summary as text for a terminal.
+
+    Args:
+        runs: of the sweep.
+        metrics: those to show.
+        summary: of :func:`torchpbp.tasks.sweeps.summarise`.
+    """
+    differing, shared = override_names(runs)
+    done = sum(run.status == DONE for run in runs)
+    lines = [f"{len(runs)} jobs, {done} with results; mean ± standard error over seeds"]
+    if shared:
+        lines.append("all runs: " + " ".join(f"{key}={runs[0].overrides[key]}" for key in shared))
+    table = pd.DataFrame({key: summary[key].replace("", "default") for key in differing})
+    table["runs"] = summary["runs"]
+    if summary["failed"].any():
+        table["failed"] = summary["failed"]
+    for name in metrics:
+        pairs = zip(summary[name], summary[standard_error(name)], strict=True)
+        table[name] = [_with_error(mean, error) for mean, error in pairs]
+    lines += [table.to_string(index=False), *remarks(runs, metrics)]
+    hidden = [name for name in metric_names(runs) if name not in metrics]
+    if hidden:
+        lines.append(
+            f"{len(hidden)} more metrics are in sweep.csv; python -m torchpbp.sweep_report --metric shows them"
+        )
+    return "\n".join(lines)
+
+
+class SweepSummary:
+    """Hydra callback that reports on a multirun when it ends, whether or not all its jobs succeeded.
+
+    Hydra calls callbacks by the names of their methods, so nothing of Hydra is needed here. Where a job fails, Hydra
+    leaves without a further call; the report is then made as Python exits.
+
+    Args:
+        metrics: see :func:`report`.
+    """
+
+    def __init__(self, metrics: Sequence[str] | None = None) -> None:
+        self.metrics = None if metrics is None else [str(name) for name in metrics]
+        self.folder: Path | None = None
+
+    def on_multirun_start(self, config: Any, **kwargs: Any) -> None:
+        self.folder = Path(config.hydra.sweep.dir).absolute()
+        atexit.register(self.show)
+
+    def on_multirun_end(self, config: Any, **kwargs: Any) -> None:
+        atexit.unregister(self.show)
+        self.show()
+
+    def show(self) -> None:
+        """Print the report; what hinders it is printed instead, for the runs themselves are done."""
+        if self.folder is None or not self.folder.is_dir():
+            return  # the sweep was refused before its first job
+        try:
+            print(report(self.folder, self.metrics), flush=True)
+        except TorchPBPError as error:
+            print(f"No sweep summary: {error}", file=sys.stderr, flush=True)
+
+    def on_run_start(self, config: Any, **kwargs: Any) -> None:
+        """Nothing to do; Hydra calls it nevertheless, as it does the next three."""
+
+    def on_run_end(self, config: Any, **kwargs: Any) -> None: ...
+
+    def on_job_start(self, config: Any, **kwargs: Any) -> None: ...
+
+    def on_job_end(self, config: Any, **kwargs: Any) -> None: ...
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Command line; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m torchpbp.sweep_report",
+        description="Summarise a multirun: a row per combination of overrides, averaged over seeds. Writes sweep.csv (a "
+        "row per job), summary.csv and sweep.png.",
+    )
+    parser.add_argument("folder", help="multirun folder, such as multirun/<date_time>")
+    parser.add_argument(
+        "--metric",
+        nargs="+",
+        action="extend",
+        help="metrics to show, by name or pattern ('kl/*'); default: those that differ between runs, validation first",
+    )
+    parser.add_argument("--output", help="folder for the files; default: the multirun folder")
+    given = parser.parse_args(arguments)
+    try:
+        print(report(given.folder, given.metric, given.output))
+    except TorchPBPError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+def _with_error(mean: float, error: float) -> str:
+    if math.isnan(mean):
+        return "-"
+    return f"{mean:.4g}" if math.isnan(error) else f"{mean:.4g} ± {error:.1g}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
