@@ -6,8 +6,8 @@ import hydra
 import torch
 from omegaconf import DictConfig, OmegaConf
 
+from torchpbp.tasks.objective import checked_objective, objective_value
 from torchpbp.tasks.results import Metrics
-from torchpbp.tasks.sweeps import objective_value
 
 
 def train(cfg: DictConfig) -> Metrics:
@@ -28,7 +28,7 @@ def train(cfg: DictConfig) -> Metrics:
 @hydra.main(config_path="conf", config_name="config", version_base="1.3")
 def main(cfg: DictConfig) -> float | None:
     print(OmegaConf.to_yaml(cfg, resolve=True), flush=True)
-    objective = cfg.objective  # read before the run: a search without one is refused at once
+    objective = checked_objective(cfg.objective)  # before the run: a search without one is refused at once
     metrics = train(cfg)
     print(f"Output folder: {cfg.output_dir}", flush=True)
     return None if objective is None else objective_value(metrics, objective)

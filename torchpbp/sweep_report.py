@@ -75,7 +75,7 @@ def format_report(runs: Sequence[Run], metrics: Sequence[str], summary: pd.DataF
     lines = [f"{len(runs)} jobs, {done} with results; mean ± standard error over seeds"]
     if shared:
         lines.append("all runs: " + " ".join(f"{key}={runs[0].overrides[key]}" for key in shared))
-    table = pd.DataFrame({key: summary[key].replace("", "default") for key in differing})
+    table = pd.DataFrame({key: [_brief(value) for value in summary[key]] for key in differing})
     table["runs"] = summary["runs"]
     if summary["failed"].any():
         table["failed"] = summary["failed"]
@@ -154,6 +154,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 1
     return 0
+
+
+def _brief(value: str) -> str:
+    """An override as the table shows it: numbers that a search drew have too many digits; summary.csv keeps them all."""
+    try:
+        return f"{float(value):.4g}" if len(value) > 8 else value or "default"
+    except ValueError:
+        return value
 
 
 def _with_error(mean: float, error: float) -> str:

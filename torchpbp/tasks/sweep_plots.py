@@ -22,14 +22,20 @@ WIDEST_LABEL = 60  # characters
 def write_sweep_plot(
     path: str | os.PathLike[str], summary: pd.DataFrame, varied: Sequence[str], metrics: Sequence[str]
 ) -> None:
-    """Draw the summary of a sweep as a PNG file, one line of panels per metric.
+    """Write the picture of :func:`draw_sweep` as a PNG file."""
+    figure = draw_sweep(summary, varied, metrics)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=150 if figure.get_figheight() < 40 else 80)
+
+
+def draw_sweep(summary: pd.DataFrame, varied: Sequence[str], metrics: Sequence[str]) -> Figure:
+    """Draw the summary of a sweep, one line of panels per metric.
 
     Along a numeric override the means are joined by lines, one line for each combination of the other overrides. Where
     these would be too many, or mostly of one point, as in a random search, each numeric override gets a panel of points.
     Without numeric overrides every combination is a labelled point.
 
     Args:
-        path: where to write.
         summary: of :func:`torchpbp.tasks.sweeps.summarise`.
         varied: the overrides that differ between runs.
         metrics: which to draw.
@@ -52,8 +58,7 @@ def write_sweep_plot(
                 _draw_points(axes, summary, name, metric)
         else:
             _draw_combinations(line[0], summary, varied, metric)
-    with replacing(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=150 if height * len(metrics) < 40 else 80)
+    return figure
 
 
 def _draw_lines(axes: Any, summary: pd.DataFrame, name: str, others: Sequence[str], metric: str) -> None:
@@ -101,7 +106,7 @@ def _finish(axes: Any, summary: pd.DataFrame, name: str, metric: str) -> None:
 def _numbers(column: pd.Series) -> npt.NDArray[np.float64] | None:
     """The values as numbers, or ``None`` if one is not; an override that was not given in some run is not."""
     try:
-        values = column.astype(float).to_numpy()
+        values = column.to_numpy(dtype=np.float64)
     except ValueError:
         return None
     return values if np.isfinite(values).all() else None
@@ -115,8 +120,14 @@ def _errors(table: pd.DataFrame, metric: str) -> npt.NDArray[np.float64]:
 def _label(names: Sequence[str], values: Any) -> str:
     """The combination as text, keys without the folders they are in, cut where it would fill the picture."""
     pairs = zip(names, values, strict=True)
-    text = ", ".join(f"{name.rpartition('.')[2]}={value or 'default'}" for name, value in pairs)
+    text = ", ".join(f"{_short(name)}={value or 'default'}" for name, value in pairs)
     return text if len(text) <= WIDEST_LABEL else text[: WIDEST_LABEL - 1] + "…"
+
+
+def _short(name: str) -> str:
+    """The key after its last dot, together with the place in a list: learner.ridge.0 is ridge.0."""
+    parts = name.split(".")
+    return ".".join(parts[-2:]) if parts[-1].isdigit() else parts[-1]
 
 
 def _spans_decades(values: npt.NDArray[np.float64]) -> bool:

@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,6 @@ import pandas as pd
 import yaml
 
 from torchpbp.errors import DataError
-from torchpbp.tasks.results import Metrics
 
 SEED = "seed"
 DONE, NO_METRICS, NOT_STARTED = "done", "no metrics.json: failed or not finished", "not started"
@@ -188,27 +188,6 @@ def remarks(runs: Sequence[Run], metrics: Sequence[str]) -> list[str]:
     return notes
 
 
-def objective_value(metrics: Metrics, name: str) -> float:
-    """The number that a search minimises or maximises.
-
-    Args:
-        metrics: of a run.
-        name: of one of them.
-
-    Raises:
-        DataError: no such metric, or it is not a finite number.
-    """
-    numbers = [k for k, v in metrics.items() if isinstance(v, (int, float)) and not isinstance(v, bool)]
-    if name not in metrics:
-        raise DataError(f"objective={name}: the run has no such metric. There are: {', '.join(numbers)}.")
-    value = metrics[name]
-    if name not in numbers or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise DataError(
-            f"objective={name}: expected a finite number, got {value!r}. Choose among: {', '.join(numbers)}."
-        )
-    return float(value)
-
-
 def _read_run(name: str, folder: Path) -> Run:
     path = folder / ".hydra" / "overrides.yaml"
     items = _read_yaml(path) or []
@@ -282,8 +261,9 @@ def _mean_and_error(runs: Sequence[Run], name: str) -> tuple[float, float]:
         value = run.metrics.get(name, math.nan)
         if not math.isnan(value):
             by_seed.setdefault(run.seed, []).append(value)
-    means = pd.Series([sum(values) / len(values) for values in by_seed.values()], dtype=float)
-    return float(means.mean()), float(means.sem())
+    means = [statistics.fmean(values) for values in by_seed.values()]
+    error = statistics.stdev(means) / math.sqrt(len(means)) if len(means) > 1 else math.nan
+    return statistics.fmean(means) if means else math.nan, error
 
 
 def _written(overrides: Mapping[str, str]) -> str:
