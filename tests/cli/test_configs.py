@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from torchpbp import LatentGraph
-from torchpbp.data import FEATURES
+from torchpbp.data import FEATURES, LabelSequences
 
 CONF = Path(__file__).parents[2] / "conf"
 
@@ -37,7 +37,7 @@ def all_choices() -> list[str]:
 def composed(*overrides: str) -> DictConfig:
     """The configuration of a choice, with the model it is meant for."""
     choice = overrides[0] if overrides else ""
-    needed = ["model=synthetic"] if choice.startswith("model/graph=") or choice == "learner=pbp" else []
+    needed = ["model=synthetic"] if choice.startswith("model/graph=") or choice.startswith("learner=pbp") else []
     return compose("config", overrides=[*needed, *overrides, "output_dir=null"])
 
 
@@ -68,6 +68,9 @@ def test_every_choice_builds_its_task_and_learner(choice: str) -> None:
         graph = task.keywords["graph"]
         assert isinstance(graph, LatentGraph)
         assert learner(graph).graph is graph
+    elif isinstance(task.keywords.get("data"), LabelSequences):
+        graph = task.keywords["data"].network.graph
+        assert learner(graph).graph is graph
     else:
         assert isinstance(learner, nn.Module)
         assert learner.graph.observed == FEATURES
@@ -81,6 +84,8 @@ def test_every_choice_builds_its_task_and_learner(choice: str) -> None:
         ("model=digits", "torchpbp.ScoreAverage"),
         ("experiment=digits_learning_curve", "torchpbp.ScoreAverage"),
         ("experiment=digits_missing", "torchpbp.ScoreAverage"),
+        ("model=sequence_labelling", "torchpbp.PBP"),
+        ("experiment=sequence_labelling", "torchpbp.PBP"),
     ],
 )
 def test_each_model_has_its_default_learner_and_the_command_line_wins(choice: str, learner: str) -> None:
@@ -127,7 +132,7 @@ def test_the_learner_file_shows_every_option_of_the_constructor_with_its_default
 @pytest.mark.parametrize("model", options("model"))
 def test_a_model_file_shows_every_option_of_the_task_with_its_default(model: str) -> None:
     task = instantiate(composed(f"model={model}").model, _convert_="all")
-    not_compared = {"learner", "seed", "output_dir", "graph", "data", "others"}
+    not_compared = {"learner", "seed", "output_dir", "graph", "data", "others", "trainer"}
     defaults = {p.name: p.default for p in inspect.signature(task.func).parameters.values()}
     shown = {k: tuple(v) if isinstance(v, list) else v for k, v in task.keywords.items()}
     assert {k: v for k, v in shown.items() if k not in not_compared} == {

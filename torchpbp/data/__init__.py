@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from torchpbp.data.digits import FEATURES, Digits, download_digits, load_digits
+from torchpbp.data.label_sequences import LabelledSignals, LabelSequences
 from torchpbp.data.pictures import draw_confusion, draw_digits
 from torchpbp.data.splits import block_folds, hide_points, rows_per_class
 
@@ -13,6 +14,8 @@ __all__ = [
     "FEATURES",
     "Digits",
     "DigitsDataModule",
+    "LabelSequences",
+    "LabelledSignals",
     "block_folds",
     "download_digits",
     "draw_confusion",

@@ -1,8 +1,8 @@
 """Label sequences with noisy signals, drawn from a hidden chain whose exact answers are known.
 
 A pointer walks around a ring of labels, forwards or backwards. The label is where it stands; the direction is hidden
-and seldom turns. Both directions are equally likely, so one label says nothing about where the next one lies, and a model
-of neighbouring pairs learns next to nothing; two labels in a row show the direction. Each site emits a point of the
+and seldom turns. Both directions are equally likely, so a model of neighbouring pairs learns only that labels seldom
+repeat; it takes two labels in a row to see the direction, and with it the next label. Each site emits a point of the
 plane near one of two opposite places on a circle that belong to its label, so all labels have the same mean and no linear
 function of the signal tells them apart.
 """
@@ -131,7 +131,9 @@ class LabelSequences:
         """(rows, length, labels) log-density of each site's signal under each label."""
         expected = (self.length, CHANNELS)
         if signals.ndim != 3 or tuple(signals.shape[1:]) != expected:
-            raise ShapeError(f"signals: expected shape (rows, {expected[0]}, {expected[1]}), got {tuple(signals.shape)}.")
+            raise ShapeError(
+                f"signals: expected shape (rows, {expected[0]}, {expected[1]}), got {tuple(signals.shape)}."
+            )
         offset = signals.double()[:, :, None, None] - self.places  # (rows, length, labels, sides, 2)
         squares = offset.square().sum(dim=-1) / (2 * self.noise**2)
         return torch.logsumexp(-squares, dim=-1) - math.log(2 * 2 * math.pi * self.noise**2)

@@ -41,7 +41,7 @@ class LinearChainCRF(nn.Module):
         n = len(self.start)
         if labels.ndim != 2 or labels.shape[1] < 1:
             raise ShapeError(f"labels: expected shape (rows, length), got {tuple(labels.shape)}.")
-        if labels.numel() and not (0 <= int(labels.min()) and int(labels.max()) < n):
+        if labels.numel() and not (int(labels.min()) >= 0 and int(labels.max()) < n):
             raise DataError(f"labels: expected numbers from 0 to {n - 1}, got {int(labels.min())}…{int(labels.max())}.")
         first = torch.bincount(labels[:, 0], minlength=n).double() + pseudo_count
         codes = (labels[:, :-1] * n + labels[:, 1:]).flatten()
@@ -60,7 +60,9 @@ class LinearChainCRF(nn.Module):
         """
         self._check(scores)
         if labels.shape != scores.shape[:2]:
-            raise ShapeError(f"labels: expected shape {tuple(scores.shape[:2])} as the scores, got {tuple(labels.shape)}.")
+            raise ShapeError(
+                f"labels: expected shape {tuple(scores.shape[:2])} as the scores, got {tuple(labels.shape)}."
+            )
         path = self.start[labels[:, 0]] + self.end[labels[:, -1]]
         path = path + scores.gather(2, labels.unsqueeze(2)).sum(dim=(1, 2))
         path = path + self.transitions[labels[:, :-1], labels[:, 1:]].sum(dim=1)
