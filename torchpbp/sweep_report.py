@@ -167,7 +167,7 @@ def _brief(value: str) -> str:
 def _with_error(mean: float, error: float) -> str:
     if math.isnan(mean):
         return "-"
-    return f"{mean:.4g}" if math.isnan(error) else f"{mean:.4g} ± {error:.1g}"
+    return f"{mean:.4g}" if math.isnan(error) else f"{mean:.4g} ± {error:.2g}"
 
 
 if __name__ == "__main__":

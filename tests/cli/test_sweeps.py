@@ -1,0 +1,106 @@
+"""Sweeps as people run them: the summary at the end of a multirun, and searches by Optuna."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig, OmegaConf
+
+from torchpbp.errors import DataError
+from train import main
+
+ROOT = Path(__file__).parents[2]
+SEARCHES = sorted(path.stem for path in (ROOT / "conf" / "sweep" / "optuna").glob("*.yaml"))
+QUICK = ("model=synthetic", "debug=default", "model.sizes=[200]", "model.questions=1")
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "train.py"), *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240, stdin=subprocess.DEVNULL)
+
+
+def composed(*overrides: str, hydra: bool = False) -> DictConfig:
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        return compose("config", overrides=[*overrides, "output_dir=null"], return_hydra_config=hydra)
+
+
+def test_a_multirun_ends_with_its_summary(tmp_path: Path) -> None:
+    result = run(tmp_path, "-m", *QUICK, "seed=1,2", "learner.ridge.1=0.1,1000")
+    assert result.returncode == 0, result.stderr
+    assert "raised" not in result.stderr  # a callback that fails leaves only a warning
+    (sweep,) = (tmp_path / "multirun").iterdir()
+    assert {"0", "1", "2", "3", "sweep.csv", "summary.csv", "sweep.png"} <= {path.name for path in sweep.iterdir()}
+    kl = [json.loads((sweep / str(job) / "metrics.json").read_text())["kl/200"] for job in range(4)]
+    assert len(set(kl)) == 4  # both the seed and the ridge matter
+    table = pd.read_csv(sweep / "summary.csv")
+    assert table["learner.ridge.1"].tolist() == [0.1, 1000]
+    assert table["runs"].tolist() == [2, 2]
+    assert table["kl/200"].tolist() == pytest.approx([statistics.fmean(kl[0::2]), statistics.fmean(kl[1::2])])
+    errors = [statistics.stdev(values) / 2**0.5 for values in (kl[0::2], kl[1::2])]
+    assert table["kl/200 standard error"].tolist() == pytest.approx(errors)
+    end = result.stdout[result.stdout.rindex("Output folder") :]
+    assert "4 jobs, 4 with results" in end
+    assert f"{statistics.fmean(kl[0::2]):.4g} ± {errors[0]:.2g}" in end
+
+
+def test_a_multirun_with_a_failure_has_its_summary_too(tmp_path: Path) -> None:
+    result = run(tmp_path, "-m", *QUICK, "seed=1", "model.repeats=1,0")
+    assert result.returncode != 0
+    assert "repeats: expected at least 1, got 0" in result.stderr
+    assert "2 jobs, 1 with results" in result.stdout
+    assert "job 1: no metrics.json: failed or not finished" in result.stdout
+    (sweep,) = (tmp_path / "multirun").iterdir()
+    assert pd.read_csv(sweep / "summary.csv")["failed"].tolist() == [0, 1]
+
+
+def test_train_returns_its_objective(tmp_path: Path) -> None:
+    value = main(composed(*QUICK, "objective=kl/200"))
+    assert isinstance(value, float)
+    assert 0 < value < 1
+    assert main(composed(*QUICK)) is None
+    with pytest.raises(DataError, match=r"objective=kl: the run has no such metric. There are: kl/200, "):
+        main(composed(*QUICK, "objective=kl"))
+
+
+def test_a_search_without_an_objective_stops_before_it_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(DataError, match="A search needs the metric it looks at"):
+        main(composed(*QUICK, "objective=''"))
+    assert "KL mean" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("model", SEARCHES)
+def test_searched_settings_exist(model: str) -> None:
+    pytest.importorskip("hydra_plugins.hydra_optuna_sweeper", reason="needs the extra 'sweep'")
+    cfg = composed("sweep=optuna", f"model={model}", hydra=True)
+    params = cfg.hydra.sweeper.params
+    assert params
+    for setting in params:
+        assert OmegaConf.select(cfg, setting) is not None, setting
+    assert cfg.objective
+    assert not cfg.objective.startswith("test/")  # nothing is chosen by test rows
+    assert cfg.hydra.sweeper.direction == ("maximize" if "accuracy" in cfg.objective else "minimize")
+
+
+def test_optuna_finds_the_best_of_its_trials(tmp_path: Path) -> None:
+    pytest.importorskip("hydra_plugins.hydra_optuna_sweeper", reason="needs the extra 'sweep'")
+    arguments = ("-m", "sweep=optuna", *QUICK, "hydra.sweeper.storage=sqlite:///study.db", "hydra.sweeper.n_trials=3")
+    result = run(tmp_path, *arguments)
+    assert result.returncode == 0, result.stderr
+    (sweep,) = (tmp_path / "multirun").iterdir()
+    kl = [json.loads((sweep / str(job) / "metrics.json").read_text())["kl/200"] for job in range(3)]
+    assert len(set(kl)) == 3
+    found = yaml.safe_load((sweep / "optimization_results.yaml").read_text())
+    assert found["best_value"] == pytest.approx(min(kl))
+    best = yaml.safe_load((sweep / str(kl.index(min(kl))) / ".hydra" / "overrides.yaml").read_text())
+    for name, value in found["best_params"].items():
+        assert f"{name}={value}" in best
+    assert "3 jobs, 3 with results" in result.stdout
+    assert (tmp_path / "study.db").exists()
