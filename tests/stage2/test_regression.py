@@ -102,7 +102,9 @@ def test_least_squares_is_differentiable(penalty):
 def test_compression_keeps_the_leading_directions(d, m, data):
     rank = data.draw(st.integers(1, min(d, m)))
     prediction = normal(2, d, m, seed=d * 10 + m)
-    directions, predicted, strengths = compress(prediction, rank)
+    directions, predicted, strengths, every = compress(prediction, rank)
+    assert every.shape == (2, min(d, m))
+    torch.testing.assert_close(every[:, :rank], strengths)
     assert directions.shape == (2, d, rank)
     assert predicted.shape == (2, rank, m)
     eye = torch.eye(rank, dtype=torch.float64).expand(2, -1, -1)
@@ -117,7 +119,7 @@ def test_compression_keeps_the_leading_directions(d, m, data):
 
 def test_nothing_is_lost_at_the_true_rank():
     prediction = normal(6, 2) @ normal(2, 9, seed=1)
-    directions, predicted, _ = compress(prediction, 2)
+    directions, predicted, _, _ = compress(prediction, 2)
     torch.testing.assert_close(directions @ predicted, prediction)
 
 

@@ -14,7 +14,11 @@ from torchpbp.specification.specification import Specification
 
 
 def diagnostics_table(
-    tree: JunctionTree, specification: Specification, strengths: Sequence[Tensor], estimates: Mapping[int, Tensor]
+    tree: JunctionTree,
+    specification: Specification,
+    strengths: Sequence[Tensor],
+    significant: Sequence[int],
+    estimates: Mapping[int, Tensor],
 ) -> pd.DataFrame:
     """One row per separator.
 
@@ -22,10 +26,11 @@ def diagnostics_table(
         tree: junction tree.
         specification: plans of all separators.
         strengths: per separator (node 1 first) the canonical correlations.
+        significant: per separator the dimensions of the message that the data bear out.
         estimates: leaf -> (batch, states…) unclipped estimates.
     """
     rows = []
-    for plan, found in zip(specification.plans, strengths, strict=True):
+    for plan, found, borne_out in zip(specification.plans, strengths, significant, strict=True):
         weakest, strongest = float(found.min()), float(found.max())
         clipped = negative_mass(estimates[plan.node].flatten(1)) if plan.node in estimates else None
         rows.append(
@@ -37,6 +42,7 @@ def diagnostics_table(
                 "rank": plan.rank,
                 "needed": plan.needed,
                 "reached": plan.reached,
+                "significant": borne_out,
                 "weakest": weakest,
                 "condition": strongest / weakest if weakest > 0 else float("inf"),
                 "clipped_mass": float("nan") if clipped is None else float(clipped.mean()),

@@ -22,15 +22,18 @@ class SeparatorOperator(nn.Module):
     Attributes:
         weight: the operator.
         strengths: (rank,) canonical correlations between core group and instrument along the message's dimensions.
+        significant: how many of these dimensions the training data bear out.
     """
 
     strengths: Tensor
+    significant: Tensor
 
     def __init__(self, shape: Sequence[int], name: str, dtype: torch.dtype) -> None:
         super().__init__()
         self.name = name
         self.weight = nn.Parameter(torch.zeros(*shape, dtype=dtype))
         self.register_buffer("strengths", torch.zeros(shape[0], dtype=dtype))
+        self.register_buffer("significant", torch.tensor(0, dtype=torch.int64))
 
     def extra_repr(self) -> str:
         return f"{self.name}, shape={tuple(self.weight.shape)}"

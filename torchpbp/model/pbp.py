@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -26,25 +26,16 @@ from torchpbp.inputs.evidence import Evidence, EvidenceLike
 from torchpbp.model.answers import Answers
 from torchpbp.model.checkpoint import read_checkpoint, write_checkpoint
 from torchpbp.model.diagnostics import diagnostics_table, random_patterns
-from torchpbp.model.learning import Learned, learn, required_pairs, required_scopes
+from torchpbp.model.fitting import Fitter, Plan, check_labels
 from torchpbp.model.operators import RootOperator, SeparatorOperator, operator_shapes
-from torchpbp.model.selection import CANDIDATE_RANKS, HoldOut, RankScore, choose_rank, leave_one_out
-from torchpbp.model.thinning import ThinnedRows
+from torchpbp.model.population import learn_population
+from torchpbp.model.selection import CANDIDATE_RANKS, RankScore
+from torchpbp.model.two_stage import Learned
 from torchpbp.specification.core_groups import group_size
 from torchpbp.specification.specification import Specification, SpecificationOptions, specify
-from torchpbp.stage2.joint_tables import JointTables
-from torchpbp.stage2.moments import FeatureMoments, Moments, TableMoments
+from torchpbp.stage1.regressor import Regressor, Ridge
 
 EXACT_FLOOR = 1e-15
-FLOOR_ROWS = 3.0
-"""An estimate is clipped at this many rows' worth of probability: 3 / N."""
-MAP_ROWS = 20_000
-"""Most rows from which feature maps of continuous variables are fitted; they are spread evenly over the data."""
-BANDWIDTH_SCALES = (0.1, 0.2, 0.35, 0.6, 1.0)
-"""Candidates for ``bandwidth="validate"``, as multiples of the median distance between training values."""
-
-Tables = Callable[[], Iterator[dict[str, Tensor]]]
-Plan = tuple[JunctionTree, Specification]
 
 
 class PBP(Answers):
@@ -59,6 +50,8 @@ class PBP(Answers):
         rank: largest number of dimensions of a message. ``None``: what the latents' numbers of states imply. A number:
             no more than that; latents of unknown cardinality are taken to have so many states. ``"auto"``: chosen on
             held-out rows while fitting.
+        regressor: stage-1 method: :class:`~torchpbp.Ridge` (linear, closed form, the default),
+            :class:`~torchpbp.KernelRidge` or :class:`~torchpbp.MLP`. It is not part of a model file.
         ridge: penalties (stage 1, stage 2), as a number of pseudo-rows: λ = ridge / rows. Where all variables are
             discrete, their features are scaled to unit variance first; in graphs with continuous ones they are not.
         features: map for continuous variables, copied for each; :class:`~torchpbp.features.Nystroem` by default.
@@ -89,6 +82,7 @@ class PBP(Answers):
         graph: LatentGraph,
         *,
         rank: int | Literal["auto"] | None = None,
+        regressor: Regressor | None = None,
         ridge: tuple[float, float] = (1.0, 10.0),
         features: KernelMap | None = None,
         whitening: float = 1e-3,
@@ -105,6 +99,11 @@ class PBP(Answers):
         super().__init__()
         self.graph = graph
         self.rank = rank
+        self.regressor = Ridge() if regressor is None else regressor
+        if not isinstance(self.regressor, Regressor):
+            raise StructureError(f"regressor: expected a torchpbp Ridge, KernelRidge or MLP, got {regressor!r}.")
+        if self.regressor.needs_rows and not compressed:
+            raise StructureError(f"compressed=False works with regressor=Ridge() only, got {self.regressor!r}.")
         self.ridge = _checked_ridge(ridge)
         if not whitening > 0:
             raise StructureError(f"whitening: expected a positive number, got {whitening}.")
@@ -230,81 +229,34 @@ class PBP(Answers):
         def tables() -> Iterator[dict[str, Tensor]]:
             return iter(tqdm(reader.tables(data, batch_size), desc="reading", unit="batch", delay=2, leave=False))
 
+        fitter = Fitter(
+            self.observables, self.kernel_map, self.regressor, self.ridge, self.whitening, self.compressed, self.seed
+        )
         with torch.no_grad():
-            plans = self._candidates()
-            observables = self._observables if discrete else self._fitted_observables(tables, plans)
-            if len(plans) > 1:
-                plan, moments = self._select(tables, observables, plans)
-            else:
-                (plan,) = plans.values()
-                moments = self._moments([plan], tables, observables)
-            constant = moments.tables.constant_variables() if isinstance(moments, TableMoments) else []
-            if constant:
-                text = f"Columns {constant} hold one state only: the model learns that they never vary."
-                warnings.warn(text, DataWarning, stacklevel=2)
-            learned = self._learn(plan, moments)
-            self._accept(plan, learned, int(moments.rows), _floor(moments.rows), observables)
+            found = fitter.fit(tables, self._candidates())
+        check_labels(reader.labels)
+        if found.constant:
+            text = f"Columns {found.constant} hold one state only: the model learns that they never vary."
+            warnings.warn(text, DataWarning, stacklevel=2)
+        self._accept(found.plan, found.learned, int(found.rows), found.floor, found.observables)
+        self.rank_scores, self.bandwidth_scores = found.rank_scores, found.bandwidth_scores
         self.labels = reader.labels
         return self
 
     def fit_population(self, network: DiscreteNetwork) -> PBP:
-        """Learn from the exact moments of a known network, as if from infinitely many rows."""
+        """Learn from the exact moments of a known network, as if from infinitely many rows.
+
+        With a regressor other than ridge, all joint states of the observables are enumerated and weighted.
+        """
         theirs = {v: network.states[v] for v in network.graph.observed}
         if theirs != self.states:
             raise StructureError(f"The network observes {theirs}, the model {self.states}. They must be the same.")
         if self.rank == "auto":
             raise StructureError("rank='auto' is chosen on held-out rows; give a rank to fit a population.")
-        tables = JointTables(required_scopes(self.tree, self.specification), self.states)
-        tables.fill(network.joint)
         plan = self.tree, self.specification
-        learned = learn(*plan, TableMoments(tables), 0.0, 0.0, self.compressed)
+        learned = learn_population(*plan, network, self.regressor, self.compressed)
         self._accept(plan, learned, 0, EXACT_FLOOR, self._observables)
         return self
-
-    def _learn(self, plan: Plan, moments: Moments) -> Learned:
-        return learn(*plan, moments, self.ridge[0] / moments.rows, self.ridge[1] / moments.rows, self.compressed)
-
-    def _moments(self, plans: Sequence[Plan], tables: Tables, observables: nn.ModuleList) -> Moments:
-        """Moments for one or more plans, from one pass over the data (plus one per plan for kernel features)."""
-        if len(self.states) == len(observables):
-            counts = JointTables([s for plan in plans for s in required_scopes(*plan)], self.states)
-            for table in tables():
-                counts.add(torch.stack([table[v] for v in self.states]))
-            return TableMoments(counts)
-        maps = {o.name: o.map for o in observables if isinstance(o, Observable)}
-        pairs = [pair for _, specification in plans for pair in required_pairs(specification)]
-        return FeatureMoments(maps, tables, pairs, self.whitening)
-
-    def _fitted_observables(self, tables: Tables, plans: Mapping[int, Plan]) -> nn.ModuleList:
-        """New observables with fitted feature maps; the old ones stay until all has gone well."""
-        rows = ThinnedRows([v for v, o in self.observables.items() if o.continuous], MAP_ROWS)
-        for table in tables():
-            rows.add(table)
-        if self.kernel_map is None or self.kernel_map.bandwidth != "validate":
-            return self._observables_from(rows, None)
-        self.bandwidth_scores = {}
-        candidates = {scale: self._observables_from(rows, scale) for scale in BANDWIDTH_SCALES}
-        for scale, observables in candidates.items():
-            scores, _, _ = self._held_out_scores(tables, observables, plans)
-            self.bandwidth_scores[scale] = max(float(s.mean()) for s in scores.values())
-        return candidates[max(self.bandwidth_scores, key=self.bandwidth_scores.__getitem__)]
-
-    def _observables_from(self, rows: ThinnedRows, scale: float | None) -> nn.ModuleList:
-        result = nn.ModuleList()
-        for v, old in self.observables.items():
-            observable = Observable(v, old.domain, make_map(old.domain, self.kernel_map))
-            if isinstance(observable.map, KernelMap):
-                low, high = rows.extent(v)
-                if low == high and isinstance(observable.map.bandwidth, str):
-                    raise DataError(
-                        f"Column '{v}' is constant ({low}): the median rule for its bandwidth needs different "
-                        "values. Drop it, declare it discrete, or give a bandwidth as a number."
-                    )
-                if scale is not None:
-                    observable.map.bandwidth_scale = scale
-                observable.fit(rows.values(v), (low, high))
-            result.append(observable)
-        return result
 
     def _candidates(self) -> dict[int, Plan]:
         """Plans to choose from, by rank; a single one, under 0, where the rank is given."""
@@ -321,58 +273,16 @@ class PBP(Answers):
             plans[rank] = plan
         return plans
 
-    def _select(self, tables: Tables, observables: nn.ModuleList, plans: Mapping[int, Plan]) -> tuple[Plan, Moments]:
-        """Score candidate ranks on held-out rows; then take all rows for the final fit."""
-        scores, moments, held = self._held_out_scores(tables, observables, plans)
-        chosen, self.rank_scores = choose_rank(scores)
-        if isinstance(moments, TableMoments):
-            counts = moments.tables
-            counts.add(torch.stack([held[v] for v in self.states]))
-            return plans[chosen], TableMoments(counts)
-        return plans[chosen], self._moments([plans[chosen]], tables, observables)
-
-    def _held_out_scores(
-        self, tables: Tables, observables: nn.ModuleList, plans: Mapping[int, Plan]
-    ) -> tuple[dict[int, Tensor], Moments, dict[str, Tensor]]:
-        """Scores of held-out rows under each plan, the moments of the others, and the held-out rows."""
-        hold_out = HoldOut(self.seed)
-
-        def learning_rows() -> Iterator[dict[str, Tensor]]:
-            nonlocal hold_out
-            hold_out = HoldOut(self.seed)  # the same split in every pass
-            return (hold_out.split(table) for table in tables())
-
-        moments = self._moments(list(plans.values()), learning_rows, observables)
-        if hold_out.count < 10 or moments.rows < 10:
-            raise DataError(
-                "A rank or bandwidth chosen on data needs rows to hold out: got "
-                f"{int(moments.rows)} to learn from and {hold_out.count} to score on, at least 10 each are needed. Give it "
-                "as a number instead."
-            )
-        held = hold_out.rows
-        named = {o.name: o for o in observables if isinstance(o, Observable)}
-        evidence = Evidence(
-            hold_out.count,
-            {v: x for v, x in held.items() if not named[v].continuous},
-            real={v: x for v, x in held.items() if named[v].continuous},
-        )
-        floor = _floor(moments.rows)
-        scores = {}
-        for rank, (tree, specification) in plans.items():
-            learned = self._learn((tree, specification), moments)
-            schedule = build_schedule(tree, operator_shapes(tree, specification, self.dims))
-            scores[rank] = leave_one_out(learned.operators, learned.root, schedule, tree.parent, named, evidence, floor)
-        return scores, moments, held
-
     def _accept(self, plan: Plan, learned: Learned, rows: int, floor: float, observables: nn.ModuleList) -> None:
         if plan[0] is not self._tree:
             self._build(*plan)
         with torch.no_grad():
-            for operator, weight, strengths in zip(
-                self._separators, learned.operators[1:], learned.strengths[1:], strict=True
+            for operator, weight, strengths, significant in zip(
+                self._separators, learned.operators[1:], learned.strengths[1:], learned.significant[1:], strict=True
             ):
                 operator.weight.copy_(weight)
                 operator.strengths.copy_(strengths)
+                operator.significant.fill_(significant)
             self.root.weight.copy_(learned.root)
             self.floor.fill_(floor)
             self.rows.fill_(rows)
@@ -393,7 +303,8 @@ class PBP(Answers):
         """How well each separator was learned, as a table.
 
         Columns: the separator, its core group and instrument, the message's rank, the rank the structure needs and the
-        one the instrument reaches, the weakest canonical correlation, the condition number of stage 2, and at leaves of
+        one the instrument reaches for almost all parameters, the dimensions that these data bear out (where fewer than the
+        rank, the data hold no more or the regressor cannot see it), the weakest canonical correlation, the condition number of stage 2, and at leaves of
         discrete variables the clipped mass: the share of negative probability in estimates for ``evidence`` (or for
         random evidence patterns over ``rows`` rows drawn from the model).
         """
@@ -408,7 +319,8 @@ class PBP(Answers):
             n: e for n, e in estimates.items() if not any(named[v].continuous for v in self.tree.leaf_observables[n])
         }
         strengths = [op.strengths for op in self._separators]
-        return diagnostics_table(self.tree, self.specification, strengths, discrete)
+        significant = [int(op.significant) for op in self._separators]
+        return diagnostics_table(self.tree, self.specification, strengths, significant, discrete)
 
     def __str__(self) -> str:
         state = "not fitted"
@@ -467,10 +379,6 @@ class PBP(Answers):
         model.labels = {v: tuple(x) for v, x in saved["labels"].items()}
         model.fitted = True
         return model.to(map_location)
-
-
-def _floor(rows: float) -> float:
-    return min(FLOOR_ROWS / rows, 0.01)
 
 
 def _checked_ridge(ridge: Sequence[float]) -> tuple[float, float]:

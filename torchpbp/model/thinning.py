@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from torchpbp.distributed import gather_objects, world_size
+
 
 class ThinnedRows:
     """Keeps every row at first, then every second, every fourth, …, so that never more than ``most`` are held.
@@ -39,6 +41,17 @@ class ThinnedRows:
         while (self._count - 1) // self._stride + 1 > self._most:
             self._stride *= 2
             self._kept = {v: x[::2] for v, x in self._kept.items()}
+
+    def gather(self) -> None:
+        """Put the rows kept by all processes together."""
+        if world_size() == 1:
+            return
+        shares = gather_objects((self._kept, self._range))
+        most = max(1, self._most // world_size())
+        thinned = [{v: x[:: max(1, -(-len(x) // most))] for v, x in kept.items()} for kept, _ in shares]
+        self._kept = {v: torch.cat([kept[v] for kept in thinned]) for v in self._kept}
+        ranges = [r for _, r in shares if r]
+        self._range = {v: (min(r[v][0] for r in ranges), max(r[v][1] for r in ranges)) for v in ranges[0]}
 
     def values(self, name: str) -> Tensor:
         """(kept,) values of a column."""

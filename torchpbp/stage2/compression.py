@@ -15,11 +15,13 @@ class Compression(NamedTuple):
         directions: (..., d, r) orthonormal directions U in whitened feature space.
         predicted: (..., r, m) the prediction along them, UᵀM.
         strengths: (..., r) canonical correlations, largest first.
+        all_strengths: (..., min(d, m)) those of the directions left out as well.
     """
 
     directions: Tensor
     predicted: Tensor
     strengths: Tensor
+    all_strengths: Tensor
 
 
 def compress(prediction: Tensor, rank: int) -> Compression:
@@ -30,5 +32,5 @@ def compress(prediction: Tensor, rank: int) -> Compression:
         rank: dimensions to keep, at most min(d, m).
     """
     u, s, vh = torch.linalg.svd(prediction, full_matrices=False)
-    u, s, vh = u[..., :rank], s[..., :rank], vh[..., :rank, :]
-    return Compression(u, s.unsqueeze(-1) * vh, s)
+    kept = s[..., :rank]
+    return Compression(u[..., :rank], kept.unsqueeze(-1) * vh[..., :rank, :], kept, s)

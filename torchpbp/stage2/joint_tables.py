@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from torchpbp.contraction import contract
+from torchpbp.distributed import sum_over_processes
 from torchpbp.errors import NotFittedError, StructureError
 
 Scope = tuple[str, ...]
@@ -94,6 +95,11 @@ class JointTables:
             raise StructureError("Tables can be merged only if they are over the same scopes and states.")
         self.counts += other.counts
         self.rows += other.rows
+
+    def sum_over_processes(self) -> None:
+        """Add the counts of all processes, each of which has counted its share of the rows."""
+        sum_over_processes(self.counts)
+        self.rows = float(sum_over_processes(torch.tensor(self.rows, dtype=torch.float64)))
 
     def fill(self, joint: Callable[[Scope], Tensor]) -> None:
         """Take exact probabilities in place of counts."""

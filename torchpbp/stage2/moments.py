@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from torchpbp.contraction import contract
+from torchpbp.distributed import sum_over_processes
 from torchpbp.errors import StructureError
 from torchpbp.features.maps import FeatureMap
 from torchpbp.stage2.joint_tables import LARGEST_TABLE, JointTables
@@ -158,6 +159,9 @@ class FeatureMoments(Moments):
             for a, b in wanted:
                 products[a, b] += features[a].T @ features[b]
             rows += len(features[groups[0]])
+        rows = int(sum_over_processes(torch.tensor(rows)))
+        for total in (*sums.values(), *products.values()):
+            sum_over_processes(total)
         self.rows = float(rows)
         self._mean = {g: s / rows for g, s in sums.items()}
         self._cross = {pair: p / rows for pair, p in products.items()}
@@ -213,7 +217,7 @@ class FeatureMoments(Moments):
                 left = row_products(parts, len(batch[groups[0]]))
                 right = torch.cat([batch[g] for g in near], dim=1)
                 total += (left.T @ right).reshape(total.shape)
-        return [total / self.rows for total in sums]
+        return [sum_over_processes(total) / self.rows for total in sums]
 
 
 def row_products(parts: Sequence[Tensor], rows: int) -> Tensor:

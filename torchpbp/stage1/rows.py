@@ -1,0 +1,165 @@
+"""Training rows in memory, and features of many groups of variables at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from torchpbp.features.maps import FeatureMap, OneHot
+
+Group = tuple[str, ...]
+
+
+class Rows:
+    """Rows as regressors see them: states where all variables are discrete, otherwise features of all variables.
+
+    Args:
+        names: variables, in the order of columns.
+        maps: feature map of each variable.
+        states: (rows, variables) int64, if all maps are one-hot.
+        features: (rows, all feature dimensions + 1) otherwise; the last column is 0.
+        weights: (rows,) how much each row counts; all the same by default.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        maps: Mapping[str, FeatureMap],
+        states: Tensor | None = None,
+        features: Tensor | None = None,
+        weights: Tensor | None = None,
+    ) -> None:
+        self.names, self.maps = tuple(names), dict(maps)
+        self.states, self.features, self.weights = states, features, weights
+
+    @classmethod
+    def of(cls, table: Mapping[str, Tensor], maps: Mapping[str, FeatureMap], weights: Tensor | None = None) -> Rows:
+        """Rows of a table, name -> (rows,) states or values."""
+        if all(isinstance(m, OneHot) for m in maps.values()):
+            return cls(list(maps), maps, states=torch.stack([table[v] for v in maps], dim=1), weights=weights)
+        parts = [m.features(table[v]) for v, m in maps.items()]
+        return cls(
+            list(maps), maps, features=torch.cat([*parts, torch.zeros_like(parts[0][:, :1])], 1), weights=weights
+        )
+
+    def __len__(self) -> int:
+        return len(self._content)
+
+    @property
+    def _content(self) -> Tensor:
+        content = self.features if self.states is None else self.states
+        assert content is not None
+        return content
+
+    @property
+    def device(self) -> torch.device:
+        return self._content.device
+
+    def __getitem__(self, index: Tensor | slice) -> Rows:
+        return Rows(
+            self.names,
+            self.maps,
+            None if self.states is None else self.states[index],
+            None if self.features is None else self.features[index],
+            None if self.weights is None else self.weights[index],
+        )
+
+    def to(self, device: torch.device | str) -> Rows:
+        moved = [None if t is None else t.to(device) for t in (self.states, self.features, self.weights)]
+        return Rows(self.names, self.maps, *moved)
+
+    def columns(self) -> dict[str, slice]:
+        """Where each variable's features are in ``features``."""
+        result, start = {}, 0
+        for v in self.names:
+            result[v] = slice(start, start + self.maps[v].dim)
+            start += self.maps[v].dim
+        return result
+
+
+class Projections(nn.Module):
+    """θ_s = M_sᵀφ_s for S groups of variables of equal size, whole batches at once.
+
+    The feature of a group is the outer product of its variables' features. For one-hot features that is a lookup: row
+    ``code`` of M_s, where ``code`` numbers the group's joint states.
+
+    Args:
+        groups: S groups of variables.
+        matrices: (S, features of a group, m).
+        rows: rows of the kind to be projected.
+    """
+
+    matrices: Tensor
+    where: Tensor
+    strides: Tensor
+
+    def __init__(self, groups: Sequence[Group], matrices: Tensor, rows: Rows) -> None:
+        super().__init__()
+        self.register_buffer("matrices", matrices)
+        self.coded = rows.states is not None
+        sizes = [[rows.maps[v].dim for v in g] for g in groups]
+        if self.coded:
+            most = max((len(g) for g in groups), default=0)
+            position = {v: i for i, v in enumerate(rows.names)}
+            strides = torch.zeros(len(groups), most, dtype=torch.int64)
+            where = torch.zeros(len(groups), most, dtype=torch.int64)
+            for s, group in enumerate(groups):
+                step = 1
+                for j in range(len(group) - 1, -1, -1):
+                    where[s, j], strides[s, j] = position[group[j]], step
+                    step *= sizes[s][j]
+            self.register_buffer("where", where)
+            self.register_buffer("strides", strides)
+        else:
+            self.sizes = sizes[0]
+            columns = rows.columns()
+            for j in range(len(self.sizes)):
+                index = [list(range(columns[g[j]].start, columns[g[j]].stop)) for g in groups]
+                self.register_buffer(f"where{j}", torch.tensor(index))
+
+    def forward(self, rows: Rows) -> Tensor:
+        """(rows, S, m)."""
+        count, size, m = self.matrices.shape
+        if rows.states is not None:
+            codes = (rows.states[:, self.where] * self.strides).sum(dim=-1)  # (rows, S)
+            offsets = torch.arange(count, device=codes.device) * size
+            return nn.functional.embedding(codes + offsets, self.matrices.reshape(count * size, m))
+        assert rows.features is not None
+        feature = rows.features.new_ones(len(rows), count, 1)
+        for j in range(len(self.sizes)):
+            part = rows.features[:, getattr(self, f"where{j}")]  # (rows, S, dim of the j-th variable)
+            feature = (feature.unsqueeze(3) * part.unsqueeze(2)).flatten(2)
+        return torch.einsum("bsd,sdm->bsm", feature.to(self.matrices), self.matrices)
+
+
+def shape_key(groups: Sequence[Group], matrices: Sequence[Tensor], rows: Rows) -> tuple[object, ...]:
+    """What must agree for several products of projections to be computed at once."""
+    shapes = tuple(tuple(m.shape) for m in matrices)
+    if rows.states is not None:
+        return shapes
+    return (shapes, tuple(tuple(rows.maps[v].dim for v in g) for g in groups))
+
+
+class ProductTargets(nn.Module):
+    """y_s = ⊗_k θ_{s,k} − offset_s for S separators of equal shape.
+
+    Args:
+        factors: for each k the projections of all S separators.
+        offset: (S, size of y).
+    """
+
+    offset: Tensor
+
+    def __init__(self, factors: Sequence[Projections], offset: Tensor) -> None:
+        super().__init__()
+        self.factors = nn.ModuleList(factors)
+        self.register_buffer("offset", offset)
+
+    def forward(self, rows: Rows) -> Tensor:
+        """(rows, S, size of y)."""
+        first, *others = [factor(rows) for factor in self.factors]
+        for other in others:
+            first = (first.unsqueeze(3) * other.unsqueeze(2)).flatten(2)
+        return first - self.offset

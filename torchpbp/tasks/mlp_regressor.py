@@ -1,0 +1,361 @@
+"""MLP: stage-1 regressions by small neural networks, trained with Lightning."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint, TQDMProgressBar
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from torchpbp.distributed import gather_objects, process_rank, sum_over_processes
+from torchpbp.errors import CheckpointError, DataError, DataWarning, StructureError
+from torchpbp.stage1.mlp import NetPredictor, StageOneNets
+from torchpbp.stage1.regressor import Form, Regression, Regressor
+from torchpbp.stage1.rows import Rows
+
+VALIDATION_ROWS = 8192
+"""Rows evaluated at once where no gradient is needed."""
+
+
+class MLP(Regressor):
+    """Small multilayer perceptrons that predict the inside of each separator from the outside.
+
+    The nets of all separators train together as one batched module. With ``folds=K``, each separator has K nets; net k
+    never sees fold k, decides on it when to stop, and is the one that predicts it for stage 2 (cross-fitting): a net that
+    had memorised its rows would bias stage 2. The fold chooses one number, the epoch, for its net.
+
+    Args:
+        hidden: widths of the hidden layers, beside a linear path from inputs to outputs. Empty: linear.
+        folds: nets per separator for cross-fitting, at least 2; 1: a single net that predicts the rows it was trained on.
+        form: "instrumental" or "plain", see :class:`~torchpbp.stage1.regressor.Regressor`.
+        epochs: passes over the rows, at most.
+        patience: stop after so many epochs without a net that improved on held-out rows; None: never, and the last
+            parameters count instead of the best.
+        batch_size: rows per step, over all processes.
+        learning_rate: of Adam, falling to zero along a cosine.
+        weight_decay: of AdamW.
+        stage_b: settings that differ for S1B of the plain form, such as ``{"hidden": [64]}``.
+        dtype: of the nets.
+        trainer: arguments of ``lightning.pytorch.Trainer``, such as accelerator, devices, strategy.
+        checkpoint: folder for the state of training after each epoch. A fit that finds the state of an interrupted one goes
+            on from there, to the same result as without interruption.
+        seed: of weights, folds and batches.
+    """
+
+    def __init__(
+        self,
+        hidden: Sequence[int] = (32,),
+        folds: int = 4,
+        form: Form = "instrumental",
+        epochs: int = 40,
+        patience: int | None = 8,
+        batch_size: int = 256,
+        learning_rate: float = 1e-2,
+        weight_decay: float = 1e-3,
+        stage_b: Mapping[str, Any] | None = None,
+        dtype: torch.dtype = torch.float32,
+        trainer: Mapping[str, Any] | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        seed: int = 0,
+    ) -> None:
+        if form not in ("instrumental", "plain"):
+            raise StructureError(f"form: expected 'instrumental' or 'plain', got {form!r}.")
+        counts = {"folds": folds, "epochs": epochs, "batch_size": batch_size, "hidden": min(hidden, default=1)}
+        if patience is not None:
+            counts["patience"] = patience
+        for name, value in counts.items():
+            if value < 1:
+                raise StructureError(f"{name}: expected at least 1, got {value}.")
+        if not learning_rate > 0 or weight_decay < 0:
+            raise StructureError(
+                f"learning_rate, weight_decay: expected a positive and a non-negative number, got {learning_rate} and "
+                f"{weight_decay}."
+            )
+        self.hidden, self.folds, self.form = tuple(hidden), folds, form
+        self.epochs, self.patience, self.batch_size = epochs, patience, batch_size
+        self.learning_rate, self.weight_decay = learning_rate, weight_decay
+        self.stage_b = dict(stage_b or {})
+        unknown = set(self.stage_b) - {"hidden", "epochs", "patience", "learning_rate", "weight_decay"}
+        if unknown:
+            raise StructureError(f"stage_b: cannot set {sorted(unknown)} for the second net alone.")
+        self.dtype, self.trainer = dtype, dict(trainer or {})
+        self.checkpoint = None if checkpoint is None else Path(checkpoint)
+        self.seed = seed
+
+    def settings(self) -> dict[str, Any]:
+        """What decides the result, as plain values."""
+        names = (
+            "hidden",
+            "folds",
+            "form",
+            "epochs",
+            "patience",
+            "batch_size",
+            "learning_rate",
+            "weight_decay",
+            "stage_b",
+            "seed",
+        )
+        return {name: getattr(self, name) for name in names} | {"dtype": str(self.dtype)}
+
+    def fit(self, rows: Rows, regressions: Sequence[Regression], stage: str) -> NetPredictor:
+        counts = gather_objects(len(rows))
+        total, before = sum(counts), sum(counts[: process_rank()])
+        if total < 2 * self.folds:
+            raise DataError(f"Cross-fitting with {self.folds} folds needs at least {2 * self.folds} rows, got {total}.")
+        own = self.stage_b if stage == "stage1b" else {}
+        order = torch.randperm(total, generator=torch.Generator().manual_seed(self.seed))
+        fold = (torch.argsort(order) % self.folds)[before : before + len(rows)]
+        hidden = own.get("hidden", self.hidden)
+        nets = StageOneNets(regressions, rows, self.folds, hidden, self.seed, self.dtype)
+        module = NetTraining(
+            nets,
+            folds=self.folds,
+            batch_size=min(self.batch_size, total),
+            epochs=own.get("epochs", self.epochs),
+            patience=own.get("patience", self.patience),
+            learning_rate=own.get("learning_rate", self.learning_rate),
+            weight_decay=own.get("weight_decay", self.weight_decay),
+            total=total,
+        )
+        batches = Batches(total, before, len(rows), min(self.batch_size, total), self.seed)
+        self._train(module, BatchedRows(rows, fold), batches, _signature(self.settings(), regressions, counts), stage)
+        if module.patience is not None:
+            nets.restore_best()
+        return NetPredictor(nets, fold)
+
+    def _train(self, module: NetTraining, data: BatchedRows, batches: Batches, signature: str, stage: str) -> None:
+        """Run Lightning, from the start or from where an earlier run stopped."""
+        module.signature = signature
+        loader = DataLoader(data, sampler=batches, batch_size=None)
+        held_out = DataLoader(data, sampler=torch.split(torch.arange(len(data)), VALIDATION_ROWS), batch_size=None)
+        settings: dict[str, Any] = {"accelerator": "cpu", "devices": 1, "enable_progress_bar": False, **self.trainer}
+        callbacks: list[Callback] = []
+        if settings["enable_progress_bar"]:
+            callbacks.append(StageBar(stage))
+        found = None
+        if self.checkpoint is not None:
+            folder = self.checkpoint / stage
+            callbacks.append(ModelCheckpoint(folder, save_last=True, save_top_k=0, save_on_train_epoch_end=True))
+            found = _resumable(folder / "last.ckpt", signature)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+            warnings.filterwarnings("ignore", message=".*exists and is not empty.*")
+            for name in ("lightning.pytorch.utilities.rank_zero", "lightning.pytorch.accelerators.cuda"):
+                logging.getLogger(name).setLevel(logging.WARNING)
+            trainer = Trainer(
+                max_epochs=module.epochs,
+                logger=False,
+                enable_checkpointing=self.checkpoint is not None,
+                enable_model_summary=False,
+                use_distributed_sampler=False,
+                num_sanity_val_steps=0,
+                callbacks=callbacks,
+                **settings,
+            )
+            trainer.fit(module, loader, held_out, ckpt_path=found)
+        if module.diverged:
+            warnings.warn(
+                f"Training of {stage} gave a loss that is no number in epoch {module.diverged}; the best parameters until "
+                "then are used. Lower learning_rate=.",
+                DataWarning,
+                stacklevel=3,
+            )
+        module.to(data.rows.device)
+
+    def __repr__(self) -> str:
+        return f"MLP(hidden={list(self.hidden)}, folds={self.folds}, form={self.form!r})"
+
+
+class NetTraining(LightningModule):
+    """Training of all nets of a stage at once.
+
+    Args:
+        nets: the nets.
+        folds: of cross-fitting.
+        batch_size: rows per step over all processes.
+        epochs: passes over the rows.
+        patience: epochs without improvement before stopping.
+        learning_rate: at the start.
+        weight_decay: of AdamW.
+        total: rows over all processes.
+    """
+
+    stale: Tensor
+
+    def __init__(
+        self,
+        nets: StageOneNets,
+        folds: int,
+        batch_size: int,
+        epochs: int,
+        patience: int | None,
+        learning_rate: float,
+        weight_decay: float,
+        total: int,
+    ) -> None:
+        super().__init__()
+        self.nets, self.folds, self.batch_size = nets, folds, batch_size
+        self.epochs, self.patience = epochs, patience
+        self.learning_rate, self.weight_decay, self.total = learning_rate, weight_decay, total
+        self.steps = -(-total // batch_size)
+        self.signature = ""
+        self.diverged = 0
+        self.register_buffer("stale", torch.zeros((), dtype=torch.int64))
+        self._sums: Tensor | None = None
+
+    def forward(self, rows: Rows, counted: Tensor) -> Tensor:
+        return self.nets.losses(rows, counted)
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.AdamW(self.parameters(), self.learning_rate, weight_decay=self.weight_decay)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.epochs * self.steps)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        rows, fold, weight = batch
+        return rows.to(device), fold.to(device), weight.to(device)
+
+    def training_step(self, batch: tuple[Rows, Tensor, Tensor], _: int) -> Tensor:
+        rows, fold, weight = batch
+        # The sum over all processes, by a constant: the same step however the rows are shared out. Lightning averages
+        # gradients over processes, hence the factor.
+        losses = self(rows, self._counted(fold, weight, own=False))
+        share = self.batch_size * ((self.folds - 1) / self.folds if self.folds > 1 else 1)
+        loss = losses.sum() * (self.trainer.world_size / share)
+        if not bool(torch.isfinite(loss.detach())):
+            loss = loss.detach().nan_to_num(0.0, 0.0, 0.0) + 0.0 * sum(p.sum() for p in self.parameters())
+            self.diverged = self.current_epoch + 1
+        return loss
+
+    def on_validation_epoch_start(self) -> None:
+        self._sums = None
+
+    def validation_step(self, batch: tuple[Rows, Tensor, Tensor], _: int) -> None:
+        rows, fold, weight = batch
+        sums = self(rows, self._counted(fold, weight, own=True)).double()
+        self._sums = sums if self._sums is None else self._sums + sums
+
+    def on_validation_epoch_end(self) -> None:
+        empty = torch.zeros(self.folds, self.nets.count, dtype=torch.float64, device=self.device)
+        loss = sum_over_processes(empty if self._sums is None else self._sums)
+        improved = self.nets.keep_best(loss)
+        self.stale.copy_(torch.zeros_like(self.stale) if improved else self.stale + 1)
+        self.log("held_out", loss.sum() * self.folds / (self.total * loss.numel()), prog_bar=True, sync_dist=False)
+        if self.diverged or (self.patience is not None and int(self.stale) >= self.patience):
+            self.trainer.should_stop = True
+
+    def _counted(self, fold: Tensor, weight: Tensor, own: bool) -> Tensor:
+        """(K, rows) weights of rows in a fold's training rows, or in its own held-out rows; one fold has all in both."""
+        inside = fold == torch.arange(self.folds, device=fold.device).unsqueeze(1)
+        kept = inside if own or self.folds == 1 else ~inside
+        return kept * weight
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["torchpbp_signature"] = self.signature
+
+
+class BatchedRows(Dataset[tuple[Rows, Tensor, Tensor]]):
+    """Whole batches of rows with their folds and weights.
+
+    Args:
+        rows: of this process.
+        fold: (rows,).
+    """
+
+    def __init__(self, rows: Rows, fold: Tensor) -> None:
+        self.rows, self.fold = rows, fold
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: Tensor) -> tuple[Rows, Tensor, Tensor]:
+        part = self.rows[index]
+        weight = torch.ones(len(part)) if part.weights is None else part.weights.float() * len(self.rows)
+        return part, self.fold[index], weight
+
+
+class Batches(Sampler[Tensor]):
+    """The rows of this process in each batch of a shuffle of all rows, the same shuffle on all processes.
+
+    Args:
+        total: rows over all processes.
+        before: rows of the processes before this one.
+        own: rows of this process.
+        size: rows per batch over all processes.
+        seed: of the shuffles.
+    """
+
+    def __init__(self, total: int, before: int, own: int, size: int, seed: int) -> None:
+        self.total, self.before, self.own, self.size, self.seed = total, before, own, size, seed
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Lightning calls it before each epoch, after an interruption too."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return -(-self.total // self.size)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
+        for batch in torch.split(torch.randperm(self.total, generator=generator), self.size):
+            mine = batch[(batch >= self.before) & (batch < self.before + self.own)]
+            yield mine - self.before
+
+
+class StageBar(TQDMProgressBar):
+    """Lightning's bar, named after the stage, without a second one for held-out rows."""
+
+    def __init__(self, stage: str) -> None:
+        super().__init__(leave=False)
+        self.stage = stage
+
+    def init_train_tqdm(self) -> Any:
+        bar = super().init_train_tqdm()
+        bar.set_description(self.stage)
+        return bar
+
+    def init_validation_tqdm(self) -> Any:
+        bar = super().init_validation_tqdm()
+        bar.disable = True
+        return bar
+
+
+def _signature(settings: Mapping[str, Any], regressions: Sequence[Regression], counts: Sequence[int]) -> str:
+    """A digest of all that decides a training run."""
+    digest = hashlib.sha256(json.dumps([settings, counts], default=str, sort_keys=True).encode())
+    for r in regressions:
+        digest.update(repr((r.inputs, r.groups)).encode())
+        for tensor in (*r.matrices, r.offset):
+            digest.update(tensor.cpu().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _resumable(path: Path, signature: str) -> str | None:
+    """The checkpoint to go on from, if there is one of the same run."""
+    if not path.exists():
+        return None
+    try:
+        saved = torch.load(path, map_location="cpu", weights_only=True)
+        theirs = saved["torchpbp_signature"]
+    except Exception as error:
+        raise CheckpointError(
+            f"{path}: expected a training state, but it cannot be read ({error}). Delete it."
+        ) from error
+    if theirs != signature:
+        raise CheckpointError(
+            f"{path} belongs to a fit with other data, structure or settings. Give another checkpoint folder, or delete it to "
+            "start anew."
+        )
+    return str(path)
