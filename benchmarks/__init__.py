@@ -1,0 +1,1 @@
+"""Side-by-side timings; see README.md in this folder."""

@@ -1,0 +1,198 @@
+"""Side-by-side timing of callables in one run: interleaved, best of several rounds, reported as ratios."""
+
+from __future__ import annotations
+
+import gc
+import json
+import math
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+from tqdm.auto import tqdm
+
+from torchpbp.errors import DataError
+from torchpbp.tasks.results import replacing
+
+PACKAGES = ("torchpbp", "torch", "numpy", "scipy", "scikit-learn", "opt_einsum")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Timings of several ways to do the same.
+
+    Args:
+        title: what was done.
+        reference: whose best time the ratios are of.
+        seconds: name -> seconds per call, one number for each round.
+        calls: name -> calls in a row that make up one measurement.
+    """
+
+    title: str
+    reference: str
+    seconds: dict[str, list[float]]
+    calls: dict[str, int]
+
+    @property
+    def best(self) -> dict[str, float]:
+        """Seconds per call in the fastest round: what disturbs a measurement only ever makes it slower."""
+        return {name: min(values) for name, values in self.seconds.items()}
+
+    @property
+    def ratios(self) -> dict[str, float]:
+        """Best time over the reference's best time: 2 means twice as slow."""
+        best = self.best
+        return {name: value / best[self.reference] for name, value in best.items()}
+
+    @property
+    def spread(self) -> dict[str, float]:
+        """Slowest round over fastest round: how far the machine was from quiet."""
+        return {name: max(values) / min(values) for name, values in self.seconds.items()}
+
+    def __str__(self) -> str:
+        width = max(map(len, self.seconds))
+        lines = [self.title, f"{'':<{width}}  {'ratio':>8}  {'best, s':>10}  {'worst/best':>10}"]
+        for name, ratio in self.ratios.items():
+            lines.append(f"{name:<{width}}  {ratio:>8.3g}  {self.best[name]:>10.3g}  {self.spread[name]:>10.2f}")
+        return "\n".join(lines)
+
+
+def compare(
+    contestants: Mapping[str, Callable[[], object]],
+    title: str,
+    rounds: int = 7,
+    reference: str | None = None,
+    least_seconds: float = 0.02,
+    verbose: bool = True,
+) -> Comparison:
+    """Time several callables against each other.
+
+    Each is called once unmeasured, then all are measured in turn, round by round, so that a slow spell of the machine
+    meets all of them. The order turns by one place each round, and no collection of garbage falls into a measurement.
+
+    Args:
+        contestants: name -> what to call. All should do the same work; data and models are made beforehand.
+        title: what they do.
+        rounds: measurements of each.
+        reference: name of the one the ratios refer to; the first by default.
+        least_seconds: quick callables are called so often in a row that a measurement takes about this long.
+        verbose: show a progress bar (stderr).
+
+    Raises:
+        DataError: nobody to compare, no round, or a reference that does not take part.
+    """
+    names = list(contestants)
+    if not names:
+        raise DataError(f"{title}: expected at least one callable to time, got none.")
+    if rounds < 1:
+        raise DataError(f"rounds: expected at least 1, got {rounds}.")
+    if reference is not None and reference not in names:
+        raise DataError(f"reference: expected one of {names}, got {reference!r}.")
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    calls: dict[str, int] = {}
+    with tqdm(total=(rounds + 1) * len(names), desc=title, unit="timing", disable=not verbose) as bar:
+        for name, call in contestants.items():
+            call()  # caches, lazy imports, compilation
+            calls[name] = max(1, math.ceil(least_seconds / max(_measure(call, 1), 1e-9)))
+            bar.update()
+        for turn in range(rounds):
+            first = turn % len(names)
+            for name in names[first:] + names[:first]:
+                seconds[name].append(_measure(contestants[name], calls[name]))
+                bar.update()
+    return Comparison(title, names[0] if reference is None else reference, seconds, calls)
+
+
+def environment(packages: Sequence[str] = ()) -> dict[str, Any]:
+    """What timings depend on: threads, machine, versions.
+
+    Args:
+        packages: names of further packages, as pip knows them; one that is not installed has version ``None``.
+    """
+    return {
+        "threads": torch.get_num_threads(),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS"),
+        "cpus": os.cpu_count(),
+        "machine": platform.machine(),
+        "system": platform.system(),
+        "python": platform.python_version(),
+        "versions": {name: _version(name) for name in [*PACKAGES, *packages]},
+    }
+
+
+def write_comparisons(
+    folder: str | os.PathLike[str], name: str, comparisons: Sequence[Comparison], packages: Sequence[str] = ()
+) -> None:
+    """Write <name>.json, with every measurement and the environment, and <name>.png, a panel per comparison.
+
+    Args:
+        folder: where to write.
+        name: of the files.
+        comparisons: at least one.
+        packages: further packages whose versions matter.
+
+    Raises:
+        DataError: nothing to write.
+    """
+    if not comparisons:
+        raise DataError(f"{name}: expected at least one comparison to write, got none.")
+    environs = environment(packages)
+    results = [{**asdict(c), "best": c.best, "ratios": c.ratios, "spread": c.spread} for c in comparisons]
+    content = {"environment": environs, "comparisons": results}
+    with replacing(Path(folder) / f"{name}.json") as temporary:
+        temporary.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    with replacing(Path(folder) / f"{name}.png") as temporary:
+        draw_comparisons(comparisons, environs["threads"]).savefig(temporary, format="png", dpi=150)
+
+
+def draw_comparisons(comparisons: Sequence[Comparison], threads: int) -> Figure:
+    """Best time of each contestant over that of the reference, a panel per comparison; pale: the other rounds."""
+    heights = [0.9 + 0.35 * len(c.seconds) for c in comparisons]
+    figure = Figure(figsize=(6.5, sum(heights) + 0.4), layout="constrained")
+    panels = figure.subplots(len(comparisons), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for axes, comparison in zip(panels, comparisons, strict=True):
+        unit = comparison.best[comparison.reference]
+        for place, (name, values) in enumerate(comparison.seconds.items()):
+            axes.plot(
+                [v / unit for v in values], [place] * len(values), "o", color="tab:blue", alpha=0.25, markersize=4
+            )
+            ratio = comparison.ratios[name]
+            axes.plot(ratio, place, "o", color="tab:blue")
+            axes.annotate(f"{ratio:.3g}", (ratio, place), (0, 5), textcoords="offset points", ha="center", fontsize=8)
+        axes.axvline(1.0, color="gray", linewidth=0.8)
+        axes.set_yticks(range(len(comparison.seconds)), list(comparison.seconds))
+        axes.set_ylim(len(comparison.seconds) - 0.5, -0.7)
+        axes.set(xscale="log", title=comparison.title)
+        axes.grid(axis="x", which="both", alpha=0.2)
+    plural = "" if threads == 1 else "s"
+    panels[-1].set_xlabel(f"time / best time of the reference ({threads} thread{plural})")
+    return figure
+
+
+def _measure(call: Callable[[], object], times: int) -> float:
+    """Seconds per call."""
+    collecting = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        start = time.perf_counter()
+        for _ in range(times):
+            call()
+        return (time.perf_counter() - start) / times
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
