@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 from tqdm.auto import tqdm
 
 from torchpbp.errors import DataError
@@ -103,6 +104,7 @@ def compare(
             calls[name] = max(1, math.ceil(least_seconds / max(_measure(call, 1), 1e-9)))
             bar.update()
         for turn in range(rounds):
+            gc.collect()  # here and not before each measurement, where it would take longer than most of them
             first = turn % len(names)
             for name in names[first:] + names[:first]:
                 seconds[name].append(_measure(contestants[name], calls[name]))
@@ -170,7 +172,10 @@ def draw_comparisons(comparisons: Sequence[Comparison], threads: int) -> Figure:
         axes.set_yticks(range(len(comparison.seconds)), list(comparison.seconds))
         axes.set_ylim(len(comparison.seconds) - 0.5, -0.7)
         axes.set(xscale="log", title=comparison.title)
-        axes.grid(axis="x", which="both", alpha=0.2)
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.grid(axis="x", alpha=0.2)
     plural = "" if threads == 1 else "s"
     panels[-1].set_xlabel(f"time / best time of the reference ({threads} thread{plural})")
     return figure
@@ -179,7 +184,6 @@ def draw_comparisons(comparisons: Sequence[Comparison], threads: int) -> Figure:
 def _measure(call: Callable[[], object], times: int) -> float:
     """Seconds per call."""
     collecting = gc.isenabled()
-    gc.collect()
     gc.disable()
     try:
         start = time.perf_counter()
