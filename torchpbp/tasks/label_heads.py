@@ -76,9 +76,11 @@ class CRFHead(LabelHead):
         labels: (rows, length) label sequences; no signals are needed.
         num_labels: number of labels.
         joint: train on log P(all labels of a sequence | scores), as is usual for CRFs, and not on each site's marginal.
+            Validation rows preferred marginals: pairs of labels are not all there is to the chain here, and marginals
+            are what is asked for.
     """
 
-    def __init__(self, labels: Tensor, num_labels: int, joint: bool = True) -> None:
+    def __init__(self, labels: Tensor, num_labels: int, joint: bool = False) -> None:
         super().__init__()
         self.crf = LinearChainCRF(num_labels).double().fit_labels(labels)
         self.joint = joint

@@ -24,7 +24,7 @@ def write_label_curves(
         bayes_accuracy: of the exact posterior, which no head can pass but by chance.
         bayes_log_loss: of the exact posterior.
     """
-    figure = Figure(figsize=(13.0, 4.4), layout="constrained")
+    figure = Figure(figsize=(14.0, 4.2), layout="constrained")
     panels = figure.subplots(1, 3)
     shown = (
         ("kl", "KL(exact ‖ head) per site, nats", None),
@@ -34,9 +34,8 @@ def write_label_curves(
     for axes, (column, text, best) in zip(panels, shown, strict=True):
         for name, lines in summary.groupby("series", sort=False):
             errors = lines[f"{column}_error"].fillna(0.0)
-            axes.errorbar(
-                lines["rows"], lines[column], yerr=errors, marker="o", markersize=4, capsize=3, label=str(name)
-            )
+            style = _style(str(name))
+            axes.errorbar(lines["rows"], lines[column], yerr=errors, markersize=4, capsize=3, label=str(name), **style)
         if best is not None:
             axes.axhline(best, color="black", linestyle="--", label="Bayes")
         sizes = sorted(set(summary["rows"]))
@@ -45,9 +44,20 @@ def write_label_curves(
         axes.minorticks_off()
         axes.grid(alpha=0.3)
     panels[0].set_yscale("log")
-    panels[-1].legend(fontsize="small")
+    figure.legend(*panels[-1].get_legend_handles_labels(), loc="outside right center", fontsize="small")
     with replacing(path) as temporary:
         figure.savefig(temporary, format="png", dpi=150)
+
+
+def _style(series: str) -> dict[str, str]:
+    """A colour per head, a line per stage, a filled marker where label-only sequences were used."""
+    head, *stage = series.split()
+    return {
+        "color": {"softmax": "gray", "crf": "tab:orange", "pbp": "tab:blue"}.get(head, "black"),
+        "linestyle": ":" if "fitted" in stage else "-." if "noise" in stage else "-",
+        "marker": "o",
+        "markerfacecolor": "auto" if series.endswith("labels") else "white",
+    }
 
 
 def draw_posteriors(posteriors: Mapping[str, Tensor], labels: Tensor) -> Figure:
