@@ -56,7 +56,7 @@ def run_digits_embedding(
     weight_decay: float = 0.01,
     smoothing: float = 0.05,
     averaging: float = 0.998,
-    hide: float = 0.5,
+    hide: float = 0.7,
     rotation: float = 8.0,
     shear: float = 0.2,
     warp: float = 0.1,

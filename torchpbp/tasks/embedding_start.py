@@ -19,6 +19,9 @@ SHARPNESS = 3.0
 
 LINEAR_UNITS = 4
 
+REST = 0.5
+"""What is left of the encoder's random weights where it starts as a quantiser."""
+
 
 @torch.no_grad()
 def start_remembering(model: PBP, seed: int, noise: float = 0.5) -> None:
@@ -77,7 +80,7 @@ def start_two_stage(model: PBP, encoder: StrokeEncoder, strokes: Tensor, digits:
     carry = torch.zeros(encoder.inner.shape[1], LINEAR_UNITS)
     carry[0, :2] = carry[1, 2:] = torch.tensor([1.0, -1.0])
     encoder.inner[:, :, :LINEAR_UNITS] = carry.to(encoder.inner)
-    encoder.outer.mul_(0.1)
+    encoder.outer.mul_(REST)
     for t in range(POINTS):
         clusters = KMeans(encoder.states, n_init=1, random_state=seed).fit(points[:, t].numpy())
         centres = torch.from_numpy(clusters.cluster_centers_)  # (states, 2)
