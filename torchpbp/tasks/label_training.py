@@ -119,9 +119,6 @@ def train_labels(
         before = row_losses(module, validation)
     best, steps, seconds = KeepBest(), 0, 0.0
     if max_steps > 0:
-        order = torch.Generator().manual_seed(seed)
-        rows = TensorDataset(*train)
-        batches = DataLoader(rows, min(BATCH_ROWS, len(rows)), shuffle=True, drop_last=True, generator=order)
         stop = EarlyStopping(VALIDATION_LOSS, patience=patience, check_finite=True, verbose=False)
         with _quiet_lightning():
             runner = Trainer(
@@ -137,12 +134,16 @@ def train_labels(
                 enable_checkpointing=False,
                 enable_model_summary=False,
             )
+            # All processes together take steps of the same size as one alone.
+            share = max(1, min(BATCH_ROWS, len(train.labels)) // runner.world_size)
+            order = torch.Generator().manual_seed(seed)
+            batches = DataLoader(TensorDataset(*train), share, shuffle=True, drop_last=True, generator=order)
             start = time.perf_counter()
             runner.fit(module, batches, DataLoader(TensorDataset(*validation), 1024))
             seconds, steps = time.perf_counter() - start, int(runner.global_step)
         module.cpu()
         module.load_state_dict(best.state or begun)
-    if (start_counts or not steps) and not _clear_gain(before, module, validation):
+    if (start_counts or max_steps == 0) and not _clear_gain(before, module, validation):
         module.load_state_dict(begun)
         best.loss, best.step = float(before.mean()), 0
     if not math.isfinite(best.loss):

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from torchpbp.data.label_sequences import CHANNELS, LabelledSignals, LabelSequences
+from torchpbp.distributed import own_share, process_rank
 from torchpbp.errors import DataError, StructureError
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.model.pbp import PBP
@@ -138,7 +139,9 @@ def run_sequence_labelling(
     metrics = _metrics(summary, bayes)
     metrics |= {"rows/test": test_rows, "repeats": repeats, "window": window, "seed": seed}
     metrics |= {"length": data.length, "threads": torch.get_num_threads(), "torch": str(torch.__version__)}
-    if output_dir is not None and int(os.environ.get("LOCAL_RANK", "0")) == 0:
+    if process_rank() > 0:
+        return metrics  # the first process reports for all
+    if output_dir is not None:
         folder = Path(output_dir)
         write_json(folder / "metrics.json", metrics)
         write_csv(folder / "metrics.csv", table)
@@ -184,7 +187,8 @@ def train_heads(
     yield 0, Trained("softmax", "trained", plain, {"fit_seconds": 0.0, **facts})
 
     def pbp_head(labels: Tensor) -> PBPHead:
-        return PBPHead(learner(data.network.graph).fit(_columns(data, labels)), data.names)
+        share = labels[own_share(len(labels))]  # the fit adds up what the processes count
+        return PBPHead(learner(data.network.graph).fit(_columns(data, share)), data.names)
 
     def crf_head(labels: Tensor) -> CRFHead:
         return CRFHead(labels, data.labels)

@@ -1,0 +1,30 @@
+"""train.py with sequence labelling."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_debug_run_as_people_start_it(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "train.py"), "model=sequence_labelling", "debug=default", "model.repeats=1"]
+    result = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL
+    )
+    assert result.returncode == 0, result.stderr
+    (output,) = (tmp_path / "outputs").iterdir()
+    expected = {"metrics.json", "metrics.csv", "curves.png", "posteriors.png", "train.log", ".hydra"}
+    assert expected == {path.name for path in output.iterdir()}
+    metrics = json.loads((output / "metrics.json").read_text())
+    assert metrics["kl_standard_error/softmax/40"] is None  # one repeat
+    assert f"{metrics['kl/pbp refined +200 labels/40']:.4f}" in result.stdout
+    assert "singles: 2" in result.stdout  # the model's own learner
+    assert "18/18" in result.stderr  # one bar for all trainings, to its end
+    assert "GPU available" not in result.stdout + result.stderr
+    assert len(pd.read_csv(output / "metrics.csv")) == 18
