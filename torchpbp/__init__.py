@@ -10,6 +10,7 @@ from torchpbp.graph import Continuous, JunctionTree, LatentGraph, build_junction
 from torchpbp.inputs import Evidence
 from torchpbp.layer import PBPDistribution, PBPLayer
 from torchpbp.model import PBP
+from torchpbp.refinement import RefinedPBP, refine
 
 __version__ = "0.1.0"
 
@@ -29,8 +30,10 @@ __all__ = [
     "PBPDistribution",
     "PBPLayer",
     "RandomFourier",
+    "RefinedPBP",
     "ScoreAverage",
     "build_junction_tree",
     "errors",
+    "refine",
     "templates",
 ]

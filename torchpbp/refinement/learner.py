@@ -1,0 +1,160 @@
+"""RefinedPBP: the two-stage fit and its refinement in one learner."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchpbp.errors import DataError, StructureError
+from torchpbp.graph.latent_graph import LatentGraph
+from torchpbp.inputs.columns import ROWS_PER_BATCH, DataLike
+from torchpbp.inputs.evidence import Evidence
+from torchpbp.model.checkpoint import read_checkpoint, write_checkpoint
+from torchpbp.model.pbp import PBP
+from torchpbp.refinement.descent import take
+from torchpbp.refinement.guard import START, Guard, Trace
+from torchpbp.refinement.objectives import (
+    ClassLikelihood,
+    ConditionalLikelihood,
+    JointLikelihood,
+    Objective,
+    UserLoss,
+)
+from torchpbp.refinement.refine import LEAST_ROWS, Refinement
+from torchpbp.refinement.settings import Form, Settings
+from torchpbp.refinement.walk import Fold, adopt, descend, read_rows, repeat
+
+SAVED_OBJECTIVES: tuple[type[Objective], ...] = (JointLikelihood, ConditionalLikelihood, ClassLikelihood)
+
+
+class RefinedPBP(PBP):
+    """:class:`~torchpbp.PBP`, refined by descent after the two-stage fit, as far as held-out rows agree.
+
+    The rows are dealt into folds. For each fold a two-stage model of the other rows is refined, and each candidate is
+    scored on the fold. If some number of passes is better over all folds, and no worse on any guard, the two-stage model
+    of all rows is refined by that many; otherwise it is returned as it is.
+
+    Args:
+        graph: the model's structure.
+        objective, form, steps, batch_size, learning_rate, prior, penalty, patience: see
+            :class:`~torchpbp.refinement.Settings`.
+        folds: parts into which the rows are dealt, at least 2. More folds judge by larger models and take longer.
+        progress: show progress bars.
+        **options: all options of :class:`~torchpbp.PBP`; ``seed`` also decides folds and mini-batches.
+
+    Attributes:
+        refinement: report of the last fit; ``None`` before, and after loading.
+    """
+
+    def __init__(
+        self,
+        graph: LatentGraph,
+        *,
+        objective: Objective | UserLoss | None = None,
+        form: Form = "auto",
+        steps: int = 30,
+        batch_size: int = 4096,
+        learning_rate: float | None = None,
+        prior: float = 1.0,
+        penalty: float = 10.0,
+        patience: int = 4,
+        folds: int = 3,
+        progress: bool = True,
+        **options: Any,
+    ) -> None:
+        super().__init__(graph, **options)
+        self.settings = Settings(
+            objective, form, steps, batch_size, learning_rate, prior, penalty, patience, self.seed, progress
+        )
+        if folds < 2 or folds != int(folds):
+            raise StructureError(f"folds: expected a whole number from 2 on, got {folds}.")
+        self.folds = folds
+        self.settings.resolved(self)
+        self.refinement: Refinement | None = None
+
+    def fit(self, data: DataLike, batch_size: int = ROWS_PER_BATCH) -> RefinedPBP:
+        """Learn by two-stage regression, then refine. All rows are kept in memory while fitting.
+
+        Args:
+            data: as in :meth:`PBP.fit`.
+            batch_size: rows of a table handled at once by the two-stage fit.
+
+        Raises:
+            DataError: as :meth:`PBP.fit`, and if there are too few rows to hold some out.
+        """
+        if isinstance(data, Iterator):
+            data = list(data)
+        super().fit(data, batch_size)
+        rows = read_rows(self, data)
+        if rows.batch < self.folds * LEAST_ROWS:
+            raise DataError(
+                f"Refinement: expected at least {self.folds * LEAST_ROWS} rows for {self.folds} folds, got {rows.batch}. "
+                "Lower folds, or use PBP."
+            )
+        settings = self.settings.resolved(self)
+        trace = self._cross_validated(rows, settings, batch_size)
+        best = trace.best()
+        steps = None if best.step == START else best.step
+        if steps is not None:
+            operators = repeat(self._two_stage_copy(), rows, settings, steps)
+            if operators is None:
+                steps = None
+            else:
+                adopt(self, operators)
+        self.refinement = Refinement(str(settings.form), settings.resolved_objective.name, steps, trace)
+        return self
+
+    def _cross_validated(self, rows: Evidence, settings: Settings, batch_size: int) -> Trace:
+        order = torch.randperm(rows.batch, generator=torch.Generator().manual_seed(self.seed))
+        parts = []
+        for fold in range(self.folds):
+            held = order[fold :: self.folds]
+            others = torch.cat([order[k :: self.folds] for k in range(self.folds) if k != fold])
+            learning = take(rows, others)
+            guard = Guard(settings.resolved_objective.guards, take(rows, held), self.seed + fold)
+            start = self._two_stage_copy()
+            PBP.fit(start, _table(learning), batch_size)
+            parts.append(Fold(start, learning, guard))
+        return descend(parts, settings)[0]
+
+    def _two_stage_copy(self) -> PBP:
+        """A copy of the model as it is, without the report."""
+        report, self.refinement = self.refinement, None
+        try:
+            return copy.deepcopy(self)
+        finally:
+            self.refinement = report
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model with its refinement settings. A loss function of one's own is not written."""
+        super().save(path)
+        content = read_checkpoint(path, "cpu")
+        own = {f.name: getattr(self.settings, f.name) for f in fields(Settings) if f.name not in ("objective", "seed")}
+        objective = self.settings.objective
+        if isinstance(objective, SAVED_OBJECTIVES):
+            own["objective"] = [type(objective).__name__, asdict(objective)]  # type: ignore[call-overload]
+        content["refinement"] = {**own, "folds": self.folds}
+        write_checkpoint(path, {k: v for k, v in content.items() if k not in ("format", "version")})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], map_location: torch.device | str = "cpu") -> RefinedPBP:
+        """Read a model written by :meth:`save`, or by :meth:`PBP.save` with default refinement settings."""
+        model = super().load(path, map_location)
+        if not isinstance(model, RefinedPBP):
+            raise StructureError(f"load: expected a RefinedPBP, got {type(model).__name__}.")
+        own = dict(read_checkpoint(path, "cpu").get("refinement", {}))
+        model.folds = own.pop("folds", model.folds)
+        kinds = {kind.__name__: kind for kind in SAVED_OBJECTIVES}
+        name, values = own.pop("objective", (None, {}))
+        model.settings = Settings(**own, objective=kinds[name](**values) if name else None, seed=model.seed)
+        return model
+
+
+def _table(rows: Evidence) -> dict[str, Tensor]:
+    return {**rows.hard, **rows.real}
