@@ -85,7 +85,7 @@ class MultiplicativeSteps:
                 costs = -self.objective.log_mass(self.model, rows)  # tables need no normalising
                 loss = (costs * weights.to(costs)).sum()
                 gradients = torch.autograd.grad(loss, operators)
-            total += float(loss)
+            total += float(loss.detach())
             for count, w, g in zip(counts, operators, gradients, strict=True):
                 count -= (w * g).detach()
         with torch.no_grad():
@@ -146,7 +146,7 @@ class GradientSteps:
             rows = take(self.rows, order[start : start + self.batch_size])
             with torch.enable_grad():
                 loss = self.objective.loss(self.model, rows, self.generator).mean()
-                total += float(loss) * rows.batch
+                total += float(loss.detach()) * rows.batch
                 if self.penalty:
                     cells = random_cells(self.model, PENALTY_CELLS, self.generator)
                     loss = loss + self.penalty * negative_share(self.model, cells)

@@ -16,13 +16,14 @@ define a valid joint distribution, so refinement cannot make a probability negat
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from torchpbp.errors import StructureError
+from torchpbp.graph.junction_tree import JunctionTree
 from torchpbp.inference.messages import downward_pass, upward_pass
-from torchpbp.inference.schedule import Schedule
 from torchpbp.inputs.evidence import Evidence
 from torchpbp.model.pbp import PBP
 
@@ -71,7 +72,7 @@ def nonnegative_form(model: PBP, patterns: Evidence, steps: int = BASIS_STEPS) -
         torch.zeros(0) if m is None else extreme_messages(m, total, average)
         for m, total, average in zip(seen, totals, marginal, strict=True)
     ]
-    found = _least_negative(operators, schedule, corners, totals, marginal, steps)
+    found = _least_negative(operators, model.tree, corners, totals, marginal, steps)
     return [t.to(model.root.weight.dtype) for t in as_tables(found)]
 
 
@@ -137,80 +138,119 @@ def table_rows(operator: Tensor, node: int) -> Tensor:
 
 def _least_negative(
     operators: Sequence[Tensor],
-    schedule: Schedule,
+    tree: JunctionTree,
     corners: Sequence[Tensor],
     totals: Sequence[Tensor],
     marginal: Sequence[Tensor],
     steps: int,
 ) -> list[Tensor]:
     """Operators in the basis with the least squared negative mass, found by L-BFGS from the given corners."""
-    by_rank: dict[int, list[int]] = {}
-    for node in range(1, len(operators)):
-        by_rank.setdefault(len(totals[node]), []).append(node)
-    place = {node: (rank, i) for rank, nodes in by_rank.items() for i, node in enumerate(nodes)}
-    base = {rank: torch.stack([corners[n] for n in nodes]) for rank, nodes in by_rank.items()}
-    total = {rank: torch.stack([totals[n] for n in nodes]) for rank, nodes in by_rank.items()}
-    moves = {rank: torch.eye(rank).to(b).repeat(len(b), 1, 1).requires_grad_() for rank, b in base.items()}
-    leaves = [(step.nodes, torch.stack([operators[n] for n in step.nodes])) for step in schedule.leaves]
-    inner = [(step, torch.stack([operators[n] for n in step.nodes])) for step in schedule.inner]
-
-    def transformed() -> tuple[Tensor, list[tuple[Sequence[int], Tensor]], dict[int, Tensor]]:
-        basis, inverse = {}, {}
-        for rank, move in moves.items():
-            raw = move @ base[rank]
-            basis[rank] = raw / (raw @ total[rank].unsqueeze(-1))
-            inverse[rank] = torch.linalg.inv(basis[rank])
-
-        def of(table: dict[int, Tensor], nodes: Sequence[int]) -> Tensor:
-            rank = place[nodes[0]][0]
-            return table[rank][[place[n][1] for n in nodes]]
-
-        result: list[tuple[Sequence[int], Tensor]] = []
-        for nodes, weight in leaves:
-            result.append((nodes, torch.einsum("gsa,ga...->gs...", of(basis, nodes), weight)))
-        for step, weight in inner:
-            weight = torch.einsum("gsa,ga...->gs...", of(basis, step.nodes), weight)
-            for children in step.children:  # each contraction takes the first remaining mode and puts it last
-                weight = torch.einsum("gsb...,gbc->gs...c", weight, of(inverse, children))
-            result.append((step.nodes, weight))
-        root = operators[0]
-        for child in schedule.root_children:
-            root = torch.tensordot(root, of(inverse, [child])[0], dims=([0], [0]))
-        return root / root.sum(), result, inverse
-
-    def negative() -> Tensor:
-        root, tables, inverse = transformed()
-        loss = root.clamp(max=0).square().sum()
-        for nodes, table in tables:
-            rank = place[nodes[0]][0]
-            backs = inverse[rank][[place[n][1] for n in nodes]].detach()
-            mass = torch.einsum("ga,gas->gs", torch.stack([marginal[n] for n in nodes]), backs)
-            weight = mass.clamp(min=LEAST_MASS).unsqueeze(-1)
-            loss = loss + (weight * table.flatten(2).clamp(max=0).square()).sum()
-        return loss
-
-    best: tuple[float, list[Tensor]] = (float("inf"), [m.detach().clone() for m in moves.values()])
+    bases = _Bases(operators, tree, corners, totals, marginal)
+    best: tuple[float, list[Tensor]] = (float("inf"), [m.detach().clone() for m in bases.moves])
     optimiser = torch.optim.LBFGS(
-        list(moves.values()), max_iter=steps, history_size=20, line_search_fn="strong_wolfe", tolerance_change=1e-14
+        bases.moves, max_iter=steps, history_size=20, line_search_fn="strong_wolfe", tolerance_change=1e-14
     )
 
     def closure() -> float:
         nonlocal best
         optimiser.zero_grad()
         try:
-            loss = negative()
+            loss = bases.negative()
         except RuntimeError:  # a line search may pass through a singular basis
             return float("inf")
-        value = float(loss)
+        value = float(loss.detach())
         if value < best[0]:
-            best = value, [m.detach().clone() for m in moves.values()]
+            best = value, [m.detach().clone() for m in bases.moves]
         torch.autograd.backward(loss)
         return value
 
     with torch.enable_grad():
         optimiser.step(closure)  # type: ignore[no-untyped-call]
-    for move, kept in zip(moves.values(), best[1], strict=True):
+    for move, kept in zip(bases.moves, best[1], strict=True):
         move.data.copy_(kept)
-    root, tables, _ = transformed()
-    found = {n: table[i] for nodes, table in tables for i, n in enumerate(nodes)}
+    root, tables, _ = bases.transformed()
+    found = {n: table[i] for group, table in zip(bases.groups, tables, strict=True) for i, n in enumerate(group.nodes)}
     return [root.detach(), *(found[n].detach() for n in range(1, len(operators)))]
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Operators of one shape, stacked, with the places of their own and their children's bases."""
+
+    nodes: list[int]
+    weight: Tensor
+    rank: int
+    own: Tensor
+    children: list[tuple[int, Tensor]]
+    marginal: Tensor
+
+
+class _Bases:
+    """A basis per separator, as a move from the given corners, and the operators seen in them.
+
+    Bases of one rank are stacked, and so are operators of one shape: many small matrices cost as much as one large.
+    """
+
+    def __init__(
+        self,
+        operators: Sequence[Tensor],
+        tree: JunctionTree,
+        corners: Sequence[Tensor],
+        totals: Sequence[Tensor],
+        marginal: Sequence[Tensor],
+    ) -> None:
+        by_rank: dict[int, list[int]] = {}
+        by_shape: dict[tuple[bool, torch.Size], list[int]] = {}
+        for node in range(1, len(operators)):
+            by_rank.setdefault(len(totals[node]), []).append(node)
+            by_shape.setdefault((bool(tree.children[node]), operators[node].shape), []).append(node)
+        self.ranks = list(by_rank)
+        self.base = [torch.stack([corners[n] for n in nodes]) for nodes in by_rank.values()]
+        self.total = [torch.stack([totals[n] for n in nodes]).unsqueeze(-1) for nodes in by_rank.values()]
+        self.moves = [torch.eye(b.shape[-1]).to(b).repeat(len(b), 1, 1).requires_grad_() for b in self.base]
+        place = {n: i for nodes in by_rank.values() for i, n in enumerate(nodes)}
+
+        def places(nodes: Sequence[int]) -> tuple[int, Tensor]:
+            return self.ranks.index(len(totals[nodes[0]])), torch.tensor([place[n] for n in nodes]).to(
+                operators[0].device
+            )
+
+        self.root = operators[0]
+        self.root_children = [places([c]) for c in tree.children[0]]
+        self.groups = [
+            _Group(
+                nodes,
+                torch.stack([operators[n] for n in nodes]),
+                *places(nodes),
+                [places(list(column)) for column in zip(*(tree.children[n] for n in nodes), strict=True)],
+                torch.stack([marginal[n] for n in nodes]),
+            )
+            for nodes in by_shape.values()
+        ]
+
+    def transformed(self) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        """The root, the operators of each group and the inverse bases of each rank."""
+        raw = [m @ b for m, b in zip(self.moves, self.base, strict=True)]
+        basis = [r / (r @ t) for r, t in zip(raw, self.total, strict=True)]
+        inverse = [torch.linalg.inv(b) for b in basis]
+        tables = []
+        for group in self.groups:
+            weight = group.weight.flatten(2)
+            weight = (basis[group.rank][group.own] @ weight).reshape(*group.weight.shape)
+            for rank, index in group.children:  # each contraction takes the first remaining mode and puts it last
+                weight = torch.einsum("gsb...,gbc->gs...c", weight, inverse[rank][index])
+            tables.append(weight)
+        root = self.root
+        for rank, index in self.root_children:
+            root = torch.tensordot(root, inverse[rank][index[0]], dims=([0], [0]))
+        return root / root.sum(), tables, inverse
+
+    def negative(self) -> Tensor:
+        """Squared negative mass, states weighed by how often they occur."""
+        root, tables, inverse = self.transformed()
+        loss = root.clamp(max=0).square().sum()
+        for group, table in zip(self.groups, tables, strict=True):
+            mass = group.marginal.unsqueeze(1) @ inverse[group.rank].detach()[group.own]  # (nodes, 1, states)
+            weight = mass.mT.clamp(min=LEAST_MASS)
+            loss = loss + (weight * table.flatten(2).clamp(max=0).square()).sum()
+        return loss

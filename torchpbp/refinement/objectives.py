@@ -69,7 +69,8 @@ class JointLikelihood(Objective):
 
     @torch.no_grad()
     def score(self, model: PBP, rows: Evidence, generator: torch.Generator) -> Tensor:
-        return (-model.log_evidence(rows)).clamp(max=WORST)
+        # Signed operators do not keep their total mass at 1 by themselves.
+        return (model.log_evidence() - model.log_evidence(rows)).clamp(max=WORST)
 
     def log_mass(self, model: PBP, rows: Evidence) -> Tensor:
         """(batch,) linked log P(rows), not normalised."""
