@@ -14,6 +14,7 @@ from torch import nn
 
 from torchpbp import LatentGraph
 from torchpbp.data import FEATURES, LabelSequences
+from torchpbp.tasks.embedding_network import stroke_graph
 
 CONF = Path(__file__).parents[2] / "conf"
 
@@ -54,7 +55,7 @@ def test_the_promised_choices_exist() -> None:
 def test_every_choice_composes_and_resolves(choice: str) -> None:
     resolved = OmegaConf.to_container(composed(choice), resolve=True, throw_on_missing=True)
     assert isinstance(resolved, dict)
-    assert {"model", "learner", "trainer", "seed", "threads", "objective", "output_dir"} == set(resolved)
+    assert {"model", "learner", "trainer", "regressor", "seed", "threads", "objective", "output_dir"} == set(resolved)
 
 
 @pytest.mark.parametrize("choice", all_choices())
@@ -71,6 +72,9 @@ def test_every_choice_builds_its_task_and_learner(choice: str) -> None:
     elif isinstance(task.keywords.get("data"), LabelSequences):
         graph = task.keywords["data"].network.graph
         assert learner(graph).graph is graph
+    elif "hidden_states" in task.keywords:
+        graph = stroke_graph(task.keywords["states"], task.keywords["hidden_states"])
+        assert learner(graph).graph is graph
     else:
         assert isinstance(learner, nn.Module)
         assert learner.graph.observed == FEATURES
@@ -84,6 +88,8 @@ def test_every_choice_builds_its_task_and_learner(choice: str) -> None:
         ("model=digits", "torchpbp.ScoreAverage"),
         ("experiment=digits_learning_curve", "torchpbp.ScoreAverage"),
         ("experiment=digits_missing", "torchpbp.ScoreAverage"),
+        ("model=digits_embedding", "torchpbp.PBP"),
+        ("experiment=digits_embedding", "torchpbp.PBP"),
         ("model=sequence_labelling", "torchpbp.PBP"),
         ("experiment=sequence_labelling", "torchpbp.PBP"),
     ],

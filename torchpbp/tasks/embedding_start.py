@@ -41,7 +41,7 @@ def start_remembering(model: PBP, seed: int, noise: float = 0.5) -> None:
         weight = operator.weight
         drawn = torch.randn(weight.shape, generator=generator, dtype=torch.float64).to(weight)
         if tree.leaf_observables[node] == (DIGIT,):
-            weight.copy_(torch.eye(*weight.shape).to(weight))
+            weight.copy_(torch.eye(*weight.shape).to(weight) if weight.shape[0] == weight.shape[1] else drawn)
         elif tree.leaf_observables[node]:
             states = weight.shape[1]
             weight.copy_((drawn - drawn.mean(dim=1, keepdim=True)) / states)
@@ -49,10 +49,16 @@ def start_remembering(model: PBP, seed: int, noise: float = 0.5) -> None:
         else:
             weight.copy_(noise * drawn / math.sqrt(weight[0].numel()))
             if weight.ndim == 3:
-                # Whichever child is the point's own leaf; at the chain's end both are, and either will do.
-                side = next(k for k, child in enumerate(tree.children[node]) if tree.leaf_observables[child])
-                constant = weight.select(1 + side, 0)
-                constant.add_(torch.eye(*constant.shape).to(weight))
+                # The child that is a leaf; at the chain's end both are, and either will do.
+                side, leaf = next(
+                    (k, tree.leaf_observables[c]) for k, c in enumerate(tree.children[node]) if tree.leaf_observables[c]
+                )
+                passing = weight.movedim(1 + side, 0)  # (leaf's rank, rank, other child's rank)
+                if leaf == (DIGIT,):
+                    # Never observed: whatever the digit, the other child's message goes on.
+                    passing += torch.eye(*passing.shape[1:]).to(weight) / len(passing)
+                else:
+                    passing[0] += torch.eye(*passing.shape[1:]).to(weight)
             else:
                 weight.add_(torch.eye(*weight.shape).to(weight))
     root = model.root.weight
