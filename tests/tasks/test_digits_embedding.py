@@ -22,6 +22,7 @@ from torchpbp.tasks.digits_embedding import build_network, count_parameters
 from torchpbp.tasks.embedding_network import (
     MIDDLE,
     ChainHead,
+    NetworkAverage,
     PerceptronHead,
     StrokeEncoder,
     StrokeNetwork,
@@ -167,6 +168,15 @@ def test_the_twin_sees_hidden_and_undecided_points_alike() -> None:
     assert torch.allclose(head(torch.ones(1, 8, 6)), head(torch.full((1, 8, 6), 1 / 6)), atol=1e-6)
 
 
+def test_the_average_is_one_of_probabilities(rows: tuple[Tensor, Tensor]) -> None:
+    members = [network(rows, two_stage=True), network(rows, seed=1)]
+    logs = NetworkAverage(members)(rows[0][:9])
+    expected = sum(torch.softmax(m(rows[0][:9]), dim=1) for m in members) / 2
+    assert torch.allclose(logs.exp(), expected, atol=1e-6)
+    with pytest.raises(StructureError, match="one or more members"):
+        NetworkAverage([])
+
+
 # -- training --------------------------------------------------------------------------------------------------------
 
 
@@ -181,7 +191,9 @@ class StopAfter(Callback):
 def trained(
     rows: tuple[Tensor, Tensor], folder: Path, ckpt_path: Path | None = None, **more: Any
 ) -> tuple[dict[str, Tensor], StrokeTraining]:
-    training = StrokeTraining(network(rows), settings(), rows, (rows[0][:50], rows[1][:50]))
+    training = StrokeTraining(
+        NetworkAverage([network(rows), network(rows, seed=1)]), settings(), rows, (rows[0][:50], rows[1][:50])
+    )
     train_network(training, QUIET, folder, ckpt_path=ckpt_path, verbose=False, **more)
     return training.state_dict(), training
 
@@ -199,7 +211,9 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(rows: tuple[Tenso
 
 
 def test_training_lowers_the_loss_and_uses_the_average(rows: tuple[Tensor, Tensor]) -> None:
-    training = StrokeTraining(network(rows), settings(epochs=6), rows, (rows[0][:50], rows[1][:50]))
+    training = StrokeTraining(
+        NetworkAverage([network(rows), network(rows, seed=1)]), settings(epochs=6), rows, (rows[0][:50], rows[1][:50])
+    )
     before = {k: v.clone() for k, v in training.state_dict().items()}
     average = train_network(training, QUIET, None, verbose=False)
     assert training.history[-1]["train_loss"] < 0.8 * training.history[0]["train_loss"]
@@ -228,7 +242,7 @@ def poisoned(rows: tuple[Tensor, Tensor], *bad: int) -> StrokeTraining:
     clean = network(rows)
     net = Poisoned(clean.encoder, clean.head)
     net.bad = bad
-    return StrokeTraining(net, settings(), rows, (rows[0][:50], rows[1][:50]))
+    return StrokeTraining(NetworkAverage([net]), settings(), rows, (rows[0][:50], rows[1][:50]))
 
 
 def test_a_loss_that_is_no_number_brings_back_the_best_weights(rows: tuple[Tensor, Tensor]) -> None:
@@ -281,7 +295,7 @@ def test_a_run_measures_both_heads_and_writes_its_files(tmp_path: Path) -> None:
     assert list(table["hidden"]) == [0, 4]
     assert table["twin_accuracy"].tolist() == [metrics["hidden/0/twin"], metrics["hidden/4/twin"]]
     assert metrics["hidden/4/pbp"] == metrics["test/accuracy_half_hidden"]
-    assert 0.9 < metrics["parameters/twin_head"] / metrics["parameters/pbp_head"] <= 1
+    assert 0.9 < metrics["parameters/twin_heads"] / metrics["parameters/pbp_heads"] <= 1
     assert len(pd.read_csv(tmp_path / "training.csv")) == 4
     assert {p.name for p in (tmp_path / "checkpoints").iterdir()} == {
         "last.ckpt",
@@ -307,6 +321,8 @@ def test_bad_input_is_refused_with_a_remedy() -> None:
         run_digits_embedding(DigitsDataModule(train_size=5), learner=KernelPBP(templates.pen_strokes()))
     with pytest.raises(DataError, match="no file"):
         run(ckpt_path="nowhere.ckpt")
+    with pytest.raises(DataError, match="at least one network"):
+        run(two_stage=0, random=0)
     with pytest.raises(DataError, match="one or more numbers of points"):
         run(hidden=())
     with pytest.raises(DataError, match="at least 1 epoch"):

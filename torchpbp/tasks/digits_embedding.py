@@ -22,6 +22,7 @@ from torchpbp.tasks.classification import accuracy, calibration_error, check_dat
 from torchpbp.tasks.embedding_network import (
     MIDDLE,
     ChainHead,
+    NetworkAverage,
     PerceptronHead,
     StrokeEncoder,
     StrokeNetwork,
@@ -49,7 +50,8 @@ def run_digits_embedding(
     width: int = 64,
     window: int = 1,
     softness: float = 0.1,
-    two_stage: bool = True,
+    two_stage: int = 1,
+    random: int = 1,
     epochs: int = 100,
     batch_size: int = 256,
     learning_rate: float = 3e-3,
@@ -82,8 +84,8 @@ def run_digits_embedding(
         width: of the encoder's hidden layer.
         window: neighbours on each side that the encoder sees of a point.
         softness: of the layer's scores (see :class:`~torchpbp.tasks.embedding_network.ChainHead`).
-        two_stage: start from a two-stage fit to quantised points; otherwise from operators drawn at random. The twin's
-            encoder starts in the same way.
+        two_stage: number of networks to average that start from a two-stage fit to quantised points.
+        random: number of networks to average that start at random. The twin's encoders start as these do.
         epochs: see :class:`~torchpbp.tasks.embedding_training.TrainingSettings` for this and the next ten.
         batch_size: rows per step.
         learning_rate: largest one.
@@ -112,6 +114,8 @@ def run_digits_embedding(
     settings = TrainingSettings(
         epochs, batch_size, learning_rate, weight_decay, smoothing, averaging, hide, rotation, shear, warp, jitter, seed
     )
+    if two_stage < 0 or random < 0 or two_stage + random < 1:
+        raise DataError(f"Expected at least one network in two_stage + random, got {two_stage} + {random}.")
     if not hidden:
         raise DataError("hidden: expected one or more numbers of points to hide, got none.")
     folder = None if output_dir is None else Path(output_dir)
@@ -122,22 +126,31 @@ def run_digits_embedding(
     metrics: Metrics = {}
     lines: dict[int, dict[str, float]] = {int(k): {"hidden": int(k)} for k in sorted(tests)}
     histories = {}
-    parameters = 0
     for name, prefix in (("pbp", ""), ("twin", TWIN)):
         start = time.perf_counter()
-        network = build_network(
-            learner, data.train_x, data.train_y, states, hidden_states, width, window, softness, two_stage, seed
-        )
-        if name == "twin":
-            torch.manual_seed(seed)
-            network = StrokeNetwork(network.encoder, PerceptronHead(states, parameters))
-        parameters = count_parameters(network.head)
+        members = []
+        for k in range(two_stage + random):
+            member = build_network(
+                learner,
+                data.train_x,
+                data.train_y,
+                states,
+                hidden_states,
+                width,
+                window,
+                softness,
+                two_stage=k < two_stage,
+                seed=seed + k,
+            )
+            members.append(perceptron_twin(member, seed + k) if name == "twin" else member)
+        network = NetworkAverage(members)
+        heads = sum(count_parameters(member.head) for member in members)
         training = StrokeTraining(network, settings, (data.train_x, data.train_y), val)
         resume = _checkpoint_for(ckpt_path, prefix)
         average = train_network(training, trainer, folder, prefix, resume, verbose)
         histories[name] = pd.DataFrame(training.history)
         metrics[f"seconds/{name}"] = time.perf_counter() - start
-        metrics[f"parameters/{name}_head"] = parameters
+        metrics[f"parameters/{name}_heads"] = heads
         metrics[f"parameters/{name}"] = count_parameters(network)
         metrics[f"restored/{name}"] = training.restored
         scores = "test" if name == "pbp" else "twin"
@@ -194,6 +207,13 @@ def build_network(
         start_remembering(model, seed)
     # Learning by regression needs float64; descent does not, and is faster in float32.
     return StrokeNetwork(encoder, ChainHead(model.float(), softness))
+
+
+def perceptron_twin(network: StrokeNetwork, seed: int) -> StrokeNetwork:
+    """The same encoder with a perceptron of as many parameters in the PBP head's place."""
+    torch.manual_seed(seed)
+    head = PerceptronHead(network.encoder.states, count_parameters(network.head))
+    return StrokeNetwork(network.encoder, head)
 
 
 def _built(learner: Callable[..., PBP], graph: LatentGraph) -> PBP:

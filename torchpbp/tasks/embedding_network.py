@@ -7,6 +7,7 @@ twin with as many parameters.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -174,3 +175,22 @@ class StrokeNetwork(nn.Module):
         """(batch, 16) coordinates, NaN where hidden -> (batch, classes) logits."""
         logits: Tensor = self.head(self.encoder(strokes))
         return logits
+
+
+class NetworkAverage(nn.Module):
+    """The mean of several networks' probabilities. Each is trained by a loss of its own.
+
+    Args:
+        members: one or more networks.
+    """
+
+    def __init__(self, members: Sequence[nn.Module]) -> None:
+        super().__init__()
+        if not members:
+            raise StructureError("Average of networks: expected one or more members, got none.")
+        self.members = nn.ModuleList(members)
+
+    def forward(self, strokes: Tensor) -> Tensor:
+        """(batch, 16) coordinates, NaN where hidden -> (batch, classes) log-probabilities."""
+        logs = torch.stack([torch.log_softmax(member(strokes), dim=1) for member in self.members])
+        return torch.logsumexp(logs, dim=0) - math.log(len(logs))

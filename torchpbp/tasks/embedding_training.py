@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from torchpbp.data.augment import distorted, hidden_at_random
 from torchpbp.errors import DataError, DataWarning, TorchPBPError
+from torchpbp.tasks.embedding_network import NetworkAverage
 
 WARM_UP = 0.15
 """Share of the steps in which the learning rate rises."""
@@ -74,14 +75,14 @@ class StrokeTraining(LightningModule):
     it would have. A loss that is not finite brings back the weights with the least validation loss so far.
 
     Args:
-        network: strokes -> logits.
+        network: whose members are trained.
         settings: of the training.
         train: (rows, 16) strokes and (rows,) digits to learn from.
         val: the same to validate with; some points should be hidden.
     """
 
     def __init__(
-        self, network: nn.Module, settings: TrainingSettings, train: Sequence[Tensor], val: Sequence[Tensor]
+        self, network: NetworkAverage, settings: TrainingSettings, train: Sequence[Tensor], val: Sequence[Tensor]
     ) -> None:
         super().__init__()
         self.network = network
@@ -126,11 +127,16 @@ class StrokeTraining(LightningModule):
                     "The loss is not finite even with the best weights so far. Look for infinite values in the strokes, or "
                     "lower learning_rate."
                 )
-        self._epoch_losses.append(loss.detach())
+        self._epoch_losses.append(loss.detach() / len(self.network.members))
         return loss
 
     def _loss(self, strokes: Tensor, digits: Tensor) -> Tensor:
-        return nn.functional.cross_entropy(self.network(strokes), digits, label_smoothing=self.settings.smoothing)
+        """Sum of the members' losses, so that each learns as if it were alone."""
+        losses = [
+            nn.functional.cross_entropy(member(strokes), digits, label_smoothing=self.settings.smoothing)
+            for member in self.network.members
+        ]
+        return torch.stack(losses).sum()
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         # A short memory at first, so that the average soon forgets where the weights started.
@@ -146,7 +152,7 @@ class StrokeTraining(LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         logits, digits = (torch.cat(parts) for parts in zip(*self._val, strict=True))
-        loss = nn.functional.cross_entropy(logits, digits)
+        loss = nn.functional.nll_loss(logits, digits)
         right = (logits.argmax(dim=1) == digits).float().mean()
         self.log_dict({"val/loss": loss, "val/accuracy": right}, prog_bar=True, sync_dist=True)
         value = float(loss)
