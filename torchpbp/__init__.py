@@ -1,5 +1,7 @@
 """torchpbp: latent-variable graphical models learned by regression, as PyTorch modules."""
 
+from typing import TYPE_CHECKING, Any
+
 from torchpbp import errors
 from torchpbp.classifier import GenerativeClassifier
 from torchpbp.ensemble import ScoreAverage
@@ -11,10 +13,16 @@ from torchpbp.inputs import Evidence
 from torchpbp.layer import PBPDistribution, PBPLayer
 from torchpbp.model import PBP
 from torchpbp.refinement import RefinedPBP, refine
+from torchpbp.stage1 import KernelRidge, Ridge
+from torchpbp.stage2 import LeastSquaresLayer
+
+if TYPE_CHECKING:
+    from torchpbp.tasks.mlp_regressor import MLP
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "MLP",
     "PBP",
     "RBF",
     "Continuous",
@@ -23,17 +31,29 @@ __all__ = [
     "GenerativeClassifier",
     "JunctionTree",
     "KernelPBP",
+    "KernelRidge",
     "Laplace",
     "LatentGraph",
+    "LeastSquaresLayer",
     "Matern",
     "Nystroem",
     "PBPDistribution",
     "PBPLayer",
     "RandomFourier",
     "RefinedPBP",
+    "Ridge",
     "ScoreAverage",
     "build_junction_tree",
     "errors",
     "refine",
     "templates",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """MLP needs Lightning, which takes seconds to import: only for those who use it."""
+    if name == "MLP":
+        from torchpbp.tasks.mlp_regressor import MLP
+
+        return MLP
+    raise AttributeError(f"module 'torchpbp' has no attribute {name!r}")

@@ -111,6 +111,22 @@ def grid(rows: int = 2, columns: int = 3, states: int | None = 2, observed_state
     return LatentGraph(edges, variables, [f"h{r}_{c}" for r, c in cells], directed=False)
 
 
+def parity(leaves: int = 2, observed_states: int = 3) -> LatentGraph:
+    """G1 -> H <- G2, all binary and hidden, each with its own observables g1_1, g1_2, …, g2_1, …, h_1, …
+
+    Where H is the parity of G1 and G2, no observable of G1 or of G2 alone says anything about H.
+    """
+    _positive(leaves=leaves, observed_states=observed_states)
+    latent = ["G1", "G2", "H"]
+    variables: dict[str, Domain] = dict.fromkeys(latent, 2)
+    edges = [("G1", "H"), ("G2", "H")]
+    for h in latent:
+        for i in range(1, leaves + 1):
+            variables[f"{h.lower()}_{i}"] = observed_states
+            edges.append((h, f"{h.lower()}_{i}"))
+    return LatentGraph(edges, variables, latent)
+
+
 def _positive(**numbers: int) -> None:
     _at_least(1, **numbers)
 

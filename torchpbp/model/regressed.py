@@ -33,7 +33,7 @@ from torchpbp.model.two_stage import (
 )
 from torchpbp.specification.specification import Specification
 from torchpbp.stage1.regressor import Predictor, Regression, Regressor, families
-from torchpbp.stage1.rows import Rows
+from torchpbp.stage1.rows import Projections, Rows
 from torchpbp.stage2.moments import Group, Moments
 
 ROWS_AT_ONCE = 8192
@@ -45,8 +45,8 @@ def required_own_pairs(specification: Specification) -> list[tuple[Group, Group]
 
 
 def required_own_scopes(tree: JunctionTree, specification: Specification) -> list[Group]:
-    """Groups whose joint tables are needed of discrete variables: none that involve an instrument."""
-    scopes = dict.fromkeys(p.core for p in specification.plans)
+    """Groups whose joint tables are needed of discrete variables: none over inside and outside together."""
+    scopes = dict.fromkeys(g for p in specification.plans for g in (p.core, *p.instrument))
     below = (tuple(v for g in targets(tree, specification, n) for v in g) for n in range(len(tree)))
     return list(scopes | dict.fromkeys(below))
 
@@ -73,7 +73,9 @@ def learn_regressed(
     """
     whitened = [_whitened(tree, specification, n, moments) for n in range(1, len(tree))]
     first = regressor.fit(rows, [r for r, _ in whitened], "stage1a")
-    found = _covariances(rows, [r for r, _ in whitened], first, first)
+    if regressor.linear and regressor.form == "instrumental":
+        first = _WithLinear(first, specification, moments, rows)
+    found = _covariances(rows, [r for r, _ in whitened], first)
     systems: dict[int, Covariances] = {}
     for plan, (_, constant), f in zip(specification.plans, whitened, found, strict=True):
         if f.cross.shape[1] < plan.rank - 1:
@@ -136,6 +138,33 @@ def _response(
     return Regression(tree.separator_name(node), inputs, tuple(groups), tuple(matrices), mean.flatten())
 
 
+class _WithLinear(Predictor):
+    """Predictions joined by the features of the instrument's groups, on the scale that ridge penalties are meant for.
+
+    Args:
+        predictor: the predictions.
+        specification: with the groups of each separator.
+        moments: for the scale.
+        rows: rows of the kind to be read.
+    """
+
+    def __init__(self, predictor: Predictor, specification: Specification, moments: Moments, rows: Rows) -> None:
+        self.predictor = predictor
+        self.groups = [[g for g in p.instrument if g] for p in specification.plans]
+        scaled = {
+            g: torch.diag(moments.instrument_scale(g)).unsqueeze(0)
+            for g in {g: None for groups in self.groups for g in groups}
+        }
+        self.features = {g: Projections([g], matrix, rows) for g, matrix in scaled.items()}
+
+    def predict(self, rows: Rows, positions: Tensor) -> list[Tensor]:
+        linear = {g: module(rows).squeeze(1) for g, module in self.features.items()}
+        found = self.predictor.predict(rows, positions)
+        return [
+            torch.cat([f, *(linear[g] for g in groups)], dim=1) for f, groups in zip(found, self.groups, strict=True)
+        ]
+
+
 @dataclass(frozen=True)
 class _Found:
     """Second moments of one separator: E[y ξᵀ] and E[ξ ξᵀ], both centred, and E[ξ]."""
@@ -146,7 +175,7 @@ class _Found:
 
 
 def _covariances(
-    rows: Rows, regressions: Sequence[Regression], instrument: Predictor, predicted: Predictor | None
+    rows: Rows, regressions: Sequence[Regression], instrument: Predictor, predicted: Predictor | None = None
 ) -> list[_Found]:
     """Centred moments of targets with instruments, in one pass over the rows of all processes.
 
@@ -154,7 +183,7 @@ def _covariances(
         rows: of this process.
         regressions: what is to be explained.
         instrument: gives ξ.
-        predicted: gives predictions to use in place of raw targets, if other than the instrument.
+        predicted: gives predictions to use in place of raw targets.
     """
     grouped = families(regressions, rows)
 
@@ -172,7 +201,7 @@ def _covariances(
         part = rows[positions]
         counts = torch.ones(len(part), dtype=torch.float64) if part.weights is None else part.weights
         xi = instrument.predict(part, positions)
-        y = raw(part) if predicted is None or predicted is instrument else predicted.predict(part, positions)
+        y = raw(part) if predicted is None else predicted.predict(part, positions)
         sums = [_sums(a, b, counts) for a, b in zip(y, xi, strict=True)]
         totals = sums if not totals else [_added(a, b) for a, b in zip(totals, sums, strict=True)]
         weight = weight + counts.sum()

@@ -114,7 +114,7 @@ class NetBank(nn.Module):
         out = torch.baddbmm(self.constant, x, self.skip)
         if self.last is not None:
             for weight, bias in zip(self.weights, self.biases, strict=True):
-                x = nn.functional.gelu(torch.baddbmm(bias, x, weight))
+                x = torch.relu(torch.baddbmm(bias, x, weight))
             out = out + torch.bmm(x, self.last)
         return out.reshape(self.folds, self.separators, *out.shape[1:])
 

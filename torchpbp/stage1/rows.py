@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ class Rows:
         states: (rows, variables) int64, if all maps are one-hot.
         features: (rows, all feature dimensions + 1) otherwise; the last column is 0.
         weights: (rows,) how much each row counts; all the same by default.
+        reals: (rows, variables) states and values as float64, if some variable is continuous.
     """
 
     def __init__(
@@ -30,9 +31,10 @@ class Rows:
         states: Tensor | None = None,
         features: Tensor | None = None,
         weights: Tensor | None = None,
+        reals: Tensor | None = None,
     ) -> None:
         self.names, self.maps = tuple(names), dict(maps)
-        self.states, self.features, self.weights = states, features, weights
+        self.states, self.features, self.weights, self.reals = states, features, weights, reals
 
     @classmethod
     def of(cls, table: Mapping[str, Tensor], maps: Mapping[str, FeatureMap], weights: Tensor | None = None) -> Rows:
@@ -40,9 +42,9 @@ class Rows:
         if all(isinstance(m, OneHot) for m in maps.values()):
             return cls(list(maps), maps, states=torch.stack([table[v] for v in maps], dim=1), weights=weights)
         parts = [m.features(table[v]) for v, m in maps.items()]
-        return cls(
-            list(maps), maps, features=torch.cat([*parts, torch.zeros_like(parts[0][:, :1])], 1), weights=weights
-        )
+        features = torch.cat([*parts, torch.zeros_like(parts[0][:, :1])], dim=1)
+        reals = torch.stack([table[v].double() for v in maps], dim=1)
+        return cls(list(maps), maps, features=features, weights=weights, reals=reals)
 
     def __len__(self) -> int:
         return len(self._content)
@@ -54,21 +56,23 @@ class Rows:
         return content
 
     @property
+    def values(self) -> Tensor:
+        """(rows, variables) states and values as float64."""
+        return self._content.double() if self.reals is None else self.reals
+
+    @property
     def device(self) -> torch.device:
         return self._content.device
 
     def __getitem__(self, index: Tensor | slice) -> Rows:
-        return Rows(
-            self.names,
-            self.maps,
-            None if self.states is None else self.states[index],
-            None if self.features is None else self.features[index],
-            None if self.weights is None else self.weights[index],
-        )
+        return self._each(lambda tensor: tensor[index])
 
     def to(self, device: torch.device | str) -> Rows:
-        moved = [None if t is None else t.to(device) for t in (self.states, self.features, self.weights)]
-        return Rows(self.names, self.maps, *moved)
+        return self._each(lambda tensor: tensor.to(device))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Rows:
+        tensors = (self.states, self.features, self.weights, self.reals)
+        return Rows(self.names, self.maps, *[None if t is None else change(t) for t in tensors])
 
     def columns(self) -> dict[str, slice]:
         """Where each variable's features are in ``features``."""

@@ -14,7 +14,9 @@ from torch import Tensor, nn
 
 from torchpbp.classifier import GenerativeClassifier
 from torchpbp.data.digits import FEATURES
+from torchpbp.distributed import own_share
 from torchpbp.errors import DataError, StructureError
+from torchpbp.model.pbp import PBP
 
 if TYPE_CHECKING:
     from torchpbp.data.digits_module import DigitsDataModule
@@ -51,6 +53,11 @@ def check_data(data: DigitsDataModule, limit: int | None) -> None:
 def fit_classifier(learner: nn.Module, x: Tensor, y: Tensor, verbose: bool) -> tuple[GenerativeClassifier, float]:
     """One model per class, with the seconds that took."""
     classifier = GenerativeClassifier(learner=learner, progress=verbose)
+    if isinstance(learner, PBP):  # several processes share the rows of each class; kernel models need all of them
+        share = torch.cat(
+            [rows[own_share(len(rows))] for rows in (torch.nonzero(y == c).squeeze(1) for c in sorted(set(y.tolist())))]
+        )
+        x, y = x[share], y[share]
     start = time.perf_counter()
     classifier.fit(x.double(), y)
     return classifier, time.perf_counter() - start

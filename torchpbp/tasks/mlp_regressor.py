@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint, TQDMProgressBar
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
+from tqdm.auto import tqdm
 
 from torchpbp.distributed import gather_objects, process_rank, sum_over_processes
 from torchpbp.errors import CheckpointError, DataError, DataWarning, StructureError
@@ -38,10 +39,12 @@ class MLP(Regressor):
         hidden: widths of the hidden layers, beside a linear path from inputs to outputs. Empty: linear.
         folds: nets per separator for cross-fitting, at least 2; 1: a single net that predicts the rows it was trained on.
         form: "instrumental" or "plain", see :class:`~torchpbp.stage1.regressor.Regressor`.
+        linear: in the instrumental form, use the features of linear stage 1 as instruments beside the nets' predictions.
+            Where linear regression does, little is then lost.
         epochs: passes over the rows, at most.
         patience: stop after so many epochs without a net that improved on held-out rows; None: never, and the last
             parameters count instead of the best.
-        batch_size: rows per step, over all processes.
+        batch_size: rows per step, over all processes. By default a sixteenth of the rows, between 64 and 2,048.
         learning_rate: of Adam, falling to zero along a cosine.
         weight_decay: of AdamW.
         stage_b: settings that differ for S1B of the plain form, such as ``{"hidden": [64]}``.
@@ -57,10 +60,11 @@ class MLP(Regressor):
         hidden: Sequence[int] = (32,),
         folds: int = 4,
         form: Form = "instrumental",
+        linear: bool = True,
         epochs: int = 40,
         patience: int | None = 8,
-        batch_size: int = 256,
-        learning_rate: float = 1e-2,
+        batch_size: int | None = None,
+        learning_rate: float = 3e-3,
         weight_decay: float = 1e-3,
         stage_b: Mapping[str, Any] | None = None,
         dtype: torch.dtype = torch.float32,
@@ -70,18 +74,17 @@ class MLP(Regressor):
     ) -> None:
         if form not in ("instrumental", "plain"):
             raise StructureError(f"form: expected 'instrumental' or 'plain', got {form!r}.")
-        counts = {"folds": folds, "epochs": epochs, "batch_size": batch_size, "hidden": min(hidden, default=1)}
-        if patience is not None:
-            counts["patience"] = patience
+        counts: dict[str, int | None] = {"folds": folds, "epochs": epochs, "hidden": min(hidden, default=1)}
+        counts |= {"patience": patience, "batch_size": batch_size}  # None: no bound, or a rule
         for name, value in counts.items():
-            if value < 1:
+            if value is not None and value < 1:
                 raise StructureError(f"{name}: expected at least 1, got {value}.")
         if not learning_rate > 0 or weight_decay < 0:
             raise StructureError(
                 f"learning_rate, weight_decay: expected a positive and a non-negative number, got {learning_rate} and "
                 f"{weight_decay}."
             )
-        self.hidden, self.folds, self.form = tuple(hidden), folds, form
+        self.hidden, self.folds, self.form, self.linear = tuple(hidden), folds, form, linear
         self.epochs, self.patience, self.batch_size = epochs, patience, batch_size
         self.learning_rate, self.weight_decay = learning_rate, weight_decay
         self.stage_b = dict(stage_b or {})
@@ -98,6 +101,7 @@ class MLP(Regressor):
             "hidden",
             "folds",
             "form",
+            "linear",
             "epochs",
             "patience",
             "batch_size",
@@ -117,18 +121,19 @@ class MLP(Regressor):
         order = torch.randperm(total, generator=torch.Generator().manual_seed(self.seed))
         fold = (torch.argsort(order) % self.folds)[before : before + len(rows)]
         hidden = own.get("hidden", self.hidden)
+        batch_size = min(total, self.batch_size or max(64, min(2048, total // 16)))
         nets = StageOneNets(regressions, rows, self.folds, hidden, self.seed, self.dtype)
         module = NetTraining(
             nets,
             folds=self.folds,
-            batch_size=min(self.batch_size, total),
+            batch_size=batch_size,
             epochs=own.get("epochs", self.epochs),
             patience=own.get("patience", self.patience),
             learning_rate=own.get("learning_rate", self.learning_rate),
             weight_decay=own.get("weight_decay", self.weight_decay),
             total=total,
         )
-        batches = Batches(total, before, len(rows), min(self.batch_size, total), self.seed)
+        batches = Batches(total, before, len(rows), batch_size, self.seed)
         self._train(module, BatchedRows(rows, fold), batches, _signature(self.settings(), regressions, counts), stage)
         if module.patience is not None:
             nets.restore_best()
@@ -139,10 +144,8 @@ class MLP(Regressor):
         module.signature = signature
         loader = DataLoader(data, sampler=batches, batch_size=None)
         held_out = DataLoader(data, sampler=torch.split(torch.arange(len(data)), VALIDATION_ROWS), batch_size=None)
-        settings: dict[str, Any] = {"accelerator": "cpu", "devices": 1, "enable_progress_bar": False, **self.trainer}
-        callbacks: list[Callback] = []
-        if settings["enable_progress_bar"]:
-            callbacks.append(StageBar(stage))
+        settings: dict[str, Any] = {"accelerator": "cpu", "devices": 1, **self.trainer}
+        callbacks: list[Callback] = [EpochBar(stage)] if settings.pop("enable_progress_bar", True) else []
         found = None
         if self.checkpoint is not None:
             folder = self.checkpoint / stage
@@ -158,6 +161,7 @@ class MLP(Regressor):
                 logger=False,
                 enable_checkpointing=self.checkpoint is not None,
                 enable_model_summary=False,
+                enable_progress_bar=False,
                 use_distributed_sampler=False,
                 num_sanity_val_steps=0,
                 callbacks=callbacks,
@@ -211,6 +215,7 @@ class NetTraining(LightningModule):
         self.steps = -(-total // batch_size)
         self.signature = ""
         self.diverged = 0
+        self.held_out = float("nan")
         self.register_buffer("stale", torch.zeros((), dtype=torch.int64))
         self._sums: Tensor | None = None
 
@@ -251,7 +256,7 @@ class NetTraining(LightningModule):
         loss = sum_over_processes(empty if self._sums is None else self._sums)
         improved = self.nets.keep_best(loss)
         self.stale.copy_(torch.zeros_like(self.stale) if improved else self.stale + 1)
-        self.log("held_out", loss.sum() * self.folds / (self.total * loss.numel()), prog_bar=True, sync_dist=False)
+        self.held_out = float(loss.sum() / (self.total * self.nets.count))
         if self.diverged or (self.patience is not None and int(self.stale) >= self.patience):
             self.trainer.should_stop = True
 
@@ -314,22 +319,36 @@ class Batches(Sampler[Tensor]):
             yield mine - self.before
 
 
-class StageBar(TQDMProgressBar):
-    """Lightning's bar, named after the stage, without a second one for held-out rows."""
+class EpochBar(Callback):
+    """One bar over all epochs, shown if training takes long enough to wonder.
+
+    Args:
+        stage: its name.
+    """
 
     def __init__(self, stage: str) -> None:
-        super().__init__(leave=False)
         self.stage = stage
+        self.bar: tqdm[Any] | None = None
 
-    def init_train_tqdm(self) -> Any:
-        bar = super().init_train_tqdm()
-        bar.set_description(self.stage)
-        return bar
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.bar = tqdm(
+            total=trainer.max_epochs,
+            initial=trainer.current_epoch,
+            desc=self.stage,
+            unit="epoch",
+            delay=2,
+            leave=False,
+            disable=not trainer.is_global_zero,
+        )
 
-    def init_validation_tqdm(self) -> Any:
-        bar = super().init_validation_tqdm()
-        bar.disable = True
-        return bar
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self.bar is not None:
+            self.bar.set_postfix(held_out=f"{pl_module.held_out:.4f}", refresh=False)
+            self.bar.update()
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if self.bar is not None:
+            self.bar.close()
 
 
 def _signature(settings: Mapping[str, Any], regressions: Sequence[Regression], counts: Sequence[int]) -> str:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
+from torchpbp.distributed import own_share
 from torchpbp.errors import DataError, StructureError
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.graph.latent_graph import LatentGraph
@@ -80,6 +81,7 @@ def run_synthetic(
     questions: int | Sequence[Sequence[str]] = 3,
     evidence_variables: int = 3,
     max_values: int = 4096,
+    network: Callable[[LatentGraph, int, float], DiscreteNetwork] = DiscreteNetwork.random,
     output_dir: str | os.PathLike[str] | None = None,
     verbose: bool = True,
 ) -> Metrics:
@@ -101,12 +103,13 @@ def run_synthetic(
             draw at random. All repeats ask the same ones.
         evidence_variables: evidence variables of a question drawn at random (fewer if the graph has fewer observables).
         max_values: joint evidence values per question; where there are more, so many are drawn at random.
+        network: makes a network from graph, seed and concentration.
         output_dir: folder for metrics.json, metrics.csv, kl.png, model.pt (the last model fitted). ``None``: no files.
         verbose: show a progress bar (stderr) and the table of results (stdout).
 
     Returns:
         "kl/N", "kl_standard_error/N" (over repeats; ``None`` for one repeat) and "fit_seconds/N" (mean) for each size,
-        and the facts of the run.
+        "kl_ignoring_evidence" (of the exact marginal as an answer), and the facts of the run.
 
     Raises:
         DataError: numbers that make no experiment.
@@ -129,9 +132,9 @@ def run_synthetic(
     with tqdm(total=repeats * len(sizes), desc="synthetic", unit="fit", disable=not verbose) as bar:
         for repeat in range(repeats):
             network_seed, data_seed = (int(s) for s in np.random.SeedSequence([seed, repeat]).generate_state(2))
-            network = DiscreteNetwork.random(graph, network_seed, concentration)
+            truth = network(graph, network_seed, concentration)
             seeds: Row = {"repeat": repeat, "network_seed": network_seed, "data_seed": data_seed}
-            for model, measured in measure(network, learner, sizes, asked, data_seed):
+            for model, measured in measure(truth, learner, sizes, asked, data_seed):
                 rows.append({"rows": measured["rows"], **seeds, **measured})
                 fitted = model
                 bar.set_postfix_str(f"N={measured['rows']:,} KL={measured['kl']:.2g}", refresh=False)
@@ -142,6 +145,7 @@ def run_synthetic(
         metrics[f"kl/{line.rows}"] = line.kl
         metrics[f"kl_standard_error/{line.rows}"] = line.kl_standard_error
         metrics[f"fit_seconds/{line.rows}"] = line.fit_seconds
+    metrics["kl_ignoring_evidence"] = statistics.fmean(row["kl_ignoring_evidence"] for row in rows)
     metrics |= {
         "graph": repr(graph),
         "learner": type(fitted).__name__,
@@ -162,7 +166,8 @@ def run_synthetic(
         with replacing(folder / "model.pt") as temporary:
             fitted.save(temporary)
     if verbose:
-        print(*described, format_summary(summary), sep="\n", flush=True)
+        ignoring = f"{'no evidence':>10}  {metrics['kl_ignoring_evidence']:>10.6f}"
+        print(*described, format_summary(summary), ignoring, sep="\n", flush=True)
     return metrics
 
 
@@ -176,15 +181,27 @@ def measure(
     """Fit a model at each size to samples of one network, and yield it with its KL and the seconds its fit took."""
     possible = [_possible(network, q) for q in questions]
     exact = [network.posterior(q.query, q.evidence) for q in possible]
+    marginals = [network.posterior(q.query, {}) for q in possible]
+    ignoring = statistics.fmean(_mean_kl(p, m.expand_as(p)) for p, m in zip(exact, marginals, strict=True))
     for size in sizes:
-        data = network.sample(size, seed=data_seed)
+        share = own_share(size)
+        data = {v: x[share] for v, x in network.sample(size, seed=data_seed).items()}
         model = learner(network.graph)
         start = time.perf_counter()
         model.fit(data)
         seconds = time.perf_counter() - start
         kls = [mean_kl(model, q, truth) for q, truth in zip(possible, exact, strict=True)]
         per_question = {f"kl {q}": value for q, value in zip(questions, kls, strict=True)}
-        yield model, {"rows": size, "kl": statistics.fmean(kls), "fit_seconds": seconds, **per_question}
+        yield (
+            model,
+            {
+                "rows": size,
+                "kl": statistics.fmean(kls),
+                "fit_seconds": seconds,
+                "kl_ignoring_evidence": ignoring,
+                **per_question,
+            },
+        )
 
 
 def draw_questions(graph: LatentGraph, number: int, evidence_variables: int, seed: int) -> list[tuple[str, ...]]:
@@ -231,6 +248,10 @@ def mean_kl(model: Learner, question: Question, exact: Tensor) -> float:
         exact: (values, states) true answer.
     """
     learned = model.posterior(question.query, question.evidence).to(exact)
+    return _mean_kl(exact, learned)
+
+
+def _mean_kl(exact: Tensor, learned: Tensor) -> float:
     return float((torch.xlogy(exact, exact) - torch.xlogy(exact, learned)).sum(dim=-1).mean())
 
 
