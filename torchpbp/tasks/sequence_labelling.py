@@ -86,7 +86,8 @@ def run_sequence_labelling(
         label_only: further label sequences without signals, for the CRF and PBP to be fitted to.
         repeats: draws of all sequences and starting values; smaller sizes are parts of larger ones.
         seed: of the draws.
-        window: sites that the encoder sees around each site, an odd number.
+        window: sites that the encoder sees around each site, an odd number. Scores of a wide window already hold what
+            neighbours say, so a chain on top counts it twice at first: 1 suits the structured heads best.
         width: hidden units of the encoder.
         test_rows: sequences to test on, the same for all.
         steps: at most, of the encoder with the softmax head.
