@@ -52,7 +52,7 @@ def run_digits_embedding(
     softness: float = 0.1,
     two_stage: int = 1,
     random: int = 1,
-    epochs: int = 100,
+    epochs: int = 120,
     batch_size: int = 256,
     learning_rate: float = 3e-3,
     weight_decay: float = 0.01,
