@@ -19,7 +19,7 @@ from torchpbp.errors import DataError, ShapeError, StructureError
 from torchpbp.tasks import run_sequence_labelling
 from torchpbp.tasks.label_heads import CRFHead, LabelHead, PBPHead, SignalEncoder, SoftmaxHead
 from torchpbp.tasks.label_training import LabelModule, row_losses, train_labels
-from torchpbp.tasks.sequence_labelling import CPU, measure, train_heads
+from torchpbp.tasks.sequence_labelling import CPU, log_posteriors, measure, train_heads
 
 TASK = LabelSequences(length=6)
 PAIRS = functools.partial(PBP, singles=2)
@@ -204,10 +204,25 @@ def test_pbp_uses_label_sequences_where_a_crf_cannot(rows: LabelledSignals) -> N
     assert kls["crf"] < kls["softmax"]
 
 
+def test_an_encoder_with_a_window_learns_through_the_head_what_to_leave_to_it(rows: LabelledSignals) -> None:
+    """Trained alone it answers for its neighbours too, and the chain counts them twice."""
+    train, validation = parts(TASK.sample(400, seed=8), 320)
+    more = {2_000: TASK.sample_labels(2_000, seed=7)}
+    exact = TASK.posterior(rows.signals)
+    options = {"window": 5, "steps": 200, "refining_steps": 0, "through_steps": 150}
+    kls = {}
+    for _, found in train_heads(TASK, PAIRS, train, validation, more, **options):
+        kls[found.head, found.stage] = measure(log_posteriors(found.module, rows.signals), exact, rows.labels)["kl"]
+        if found.stage == "through":
+            assert not any(p.requires_grad for p in found.module.head.parameters())
+    assert kls["pbp", "through"] < 0.7 * kls["pbp", "fitted"]
+    assert kls["pbp", "through"] < 0.7 * kls["crf", "through"]
+
+
 @pytest.fixture(scope="module")
 def small_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
     folder = tmp_path_factory.mktemp("run")
-    options = {**TINY, "from_noise": True, "output_dir": folder, "seed": 5}
+    options = {**TINY, "through_steps": 4, "from_noise": True, "output_dir": folder, "seed": 5}
     return run_sequence_labelling(TASK, PAIRS, **options), folder
 
 
@@ -216,7 +231,7 @@ def test_files(small_run: tuple[dict[str, Any], Path]) -> None:
     assert {p.name for p in folder.iterdir()} == {"metrics.json", "metrics.csv", "curves.png", "posteriors.png"}
     assert json.loads((folder / "metrics.json").read_text()) == metrics
     table = pd.read_csv(folder / "metrics.csv")
-    assert len(table) == 2 * 2 * (1 + 2 * 5)  # repeats, sizes, softmax + label_only · (crf, pbp: two stages; noise)
+    assert len(table) == 2 * 2 * (1 + 2 * 7)  # repeats, sizes, softmax + label_only · (crf, pbp: three stages; noise)
     assert not table.duplicated(["series", "rows", "repeat"]).any()
     assert (table["kl"] > 0).all()
     mean = table[(table["series"] == "pbp fitted +300 labels") & (table["rows"] == 40)]["kl"].mean()

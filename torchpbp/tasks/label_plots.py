@@ -54,7 +54,7 @@ def _style(series: str) -> dict[str, str]:
     head, *stage = series.split()
     return {
         "color": {"softmax": "gray", "crf": "tab:orange", "pbp": "tab:blue"}.get(head, "black"),
-        "linestyle": ":" if "fitted" in stage else "-." if "noise" in stage else "-",
+        "linestyle": ":" if "fitted" in stage else "-." if "noise" in stage else "--" if "through" in stage else "-",
         "marker": "o",
         "markerfacecolor": "auto" if series.endswith("labels") else "white",
     }

@@ -2,7 +2,8 @@
 
 The encoder is trained with the softmax head first. The structured heads start from there: their own part is fitted to label
 sequences alone, by counting pairs (CRF) or by two-stage regression (PBP), and takes the encoder's scores as evidence. That
-is the stage "fitted". The stage "refined" trains encoder and head together from there, as far as validation rows agree.
+is the stage "fitted". The stage "refined" trains encoder and head together from there, as far as validation rows agree. The
+stage "through" trains a fresh encoder through the fitted head, which stays as it is.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Trained(NamedTuple):
 
     Args:
         head: "softmax", "crf" or "pbp".
-        stage: "trained" (softmax), "fitted", "refined", or "from noise".
+        stage: "trained" (softmax), "fitted", "refined", "through", or "from noise".
         module: signals -> log-posteriors.
         facts: of the training, by name.
     """
@@ -70,6 +71,7 @@ def run_sequence_labelling(
     test_rows: int = 500,
     steps: int = 600,
     refining_steps: int = 80,
+    through_steps: int = 0,
     from_noise: bool = False,
     output_dir: str | os.PathLike[str] | None = None,
     verbose: bool = True,
@@ -87,11 +89,12 @@ def run_sequence_labelling(
         repeats: draws of all sequences and starting values; smaller sizes are parts of larger ones.
         seed: of the draws.
         window: sites that the encoder sees around each site, an odd number. Scores of a wide window already hold what
-            neighbours say, so a chain on top counts it twice at first: 1 suits the structured heads best.
+            neighbours say, and a chain on top counts it twice: either 1, or ``through_steps``.
         width: hidden units of the encoder.
         test_rows: sequences to test on, the same for all.
         steps: at most, of the encoder with the softmax head.
         refining_steps: at most, of encoder and structured head together; 0: none.
+        through_steps: at most, of a fresh encoder through the fitted structured heads; 0: none.
         from_noise: also train the PBP head from random operators, which shows what the fit is worth.
         output_dir: folder for metrics.json, metrics.csv (a row per head, stage, size and repeat), curves.png and
             posteriors.png (the first test sequence). ``None``: no files.
@@ -112,7 +115,7 @@ def run_sequence_labelling(
     exact = data.posterior(test.signals)
     rows: list[dict[str, Any]] = []
     shown: dict[str, Tensor] = {}
-    per_size = 1 + (4 + from_noise) * len(label_only)
+    per_size = 1 + (4 + 2 * (through_steps > 0) + from_noise) * len(label_only)
     with tqdm(total=repeats * len(sizes) * per_size, desc="sequence labelling", disable=not verbose) as bar:
         for repeat in range(repeats):
             seeds = [int(s) for s in np.random.SeedSequence([seed, repeat]).generate_state(3)]
@@ -123,7 +126,7 @@ def run_sequence_labelling(
                 train, validation = (LabelledSignals(*(x[part] for x in drawn)) for part in _parts(split, size))
                 for count, found in train_heads(
                     data, learner, train, validation, {k: more[:k] for k in label_only},
-                    trainer, seeds[2], window, width, steps, refining_steps, from_noise,
+                    trainer, seeds[2], window, width, steps, refining_steps, through_steps, from_noise,
                 ):  # fmt: skip
                     answer = log_posteriors(found.module, test.signals)
                     measured = measure(answer, exact, test.labels)
@@ -165,6 +168,7 @@ def train_heads(
     width: int = 32,
     steps: int = 600,
     refining_steps: int = 80,
+    through_steps: int = 0,
     from_noise: bool = False,
 ) -> Iterator[tuple[int, Trained]]:
     """Train all heads on the same rows; yields them one by one, with the number of label-only sequences used.
@@ -175,7 +179,7 @@ def train_heads(
         train: rows to learn from.
         validation: rows that say when to stop.
         label_only: number -> (number, length) label sequences without signals.
-        trainer, seed, window, width, steps, refining_steps, from_noise: see :func:`run_sequence_labelling`.
+        trainer, seed, window, width, steps, refining_steps, through_steps, from_noise: see :func:`run_sequence_labelling`.
     """
     from torchpbp.tasks.label_training import LabelModule, train_labels  # Lightning takes seconds to import
 
@@ -205,6 +209,10 @@ def train_heads(
                 module = LabelModule(deepcopy(encoder), deepcopy(head), REFINING_RATE, HEAD_RATES[name])
                 facts = train_labels(module, train, validation, trainer, most, seed, 10, 4, start_counts=True)
                 yield count, Trained(name, stage, module, {"fit_seconds": fit_seconds, **facts})
+            if through_steps:
+                module = LabelModule(deepcopy(fresh), deepcopy(head).requires_grad_(False), LEARNING_RATE, 0.0)
+                facts = train_labels(module, train, validation, trainer, through_steps, seed)
+                yield count, Trained(name, "through", module, {"fit_seconds": fit_seconds, **facts})
         if from_noise:
             noise = pbp_head(labels)
             noise.layer.initialise(seed=seed)
