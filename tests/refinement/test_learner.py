@@ -1,10 +1,12 @@
 """RefinedPBP: a learner like PBP, judged across folds, saved with its settings, used like any other model."""
 
 import inspect
+from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
+import yaml
 
 import torchpbp
 from torchpbp import PBP, DiscreteNetwork, PBPLayer, RefinedPBP, templates
@@ -129,6 +131,14 @@ def test_constructor_and_settings_have_the_same_defaults():
     settings = Settings()
     assert own == {n: getattr(settings, n) for n in own}
     assert set(own) == set(inspect.signature(Settings).parameters) - {"seed"}
+
+
+def test_the_learner_file_shows_every_option_with_its_default():
+    shown = yaml.safe_load((Path(__file__).parents[2] / "conf/learner/pbp_refined.yaml").read_text(encoding="utf-8"))
+    assert shown.pop("defaults") == ["pbp", "_self_"]
+    assert shown.pop("_target_") == "torchpbp.RefinedPBP"
+    parameters = inspect.signature(RefinedPBP).parameters
+    assert shown == {n: p.default for n, p in parameters.items() if n not in ("graph", "options")}
 
 
 def test_bad_options_are_refused(network, data):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
@@ -65,8 +65,7 @@ def walk(model: PBP, rows: Evidence, settings: Settings) -> Iterator[tuple[int, 
             model, objective, rows, settings.batch_size, rate, settings.penalty, nonnegative, settings.seed
         )
     candidates = set(candidate_steps(settings.steps))
-    passes = range(1, settings.steps + 1)
-    for step in tqdm(passes, desc="refining", unit="pass", delay=2, leave=False, disable=not settings.progress):
+    for step in range(1, settings.steps + 1):
         loss = descent.sweep()
         if step in candidates or not math.isfinite(loss):
             yield step, loss
@@ -83,31 +82,37 @@ def descend(folds: Sequence[Fold], settings: Settings) -> tuple[Trace, list[Tens
     trace = Trace([pooled([f.guard.record(f.model, START) for f in folds])])
     best = operators_of(folds[0].model)
     walks = [walk(f.model, f.rows, settings) for f in folds]
-    for reached in zip(*walks, strict=False):
-        records = [f.guard.record(f.model, step, loss) for f, (step, loss) in zip(folds, reached, strict=True)]
-        record = pooled(records)
-        if not math.isfinite(record.total) or not all(math.isfinite(loss) or step == 0 for step, loss in reached):
-            text = (
-                f"Refinement: the loss is no longer finite after {record.step} passes; the best state before is kept."
-            )
-            warnings.warn(f"{text} A smaller learning_rate may help.", TorchPBPWarning, stacklevel=4)
-            break
-        trace.records.append(record)
-        if trace.best() is record:
-            best = operators_of(folds[0].model)
-        if trace.stalled(settings.patience):
-            break
+    with _bar(settings) as bar:
+        for reached in zip(*walks, strict=False):
+            records = [f.guard.record(f.model, step, loss) for f, (step, loss) in zip(folds, reached, strict=True)]
+            record = pooled(records)
+            if not math.isfinite(record.total) or not all(math.isfinite(loss) or step == 0 for step, loss in reached):
+                text = f"Refinement: the loss is no longer finite after {record.step} passes; the best state before is kept."
+                warnings.warn(f"{text} A smaller learning_rate may help.", TorchPBPWarning, stacklevel=4)
+                break
+            trace.records.append(record)
+            bar.update(record.step - bar.n)
+            if trace.best() is record:
+                best = operators_of(folds[0].model)
+            if trace.stalled(settings.patience):
+                break
     return trace, best
 
 
 def repeat(model: PBP, rows: Evidence, settings: Settings, steps: int) -> list[Tensor] | None:
     """Walk a given number of passes without a guard and return the operators; None if the loss did not stay finite."""
-    for step, loss in walk(model, rows, settings):
-        if step >= steps:
-            operators = operators_of(model)
-            healthy = (step == 0 or math.isfinite(loss)) and all(bool(w.isfinite().all()) for w in operators)
-            return operators if healthy and step == steps else None
+    with _bar(settings) as bar:
+        for step, loss in walk(model, rows, settings):
+            bar.update(step - bar.n)
+            if step >= steps:
+                operators = operators_of(model)
+                healthy = (step == 0 or math.isfinite(loss)) and all(bool(w.isfinite().all()) for w in operators)
+                return operators if healthy and step == steps else None
     return None
+
+
+def _bar(settings: Settings) -> tqdm[NoReturn]:
+    return tqdm(total=settings.steps, desc="refining", unit="pass", delay=2, leave=False, disable=not settings.progress)
 
 
 def operators_of(model: PBP) -> list[Tensor]:
