@@ -23,7 +23,7 @@ class Settings:
             likelihood in non-negative form, leave-some-out conditionals in signed form.
         form: "nonnegative" keeps all operators probability tables (discrete observables only), "signed" leaves them free
             and penalises negative mass; "auto" takes the former where it can.
-        steps: most passes over the rows.
+        steps: most rounds. A round is one pass over the rows; likelihood steps on tables take three passes each.
         batch_size: rows per mini-batch.
         learning_rate: of Adam, which serves all but the joint likelihood in non-negative form; ``None``: 0.02 for logits
             of tables, 0.001 for signed operators.
