@@ -10,6 +10,7 @@ from sklearn.cluster import KMeans
 from torch import Tensor
 
 from torchpbp.data.digits import LARGEST, POINTS
+from torchpbp.distributed import own_share
 from torchpbp.errors import StructureError
 from torchpbp.model.pbp import PBP
 from torchpbp.tasks.embedding_network import DIGIT, StrokeEncoder
@@ -94,4 +95,5 @@ def start_two_stage(model: PBP, encoder: StrokeEncoder, strokes: Tensor, digits:
         slopes = 2 * SHARPNESS * centres.T  # -s |p - c|² = 2 s c·p - s |c|² + a part that all states share
         encoder.outer[t, :LINEAR_UNITS] = torch.stack([slopes[0], -slopes[0], slopes[1], -slopes[1]]).to(encoder.outer)
         encoder.outer_bias[t, 0] = (-SHARPNESS * centres.square().sum(dim=1)).to(encoder.outer)
-    model.fit(columns)
+    share = own_share(len(strokes))  # several processes fit together, each with its own rows
+    model.fit({name: column[share] for name, column in columns.items()})

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from torchpbp.data.augment import distorted, hidden_at_random
+from torchpbp.distributed import gather_objects
 from torchpbp.errors import DataError, DataWarning, TorchPBPError
 from torchpbp.tasks.embedding_network import NetworkAverage
 
@@ -218,6 +219,7 @@ def train_network(
         callbacks: further ones.
     """
     watchers = list(callbacks)
+    folder = gather_objects(folder)[0]  # only the first process has one, but all must agree on the checkpoints
     if folder is not None:
         keeper = ModelCheckpoint(
             folder / "checkpoints",
