@@ -153,7 +153,7 @@ class StageOneNets(nn.Module):
             self.members.append(members)
             self.banks.append(NetBank(inputs, len(same), folds, same[0].size, hidden, generator, dtype))
             self.targets.append(targets.to(dtype))
-        self.count, self.folds = len(regressions), folds
+        self.count, self.folds, self.dtype = len(regressions), folds, dtype
         self.register_buffer("best_loss", torch.full((folds, self.count), torch.inf, dtype=torch.float64))
         for name, parameter in self.banks.named_parameters():
             self.register_buffer(_best(name), parameter.detach().clone())

@@ -115,17 +115,19 @@ class MLP(Regressor):
     def fit(self, rows: Rows, regressions: Sequence[Regression], stage: str) -> NetPredictor:
         counts = gather_objects(len(rows))
         total, before = sum(counts), sum(counts[: process_rank()])
-        if total < 2 * self.folds:
-            raise DataError(f"Cross-fitting with {self.folds} folds needs at least {2 * self.folds} rows, got {total}.")
+        # Weighted rows are joint states, not a sample: there is nothing to memorise, and a fold would depend on the inside.
+        folds = self.folds if rows.weights is None else 1
+        if total < 2 * folds:
+            raise DataError(f"Cross-fitting with {folds} folds needs at least {2 * folds} rows, got {total}.")
         own = self.stage_b if stage == "stage1b" else {}
         order = torch.randperm(total, generator=torch.Generator().manual_seed(self.seed))
-        fold = (torch.argsort(order) % self.folds)[before : before + len(rows)]
+        fold = (torch.argsort(order) % folds)[before : before + len(rows)]
         hidden = own.get("hidden", self.hidden)
         batch_size = min(total, self.batch_size or max(64, min(2048, total // 16)))
-        nets = StageOneNets(regressions, rows, self.folds, hidden, self.seed, self.dtype)
+        nets = StageOneNets(regressions, rows, folds, hidden, self.seed, self.dtype)
         module = NetTraining(
             nets,
-            folds=self.folds,
+            folds=folds,
             batch_size=batch_size,
             epochs=own.get("epochs", self.epochs),
             patience=own.get("patience", self.patience),
@@ -149,7 +151,9 @@ class MLP(Regressor):
         found = None
         if self.checkpoint is not None:
             folder = self.checkpoint / stage
-            callbacks.append(ModelCheckpoint(folder, save_last=True, save_top_k=0, save_on_train_epoch_end=True))
+            callbacks.append(
+                ModelCheckpoint(folder, "last", save_top_k=1, save_on_train_epoch_end=True, enable_version_counter=False)
+            )
             found = _resumable(folder / "last.ckpt", signature)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*does not have many workers.*")
@@ -264,7 +268,7 @@ class NetTraining(LightningModule):
         """(K, rows) weights of rows in a fold's training rows, or in its own held-out rows; one fold has all in both."""
         inside = fold == torch.arange(self.folds, device=fold.device).unsqueeze(1)
         kept = inside if own or self.folds == 1 else ~inside
-        return kept * weight
+        return (kept * weight).to(self.nets.dtype)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["torchpbp_signature"] = self.signature

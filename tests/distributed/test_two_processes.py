@@ -1,0 +1,53 @@
+"""Two processes with half of the rows each learn what one process learns from all of them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.distributed.two_processes import fit_all
+
+SCRIPT = Path(__file__).with_name("two_processes.py")
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, list[torch.Tensor]]]:
+    folder = tmp_path_factory.mktemp("shared")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    processes = []
+    for rank in range(2):
+        environment = os.environ | {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "WORLD_SIZE": "2",
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "NODE_RANK": "0",
+            "OMP_NUM_THREADS": "1",
+        }
+        command = [sys.executable, str(SCRIPT), str(folder)]
+        processes.append(
+            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        )
+    outputs = [process.communicate(timeout=300)[0] for process in processes]
+    for process, output in zip(processes, outputs, strict=True):
+        assert process.returncode == 0, output[-3000:]
+    return [torch.load(folder / f"operators{rank}.pt") for rank in range(2)]
+
+
+def test_two_processes_learn_the_same_operators_as_one(shared):
+    alone = fit_all(1)
+    first, second = shared
+    assert first.keys() == second.keys() == alone.keys()
+    for name, expected in alone.items():
+        for a, b, c in zip(first[name], second[name], expected, strict=True):
+            assert torch.equal(a, b), name  # both processes hold the same model
+            torch.testing.assert_close(a, c, rtol=1e-6, atol=1e-6, msg=lambda m, name=name: f"{name}: {m}")

@@ -1,0 +1,61 @@
+"""Fits models in one of several processes, each with its share of the rows; run by test_two_processes.py."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from torchpbp import MLP, PBP, Continuous, DiscreteNetwork, KernelRidge, LatentGraph, Nystroem, templates
+from torchpbp.distributed import own_share, process_rank
+
+
+def models(processes: int) -> dict[str, tuple[PBP, dict[str, torch.Tensor]]]:
+    """Models to fit, with their data."""
+    network = DiscreteNetwork.random(templates.hmm(4), seed=0)
+    data = network.sample(701, seed=1)
+    generator = torch.Generator().manual_seed(0)
+    h = torch.randint(2, (301,), generator=generator)
+    mixed = LatentGraph(
+        [("h", "x"), ("h", "y"), ("h", "z")], {"h": 2, "x": Continuous(), "y": Continuous(), "z": 2}, ["h"]
+    )
+    values = {
+        "x": 2.0 * h + torch.randn(301, generator=generator),
+        "y": torch.randn(301, generator=generator) - h,
+        "z": h,
+    }
+    trainer = {"accelerator": "cpu", "devices": processes, "enable_progress_bar": False}
+    if processes > 1:
+        trainer["strategy"] = "ddp"
+    nets = {"hidden": [8], "folds": 2, "epochs": 5, "dtype": torch.float64, "trainer": trainer}
+    unknown = network.graph.with_states(dict.fromkeys(network.graph.latent))
+    return {
+        "ridge": (PBP(network.graph), data),
+        "features": (PBP(mixed, features=Nystroem(5)), values),
+        "kernel_ridge": (PBP(network.graph, regressor=KernelRidge(landmarks=40)), data),
+        "mlp": (PBP(network.graph, regressor=MLP(**nets)), data),
+        "plain": (PBP(network.graph, regressor=MLP(form="plain", **nets)), data),
+        "mixed mlp": (PBP(mixed, features=Nystroem(5), regressor=MLP(**nets)), values),
+        "rank": (PBP(unknown, rank=2, regressor=KernelRidge(landmarks=40)), data),
+    }
+
+
+def fit_all(processes: int) -> dict[str, list[torch.Tensor]]:
+    """Operators of all models."""
+    found = {}
+    for name, (model, data) in models(processes).items():
+        share = own_share(len(next(iter(data.values()))))
+        model.fit({v: x[share] for v, x in data.items()})
+        found[name] = [p.detach() for p in model.parameters()]
+    return found
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    operators = fit_all(dist.get_world_size())
+    torch.save(operators, Path(sys.argv[1]) / f"operators{process_rank()}.pt")
+    dist.barrier()
+    dist.destroy_process_group()

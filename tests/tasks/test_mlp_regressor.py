@@ -1,0 +1,169 @@
+"""Training of stage-1 nets: seeds, folds, interruption, divergence."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from lightning.pytorch import Trainer
+
+from torchpbp import MLP, PBP, DiscreteNetwork, templates
+from torchpbp.errors import CheckpointError, DataWarning
+from torchpbp.features.maps import OneHot
+from torchpbp.stage1.regressor import Regression
+from torchpbp.stage1.rows import Rows
+from torchpbp.tasks.mlp_regressor import Batches, NetTraining
+
+QUIET = {"enable_progress_bar": False}
+NETWORK = DiscreteNetwork.random(templates.hmm(4), seed=0)
+DATA = NETWORK.sample(600, seed=1)
+
+
+def model(**settings) -> PBP:
+    return PBP(NETWORK.graph, regressor=MLP(**{"hidden": [8], "folds": 2, "epochs": 6, "trainer": QUIET, **settings}))
+
+
+def operators(fitted: PBP) -> list[torch.Tensor]:
+    return [p.detach() for p in fitted.parameters()]
+
+
+def same(a: PBP, b: PBP) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(operators(a), operators(b), strict=True))
+
+
+def test_same_seed_same_operators_and_another_seed_others():
+    first = model(seed=3).fit(DATA)
+    assert same(first, model(seed=3).fit(DATA))
+    assert not same(first, model(seed=4).fit(DATA))
+
+
+def regression_rows(count: int, flip: torch.Tensor | None = None) -> tuple[Rows, Regression]:
+    """Predict y from x, which it copies nine times out of ten; some rows' y may be flipped."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(2, (count,), generator=generator)
+    y = torch.where(torch.rand(count, generator=generator) < 0.9, x, 1 - x)
+    if flip is not None:
+        y = torch.where(flip, 1 - y, y)
+    rows = Rows.of({"x": x, "y": y}, {"x": OneHot(2), "y": OneHot(2)})
+    eye = torch.eye(2, dtype=torch.float64)
+    return rows, Regression("y", ("x",), (("y",),), (eye,), torch.zeros(2, dtype=torch.float64))
+
+
+def test_no_row_has_a_say_in_its_own_prediction():
+    rows, task = regression_rows(90)
+    regressor = MLP(hidden=[8], folds=3, epochs=4, patience=None, trainer=QUIET)
+    predictor = regressor.fit(rows, [task], "stage1a")
+    everything = torch.arange(90)
+    (before,) = predictor.predict(rows, everything)
+    changed = predictor.fold == 1
+    other, _ = regression_rows(90, flip=changed)
+    again = regressor.fit(other, [task], "stage1a")
+    (after,) = again.predict(other, everything)
+    assert torch.equal(again.fold, predictor.fold)
+    assert torch.equal(before[changed], after[changed])
+    assert not torch.isclose(before[~changed], after[~changed]).any()
+
+
+def test_folds_and_batches_cover_all_rows_once():
+    rows, task = regression_rows(100)
+    predictor = MLP(folds=3, epochs=1, trainer=QUIET).fit(rows, [task], "stage1a")
+    assert sorted(predictor.fold.bincount().tolist()) == [33, 33, 34]
+    shares = [Batches(100, 0, 37, 30, seed=5), Batches(100, 37, 63, 30, seed=5)]
+    for sampler in shares:
+        sampler.set_epoch(2)
+    whole = Batches(100, 0, 100, 30, seed=5)
+    whole.set_epoch(2)
+    for parts, batch in zip(zip(*shares, strict=True), whole, strict=True):
+        together = torch.cat([parts[0], parts[1] + 37])
+        assert sorted(together.tolist()) == sorted(batch.tolist())
+    assert sorted(torch.cat(list(whole)).tolist()) == list(range(100))
+    other = Batches(100, 0, 100, 30, seed=5)
+    assert not torch.equal(torch.cat(list(other)), torch.cat(list(whole)))
+
+
+@pytest.mark.parametrize("form", ["instrumental", "plain"])
+def test_interrupted_and_resumed_equals_uninterrupted(form, tmp_path, monkeypatch):
+    expected = model(form=form).fit(DATA)
+    stop_in = 3 if form == "instrumental" else 9  # epochs of both stages together
+    epochs = 0
+    original = NetTraining.on_validation_epoch_end
+
+    def interrupted(self: NetTraining) -> None:
+        nonlocal epochs
+        epochs += 1
+        if epochs == stop_in:
+            raise RuntimeError("power cut")
+        original(self)
+
+    monkeypatch.setattr(NetTraining, "on_validation_epoch_end", interrupted)
+    with pytest.raises(RuntimeError, match="power cut"):
+        model(form=form, checkpoint=tmp_path).fit(DATA)
+    assert (tmp_path / "stage1a" / "last.ckpt").exists()
+    seen: list[int] = []
+    monkeypatch.setattr(
+        NetTraining, "on_validation_epoch_end", lambda self: (seen.append(self.current_epoch), original(self))[1]
+    )
+    resumed = model(form=form, checkpoint=tmp_path).fit(DATA)
+    assert same(resumed, expected)
+    assert seen[0] == 2  # two epochs were already done
+    seen.clear()
+    assert same(model(form=form, checkpoint=tmp_path).fit(DATA), expected)  # finished: nothing to train
+    assert not seen
+
+
+def test_a_training_state_of_another_fit_is_refused(tmp_path):
+    model(checkpoint=tmp_path).fit(DATA)
+    with pytest.raises(CheckpointError, match="belongs to a fit with other data, structure or settings"):
+        model(checkpoint=tmp_path).fit(NETWORK.sample(600, seed=2))
+    with pytest.raises(CheckpointError, match="belongs to a fit with other"):
+        model(checkpoint=tmp_path, learning_rate=1e-4).fit(DATA)
+    (tmp_path / "stage1a" / "last.ckpt").write_bytes(b"no checkpoint")
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        model(checkpoint=tmp_path).fit(DATA)
+
+
+def test_divergence_keeps_the_best_state_and_says_so(monkeypatch):
+    steps = 0
+    original = NetTraining.forward
+
+    def sometimes_nan(self: NetTraining, rows: Rows, counted: torch.Tensor) -> torch.Tensor:
+        nonlocal steps
+        losses = original(self, rows, counted)
+        if self.training:
+            steps += 1
+            if steps > 20:
+                return losses * torch.nan
+        return losses
+
+    monkeypatch.setattr(NetTraining, "forward", sometimes_nan)
+    with pytest.warns(DataWarning, match="gave a loss that is no number in epoch"):
+        fitted = model(epochs=50).fit(DATA)
+    assert all(bool(torch.isfinite(p).all()) for p in operators(fitted))
+    assert steps < 60  # it stopped
+
+
+def test_training_stops_when_nothing_improves():
+    epochs: list[int] = []
+
+    class Counting(MLP):
+        def _train(self, module, *args):
+            super()._train(module, *args)
+            epochs.append(int(module.trainer.current_epoch))
+
+    regressor = Counting(hidden=[32], folds=2, epochs=400, patience=3, learning_rate=0.03, trainer=QUIET)
+    PBP(NETWORK.graph, regressor=regressor).fit(DATA)
+    assert epochs[0] < 200
+
+
+def test_trainer_settings_reach_lightning(monkeypatch):
+    seen = {}
+
+    def recorded(self, *args, **kwargs):
+        seen.update(kwargs)
+        raise StopIteration
+
+    monkeypatch.setattr(Trainer, "__init__", recorded)
+    with pytest.raises(StopIteration), warnings.catch_warnings():
+        model(trainer={"accelerator": "gpu", "devices": 4, "strategy": "ddp"}).fit(DATA)
+    assert (seen["accelerator"], seen["devices"], seen["strategy"]) == ("gpu", 4, "ddp")
