@@ -108,7 +108,8 @@ def run_digits_embedding(
 
     Returns:
         "test/accuracy", "test/accuracy_half_hidden", "test/log_loss" (nats), "test/calibration_error", the same as
-        "twin/…", "hidden/<count>/pbp" and "…/twin", numbers of parameters, seconds, and the facts of the run.
+        "twin/…", "hidden/<count>/pbp" and "…/twin" (test accuracy), "val/accuracy/pbp" and "…/twin" (rows complete and
+        with half of their points hidden), numbers of parameters, seconds, and the facts of the run.
     """
     check_data(data, limit)
     settings = TrainingSettings(
@@ -162,7 +163,7 @@ def run_digits_embedding(
                 metrics |= {f"{scores}/{what}": value for what, value in figures.items()}
             if count == HALF:
                 metrics[f"{scores}/accuracy_half_hidden"] = figures["accuracy"]
-        metrics[f"{scores}/val_accuracy"] = judge(average, val[0], val[1].numpy())["accuracy"]
+        metrics[f"val/accuracy/{name}"] = judge(average, val[0], val[1].numpy())["accuracy"]
     metrics |= {
         "rows/train": len(data.train_y),
         "rows/test": len(test_y),
