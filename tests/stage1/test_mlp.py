@@ -83,15 +83,16 @@ def test_each_net_equals_an_ordinary_one(make):
     fold = torch.arange(len(rows)) % 2
     predictions = nets.predict(rows, fold)
     for members, bank in zip(nets.members, nets.banks, strict=True):
+        outputs = bank.outputs
         for s, i in enumerate(members):
             for row in range(0, len(rows), 7):
-                net = int(fold[row]) * len(members) + s
+                net = s, int(fold[row])
                 x = torch.cat([group_feature(rows, row, (v,)) for v in regressions[i].inputs])
-                width = len(x)
-                out = x @ bank.skip[net, :width] + bank.constant[net, 0]
-                h = torch.relu(x @ bank.weights[0][net, :width] + bank.biases[0][net, 0])
-                h = torch.relu(h @ bank.weights[1][net] + bank.biases[1][net, 0])
-                torch.testing.assert_close(predictions[i][row], (out + h @ bank.last[net]).detach())
+                z = bank.first[net][:, : len(x)] @ x + bank.first[net][:, -1]
+                h = torch.relu(z[outputs:])
+                h = torch.relu(bank.weights[0][net] @ h + bank.biases[0][net].squeeze(1))
+                h = bank.weights[1][net] @ h + bank.biases[1][net].squeeze(1)
+                torch.testing.assert_close(predictions[i][row], (z[:outputs] + h).detach())
 
 
 def test_losses_count_the_rows_they_are_told_to():
@@ -129,5 +130,5 @@ def test_the_best_state_is_kept_for_each_net_by_itself():
 def test_nets_without_hidden_layers_are_linear():
     rows = discrete_rows()
     nets = StageOneNets(some_regressions(rows), rows, 1, [], 0, torch.float64)
-    assert {name.split(".")[-1] for name, _ in nets.named_parameters()} == {"skip", "constant"}
+    assert {name.split(".")[-1] for name, _ in nets.named_parameters()} == {"first"}
     assert all(bool((p == 0).all()) for p in nets.predict(rows, torch.zeros(len(rows), dtype=torch.int64)))

@@ -71,7 +71,7 @@ def learn_regressed(
         stage1: ridge penalty λ of the regression on the instrument that the method makes.
         stage2: ridge penalty λ of S2.
     """
-    whitened = [_whitened(tree, specification, n, moments) for n in range(1, len(tree))]
+    whitened = [core_regression(tree, specification, n, moments) for n in range(1, len(tree))]
     first = regressor.fit(rows, [r for r, _ in whitened], "stage1a")
     if regressor.linear and regressor.form == "instrumental":
         first = _WithLinear(first, specification, moments, rows)
@@ -108,7 +108,7 @@ def learn_regressed(
     return assemble(tree, solve_all(solved, stage2), root, stages)
 
 
-def _whitened(
+def core_regression(
     tree: JunctionTree, specification: Specification, node: int, moments: Moments
 ) -> tuple[Regression, Tensor]:
     """Regression S1A of a separator, of whitened and centred features, and the whitened mean, (core dim, 1)."""

@@ -17,9 +17,10 @@ from torchpbp.stage1.rows import Group, Rows
 
 
 class Inputs(nn.Module):
-    """Indicators or kernel features of the variables that each of S nets looks at, (S, rows, width).
+    """Indicators or kernel features of the variables that each of S nets looks at, and the constant 1.
 
-    A net with fewer variables than others is padded with zeros.
+    Rows come last, (S, width, rows): what a net sees is then a choice of whole lines from the features of all variables. A
+    net with fewer variables than others is padded with zeros.
 
     Args:
         groups: S groups of variables.
@@ -31,51 +32,43 @@ class Inputs(nn.Module):
 
     def __init__(self, groups: Sequence[Group], rows: Rows) -> None:
         super().__init__()
-        sizes = {v: rows.maps[v].dim for v in rows.names}
-        self.width = max(1, max(sum(sizes[v] for v in g) for g in groups))
-        most = max(1, max(len(g) for g in groups))
-        if rows.states is not None:
-            position = {v: i for i, v in enumerate(rows.names)}
-            where = torch.zeros(len(groups), most, dtype=torch.int64)
-            start = torch.full((len(groups), most), -1)
-            for s, group in enumerate(groups):
-                offset = 0
-                for j, v in enumerate(group):
-                    where[s, j], start[s, j] = position[v], offset
-                    offset += sizes[v]
-            self.register_buffer("where", where)
-            self.register_buffer("start", start)
-        else:
-            columns, zero = rows.columns(), sum(sizes.values())
-            index = torch.full((len(groups), self.width), zero)
-            for s, group in enumerate(groups):
-                found = [c for v in group for c in range(columns[v].start, columns[v].stop)]
-                index[s, : len(found)] = torch.tensor(found, dtype=torch.int64)
-            self.register_buffer("where", index)
+        columns = rows.columns()
+        self.lines = sum(rows.maps[v].dim for v in rows.names)  # then one of zeros and one of ones
+        chosen = [[c for v in g for c in range(columns[v].start, columns[v].stop)] for g in groups]
+        self.width = 1 + max(map(len, chosen))
+        where = torch.full((len(groups), self.width), self.lines)
+        for s, found in enumerate(chosen):
+            where[s, : len(found)] = torch.tensor(found, dtype=torch.int64)
+        where[:, -1] = self.lines + 1
+        self.active = max(1, max(map(len, groups)))  # indicators that are 1 at a time
+        self.register_buffer("where", where)
+        self.register_buffer("start", torch.tensor([columns[v].start for v in rows.names]))
 
     def forward(self, rows: Rows, dtype: torch.dtype) -> Tensor:
-        if rows.states is None:
+        ones = torch.ones(1, len(rows), dtype=dtype, device=rows.device)
+        if rows.states is not None:
+            # Indicators rather than sums of rows of weights: a product with them is faster, backwards above all.
+            lines = torch.zeros(self.lines + 1, len(rows), dtype=dtype, device=rows.device)
+            lines.scatter_(0, (rows.states + self.start).T, 1.0)
+        else:
             assert rows.features is not None
-            return rows.features[:, self.where].transpose(0, 1).to(dtype)
-        # As a matrix of indicators: a product with it is faster, backwards above all, than summing rows of weights.
-        index = rows.states[:, self.where] + self.start  # (rows, S, variables)
-        index = torch.where(self.start < 0, self.width, index).transpose(0, 1)
-        result = torch.zeros(len(self.where), len(rows), self.width + 1, dtype=dtype, device=rows.device)
-        return result.scatter_(2, index, 1.0)[..., :-1]
+            lines = rows.features.T.to(dtype)
+        chosen = torch.cat([lines, ones]).index_select(0, self.where.reshape(-1))
+        return chosen.reshape(*self.where.shape, len(rows))
 
 
 class NetBank(nn.Module):
-    """K·S multilayer perceptrons of equal shape: for each of S separators one per fold.
+    """S·K multilayer perceptrons of equal shape: for each of S separators one per fold.
 
     Each net has a linear path from its inputs to its outputs beside the hidden layers. It starts with output 0, which is
-    the mean of its targets.
+    the mean of its targets. The first layer and the linear path of all folds are one matrix per separator.
 
     Args:
         inputs: what each of the S nets looks at.
+        separators: S.
         folds: K.
         outputs: length of the prediction.
         hidden: widths of the hidden layers; none for a linear model.
-        separators: S.
         generator: of the initial weights.
         dtype: of the weights.
     """
@@ -91,32 +84,40 @@ class NetBank(nn.Module):
         dtype: torch.dtype,
     ) -> None:
         super().__init__()
-        self.inputs, self.separators, self.folds = inputs, separators, folds
-        nets = folds * separators
-        widths = [inputs.width, *hidden]
-        active = inputs.where.shape[1] if inputs.where.shape[1] < inputs.width else inputs.width
-        self.skip = nn.Parameter(torch.zeros(nets, inputs.width, outputs, dtype=dtype))
+        self.inputs, self.separators, self.folds, self.outputs = inputs, separators, folds, outputs
+
+        def start(scale: float, *shape: int) -> Tensor:
+            """Normal draws, the same for all folds of a separator."""
+            drawn = scale * torch.randn(separators, 1, *shape, generator=generator, dtype=torch.float64)
+            return drawn.expand(-1, folds, *shape).to(dtype).contiguous()
+
+        widths = [*hidden, outputs]
+        first = start(0.0, outputs + sum(hidden[:1]), inputs.width)
+        if hidden:
+            scale = math.sqrt(2.0 / inputs.active)
+            first[:, :, outputs:, :-1] = start(scale, hidden[0], inputs.width - 1)
+        self.first = nn.Parameter(first)  # (S, K, outputs + hidden units, inputs and the constant)
         self.weights = nn.ParameterList()
         self.biases = nn.ParameterList()
         for i, (left, right) in enumerate(itertools.pairwise(widths)):
-            scale = math.sqrt(2.0 / (active if i == 0 else left))
-            # All folds of a separator start alike.
-            start = scale * torch.randn(separators, left, right, generator=generator, dtype=torch.float64)
-            self.weights.append(nn.Parameter(start.repeat(folds, 1, 1).to(dtype)))
-            self.biases.append(nn.Parameter(torch.zeros(nets, 1, right, dtype=dtype)))
-        self.last = nn.Parameter(torch.zeros(nets, widths[-1], outputs, dtype=dtype)) if hidden else None
-        self.constant = nn.Parameter(torch.zeros(nets, 1, outputs, dtype=dtype))
+            last = i == len(widths) - 2
+            self.weights.append(nn.Parameter(start(0.0 if last else math.sqrt(2.0 / left), right, left)))
+            self.biases.append(nn.Parameter(start(0.0, right, 1)))
 
     def forward(self, rows: Rows) -> Tensor:
-        """(K, S, rows, outputs)."""
-        x = self.inputs(rows, self.skip.dtype)  # (S, rows, width)
-        x = x.expand(self.folds, *x.shape).reshape(-1, *x.shape[1:]) if self.folds > 1 else x
-        out = torch.baddbmm(self.constant, x, self.skip)
-        if self.last is not None:
+        """(S, K, outputs, rows)."""
+        x = self.inputs(rows, self.first.dtype)  # (S, width, rows)
+        nets = self.separators * self.folds
+        z = torch.bmm(self.first.flatten(1, 2), x).reshape(self.separators, self.folds, -1, len(rows))
+        out = z[:, :, : self.outputs]
+        if len(self.weights):
+            h = z[:, :, self.outputs :]
             for weight, bias in zip(self.weights, self.biases, strict=True):
-                x = torch.relu(torch.baddbmm(bias, x, weight))
-            out = out + torch.bmm(x, self.last)
-        return out.reshape(self.folds, self.separators, *out.shape[1:])
+                active = torch.relu(h).reshape(nets, -1, len(rows))
+                h = torch.baddbmm(bias.flatten(0, 1), weight.flatten(0, 1), active)
+                h = h.reshape(self.separators, self.folds, -1, len(rows))
+            out = out + h
+        return out
 
 
 class StageOneNets(nn.Module):
@@ -167,8 +168,9 @@ class StageOneNets(nn.Module):
         """
         result = torch.zeros(self.folds, self.count, dtype=counted.dtype, device=counted.device)
         for members, bank, targets in zip(self.members, self.banks, self.targets, strict=True):
-            error = (bank(rows) - targets(rows).transpose(0, 1)).square().mean(dim=-1)  # (K, S, rows)
-            result[:, members] = (error * counted.unsqueeze(1)).sum(dim=-1)
+            y = targets(rows).permute(1, 2, 0).unsqueeze(1)  # (S, 1, outputs, rows)
+            error = (bank(rows) - y).square().mean(dim=2)  # (S, K, rows)
+            result[:, members] = (error * counted).sum(dim=-1).T
         return result
 
     @torch.no_grad()
@@ -181,7 +183,7 @@ class StageOneNets(nn.Module):
         better = loss < self.best_loss
         self.best_loss.copy_(torch.where(better, loss.to(self.best_loss), self.best_loss))
         for i, (members, bank) in enumerate(zip(self.members, self.banks, strict=True)):
-            chosen = better[:, members].reshape(-1, 1, 1)
+            chosen = better[:, members].T.reshape(len(members), -1, 1, 1)
             for name, parameter in bank.named_parameters():
                 kept = getattr(self, _best(f"{i}.{name}"))
                 kept.copy_(torch.where(chosen, parameter, kept))
@@ -197,12 +199,12 @@ class StageOneNets(nn.Module):
     def predict(self, rows: Rows, fold: Tensor) -> list[Tensor]:
         """Prediction of each regression, (rows, size) in float64, each row by the net of its fold, (rows,)."""
         result: list[Tensor] = [torch.empty(0)] * self.count
-        index = fold.reshape(1, 1, -1, 1)
         for members, bank in zip(self.members, self.banks, strict=True):
-            out = bank(rows)  # (K, S, rows, size)
-            own = out.gather(0, index.expand(1, *out.shape[1:]))[0].double()
+            out = bank(rows)  # (S, K, size, rows)
+            index = fold.expand(len(members), 1, *out.shape[2:])
+            own = out.gather(1, index).squeeze(1).double()
             for s, i in enumerate(members):
-                result[i] = own[s]
+                result[i] = own[s].T
         return result
 
 

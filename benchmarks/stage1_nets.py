@@ -1,0 +1,70 @@
+"""Stage-1 nets of a long chain against one net of the same total width.
+
+The nets of all separators of a 60-site hidden Markov model train as one batched module. The reference is one
+separator's net with as many hidden units as all of theirs together: both put each row through equally many.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+
+from benchmarks.timing import Comparison, compare, write_comparisons
+from torchpbp import MLP, DiscreteNetwork, build_junction_tree, templates
+from torchpbp.features.maps import OneHot
+from torchpbp.model.regressed import core_regression, required_own_scopes
+from torchpbp.specification.specification import specify
+from torchpbp.stage1.rows import Rows
+from torchpbp.stage2.joint_tables import JointTables
+from torchpbp.stage2.moments import TableMoments
+
+
+def run(sites: int = 60, rows: int = 4_000, hidden: int = 16, epochs: int = 2, rounds: int = 5) -> Comparison:
+    """Time both.
+
+    Args:
+        sites: of the chain.
+        rows: to train on.
+        hidden: units of each separator's net.
+        epochs: passes over the rows.
+        rounds: measurements of each.
+    """
+    network = DiscreteNetwork.random(templates.hmm(sites), seed=0)
+    states = {v: network.states[v] for v in network.graph.observed}
+    data = network.sample(rows, seed=1)
+    tree = build_junction_tree(network.graph)
+    specification = specify(tree)
+    tables = JointTables(required_own_scopes(tree, specification), states)
+    tables.add(torch.stack([data[v] for v in states]))
+    moments = TableMoments(tables)
+    everyone = [core_regression(tree, specification, n, moments)[0] for n in range(1, len(tree))]
+    table = Rows.of(data, {v: OneHot(s) for v, s in states.items()})
+    quiet = {"enable_progress_bar": False}
+    settings = {"folds": 2, "epochs": epochs, "batch_size": 500, "patience": None, "trainer": quiet}
+    middle = everyone[len(everyone) // 2]
+    return compare(
+        {
+            f"one net with {hidden * len(everyone)} hidden units": lambda: MLP(
+                hidden=[hidden * len(everyone)], **settings
+            ).fit(table, [middle], "stage1a"),
+            f"{len(everyone)} nets with {hidden} each": lambda: MLP(hidden=[hidden], **settings).fit(
+                table, everyone, "stage1a"
+            ),
+        },
+        title=f"stage 1A of a {sites}-site chain: {len(everyone)} separators, {rows:,} rows, {epochs} epochs",
+        rounds=rounds,
+    )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name, value in {"sites": 60, "rows": 4_000, "hidden": 16, "epochs": 2, "rounds": 5}.items():
+        parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--output", default="benchmarks/results", help="folder for the results")
+    arguments = vars(parser.parse_args())
+    folder = arguments.pop("output")
+    torch.set_num_threads(1)
+    result = run(**arguments)
+    print(result)
+    write_comparisons(folder, "stage1_nets", [result], packages=["lightning"])
