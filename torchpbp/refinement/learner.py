@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchpbp.distributed import world_size
 from torchpbp.errors import DataError, StructureError
 from torchpbp.graph.latent_graph import LatentGraph
-from torchpbp.inputs.columns import ROWS_PER_BATCH, DataLike
+from torchpbp.inputs.columns import ROWS_PER_BATCH, ColumnReader, DataLike
 from torchpbp.inputs.evidence import Evidence
 from torchpbp.model.checkpoint import read_checkpoint, write_checkpoint
 from torchpbp.model.pbp import PBP
@@ -86,17 +87,22 @@ class RefinedPBP(PBP):
             batch_size: rows of a table handled at once by the two-stage fit.
 
         Raises:
-            DataError: as :meth:`PBP.fit`, and if there are too few rows to hold some out.
+            DataError: as :meth:`PBP.fit`, and if there are too few rows to hold some out; the model is then left as it was.
+            StructureError: in one of several processes.
         """
         if isinstance(data, Iterator):
             data = list(data)
-        super().fit(data, batch_size)
-        rows = read_rows(self, data)
-        if rows.batch < self.folds * LEAST_ROWS:
+        if world_size() > 1:
+            raise StructureError("Refinement works in a single process; learner=pbp can share rows among several.")
+        reader = ColumnReader({v: o.domain for v, o in self.observables.items()})
+        count = sum(len(next(iter(table.values()))) for table in reader.tables(data, batch_size))
+        if count < self.folds * LEAST_ROWS:
             raise DataError(
-                f"Refinement: expected at least {self.folds * LEAST_ROWS} rows for {self.folds} folds, got {rows.batch}. "
+                f"Refinement: expected at least {self.folds * LEAST_ROWS} rows for {self.folds} folds, got {count}. "
                 "Lower folds, or use PBP."
             )
+        super().fit(data, batch_size)
+        rows = read_rows(self, data)
         settings = self.settings.resolved(self)
         trace = self._cross_validated(rows, settings, batch_size)
         best = trace.best()
