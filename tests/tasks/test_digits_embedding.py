@@ -18,7 +18,6 @@ from torchpbp import PBP, KernelPBP, templates
 from torchpbp.data import DigitsDataModule, hide_points, load_digits
 from torchpbp.errors import DataError, DataWarning, ShapeError, StructureError, TorchPBPError
 from torchpbp.tasks import embedding_start, run_digits_embedding
-from torchpbp.tasks.digits_embedding import build_network, count_parameters
 from torchpbp.tasks.embedding_network import (
     MIDDLE,
     ChainHead,
@@ -28,11 +27,12 @@ from torchpbp.tasks.embedding_network import (
     StrokeNetwork,
     stroke_graph,
 )
-from torchpbp.tasks.embedding_start import start_remembering, start_two_stage
+from torchpbp.tasks.embedding_start import build_network, count_parameters, start_remembering, start_two_stage
 from torchpbp.tasks.embedding_training import StrokeTraining, TrainingSettings, train_network
 
 SMALL: dict[str, Any] = {"states": 6, "hidden_states": 6, "width": 8, "window": 1, "softness": 0.1}
 QUIET = {"accelerator": "cpu", "devices": 1, "enable_progress_bar": False}
+KERNEL_DENSITY = KernelPBP(templates.pen_clique(), bandwidth=20.0, evidence_bandwidth=10.0)
 learner = functools.partial(PBP, root=None)
 
 
@@ -287,8 +287,9 @@ def without_timings(metrics: dict[str, Any]) -> dict[str, Any]:
 
 def test_a_run_measures_both_heads_and_writes_its_files(tmp_path: Path) -> None:
     metrics = run(tmp_path)
-    names = ("accuracy", "accuracy_half_hidden", "log_loss", "calibration_error")
+    names = ("accuracy", "accuracy_half_hidden", "log_loss", "calibration_error", "calibration_error_before")
     assert {f"{who}/{what}" for who in ("test", "twin") for what in names} <= set(metrics)
+    assert not any("companion" in name for name in metrics)
     written = json.loads((tmp_path / "metrics.json").read_text())
     assert written == metrics
     table = pd.read_csv(tmp_path / "metrics.csv")
@@ -310,6 +311,23 @@ def test_a_run_measures_both_heads_and_writes_its_files(tmp_path: Path) -> None:
     assert without_timings(again) == without_timings(metrics)
 
 
+def test_a_companion_has_a_say_in_both_networks_answers(tmp_path: Path) -> None:
+    options = {"companion": KERNEL_DENSITY, "copies": 1}
+    metrics = run(tmp_path, companion_weight=1.0, **options)
+    alone = run()
+    for name in ("test", "twin"):
+        assert metrics[f"{name}/accuracy"] == alone[f"{name}/accuracy"]  # a network by itself stays what it was
+        # Two epochs on twenty strokes per digit teach a network little, a kernel density a lot.
+        assert metrics[f"{name}_with_companion/accuracy"] > metrics[f"{name}/accuracy"] + 0.2
+    assert metrics["hidden/4/pbp_companion"] == metrics["test_with_companion/accuracy_half_hidden"]
+    assert list(pd.read_csv(tmp_path / "metrics.csv")["companion_accuracy"]) == [
+        metrics["companion/accuracy"],
+        metrics["companion/accuracy_half_hidden"],
+    ]
+    silent = run(companion_weight=0.0, **options)
+    assert silent["test_with_companion/log_loss"] == pytest.approx(silent["test/log_loss"])
+
+
 def test_same_seed_same_figures_and_another_seed_others() -> None:
     first = without_timings(run(seed=3))
     assert first == without_timings(run(seed=3))
@@ -319,6 +337,10 @@ def test_same_seed_same_figures_and_another_seed_others() -> None:
 def test_bad_input_is_refused_with_a_remedy() -> None:
     with pytest.raises(StructureError, match="learner=pbp"):
         run_digits_embedding(DigitsDataModule(train_size=5), learner=KernelPBP(templates.pen_strokes()))
+    with pytest.raises(StructureError, match="Choose learner=pen_average"):
+        run(companion=learner)
+    with pytest.raises(DataError, match="companion_weight: expected a number of at least 0"):
+        run(companion=KERNEL_DENSITY, companion_weight=-1.0)
     with pytest.raises(DataError, match="no file"):
         run(ckpt_path="nowhere.ckpt")
     with pytest.raises(DataError, match="at least one network"):

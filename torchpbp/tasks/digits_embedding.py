@@ -8,28 +8,19 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from torchpbp.data.digits import CLASSES, POINTS
 from torchpbp.data.splits import hide_points
-from torchpbp.errors import DataError, StructureError
-from torchpbp.graph.latent_graph import LatentGraph
+from torchpbp.errors import DataError
 from torchpbp.model.pbp import PBP
-from torchpbp.tasks.classification import accuracy, calibration_error, check_data, log_loss
-from torchpbp.tasks.embedding_network import (
-    MIDDLE,
-    ChainHead,
-    NetworkAverage,
-    PerceptronHead,
-    StrokeEncoder,
-    StrokeNetwork,
-    stroke_graph,
-)
+from torchpbp.tasks.classification import check_data, check_learner
+from torchpbp.tasks.embedding_network import NetworkAverage
+from torchpbp.tasks.embedding_opinions import Opinion, companion_opinion, fit_companion, network_opinion
 from torchpbp.tasks.embedding_plots import write_hidden_plot, write_training_plot
-from torchpbp.tasks.embedding_start import start_remembering, start_two_stage
+from torchpbp.tasks.embedding_report import HALF, format_embedding, report
+from torchpbp.tasks.embedding_start import build_network, count_parameters, perceptron_twin
 from torchpbp.tasks.embedding_training import StrokeTraining, TrainingSettings, train_network
 from torchpbp.tasks.results import Metrics, write_csv, write_json
 
@@ -37,7 +28,6 @@ if TYPE_CHECKING:
     from torchpbp.data.digits_module import DigitsDataModule
 
 CPU: Mapping[str, Any] = {"accelerator": "cpu", "devices": 1, "strategy": "auto", "enable_progress_bar": True}
-HALF = POINTS // 2
 TWIN = "twin_"
 
 
@@ -63,6 +53,10 @@ def run_digits_embedding(
     shear: float = 0.2,
     warp: float = 0.1,
     jitter: float = 2.0,
+    companion: nn.Module | None = None,
+    companion_weight: float = 1.0,
+    copies: int = 2,
+    slant: float = 0.15,
     hidden: Sequence[int] = (0, 1, 2, 3, 4, 5, 6),
     limit: int | None = None,
     ckpt_path: str | None = None,
@@ -73,7 +67,8 @@ def run_digits_embedding(
     """Train an encoder of pen strokes with a PBP layer behind it, and its twin with a perceptron of as many parameters.
 
     The encoder weighs ``states`` states of each point; the layer, a hidden chain with the digit on its middle, answers with
-    the digit's posterior. Gradients pass through the layer. Nothing is chosen on test rows.
+    the digit's posterior. Gradients pass through the layer. A generative companion, which errs elsewhere, may have a say in
+    both networks' answers. Validation rows set the confidence of each. Nothing is chosen on test rows.
 
     Args:
         data: the pen digits; its ``train_size`` sets the rows per class to learn from.
@@ -97,6 +92,11 @@ def run_digits_embedding(
         shear: the same, x per unit of y.
         warp: the same, bend of each axis.
         jitter: the same, of each coordinate.
+        companion: an unfitted model of the sixteen coordinates (such as learner=pen_average), copied for each digit; its
+            probabilities multiply those of either network. ``None``: the networks stay alone.
+        companion_weight: power to which its probabilities are raised before.
+        copies: slanted copies of each training stroke for the companion to learn from as well.
+        slant: how far they lean (see :func:`torchpbp.data.augment.slanted_copies`).
         hidden: numbers of points to hide in test rows.
         limit: validation and test rows at most; all by default.
         ckpt_path: ``last.ckpt`` of a run with the same settings, from which to go on; the twin goes on from
@@ -107,9 +107,11 @@ def run_digits_embedding(
         verbose: show progress bars and results.
 
     Returns:
-        "test/accuracy", "test/accuracy_half_hidden", "test/log_loss" (nats), "test/calibration_error", the same as
-        "twin/…", "hidden/<count>/pbp" and "…/twin" (test accuracy), "val/accuracy/pbp" and "…/twin" (rows complete and
-        with half of their points hidden), numbers of parameters, seconds, and the facts of the run.
+        "test/accuracy", "test/log_loss" (nats), "test/calibration_error", the last two also as "…_before" (temperature 1),
+        all three also as "…_half_hidden"; the same as "twin/…" and, if there is a companion, as "companion/…" (by itself),
+        "test_with_companion/…" and "twin_with_companion/…". "hidden/<count>/<classifier>" (test accuracy),
+        "val/accuracy/<classifier>" (rows complete and with half of their points hidden), "temperature/<classifier>",
+        numbers of parameters, seconds, and the facts of the run.
     """
     check_data(data, limit)
     settings = TrainingSettings(
@@ -119,13 +121,16 @@ def run_digits_embedding(
         raise DataError(f"Expected at least one network in two_stage + random, got {two_stage} + {random}.")
     if not hidden:
         raise DataError("hidden: expected one or more numbers of points to hide, got none.")
+    if not 0 <= companion_weight < float("inf"):
+        raise DataError(f"companion_weight: expected a number of at least 0, got {companion_weight}.")
+    if companion is not None:
+        check_learner(companion)
     folder = None if output_dir is None else Path(output_dir)
     val = _validation_rows(data.val_x[:limit], data.val_y[:limit], seed)
     tests = {int(k): hide_points(data.test_x, int(k), seed)[:limit] for k in {*hidden, 0, HALF}}
-    test_y = data.test_y[:limit].numpy()
 
-    metrics: Metrics = {}
-    lines: dict[int, dict[str, float]] = {int(k): {"hidden": int(k)} for k in sorted(tests)}
+    facts: Metrics = {}
+    opinions: dict[str, Opinion] = {}
     histories = {}
     for name, prefix in (("pbp", ""), ("twin", TWIN)):
         start = time.perf_counter()
@@ -145,34 +150,32 @@ def run_digits_embedding(
             )
             members.append(perceptron_twin(member, seed + k) if name == "twin" else member)
         network = NetworkAverage(members)
-        heads = sum(count_parameters(member.head) for member in members)
+        facts[f"parameters/{name}"] = count_parameters(network)
+        facts[f"parameters/{name}_heads"] = sum(count_parameters(member.head) for member in members)
         training = StrokeTraining(network, settings, (data.train_x, data.train_y), val)
-        resume = _checkpoint_for(ckpt_path, prefix)
-        average = train_network(training, trainer, folder, prefix, resume, verbose)
+        average = train_network(training, trainer, folder, prefix, _checkpoint_for(ckpt_path, prefix), verbose)
         histories[name] = pd.DataFrame(training.history)
-        metrics[f"seconds/{name}"] = time.perf_counter() - start
-        metrics[f"parameters/{name}_heads"] = heads
-        metrics[f"parameters/{name}"] = count_parameters(network)
-        metrics[f"restored/{name}"] = training.restored
-        scores = "test" if name == "pbp" else "twin"
-        for count, strokes in tests.items():
-            figures = judge(average, strokes, test_y)
-            lines[count] |= {f"{name}_{what}": value for what, value in figures.items()}
-            metrics[f"hidden/{count}/{name}"] = figures["accuracy"]
-            if count == 0:
-                metrics |= {f"{scores}/{what}": value for what, value in figures.items()}
-            if count == HALF:
-                metrics[f"{scores}/accuracy_half_hidden"] = figures["accuracy"]
-        metrics[f"val/accuracy/{name}"] = judge(average, val[0], val[1].numpy())["accuracy"]
+        opinions[name] = network_opinion(average, val[0], tests)
+        facts[f"seconds/{name}"] = time.perf_counter() - start
+        facts[f"restored/{name}"] = training.restored
+    if companion is not None:
+        start = time.perf_counter()
+        classifier = fit_companion(companion, data.train_x, data.train_y, copies, slant, seed, verbose)
+        told = opinions["companion"] = companion_opinion(classifier, val[0], tests)
+        for name in ("pbp", "twin"):
+            opinions[f"{name}_companion"] = opinions[name].joined(told, companion_weight)
+        facts["seconds/companion"] = time.perf_counter() - start
+
+    metrics, table = report(opinions, val[1], data.test_y[:limit])
+    metrics |= facts
     metrics |= {
         "rows/train": len(data.train_y),
-        "rows/test": len(test_y),
+        "rows/test": len(data.test_y[:limit]),
         "epochs": epochs,
         "seed": seed,
         "threads": torch.get_num_threads(),
         "torch": str(torch.__version__),
     }
-    table = pd.DataFrame([lines[k] for k in sorted(lines)])
     if folder is not None:
         write_json(folder / "metrics.json", metrics)
         write_csv(folder / "metrics.csv", table)
@@ -183,50 +186,6 @@ def run_digits_embedding(
     if verbose:
         print(format_embedding(metrics, table), flush=True)
     return metrics
-
-
-def build_network(
-    learner: Callable[..., PBP],
-    strokes: Tensor,
-    digits: Tensor,
-    states: int,
-    hidden_states: int,
-    width: int,
-    window: int,
-    softness: float,
-    two_stage: bool,
-    seed: int,
-) -> StrokeNetwork:
-    """Encoder and PBP head where training starts; the arguments are those of :func:`run_digits_embedding`."""
-    torch.manual_seed(seed)
-    encoder = StrokeEncoder(states, width, window)
-    graph = stroke_graph(states, hidden_states)
-    model = _built(learner, graph)
-    if two_stage:
-        start_two_stage(model, encoder, strokes, digits, seed)
-    else:
-        start_remembering(model, seed)
-    # Learning by regression needs float64; descent does not, and is faster in float32.
-    return StrokeNetwork(encoder, ChainHead(model.float(), softness))
-
-
-def perceptron_twin(network: StrokeNetwork, seed: int) -> StrokeNetwork:
-    """The same encoder with a perceptron of as many parameters in the PBP head's place."""
-    torch.manual_seed(seed)
-    head = PerceptronHead(network.encoder.states, count_parameters(network.head))
-    return StrokeNetwork(network.encoder, head)
-
-
-def _built(learner: Callable[..., PBP], graph: LatentGraph) -> PBP:
-    if isinstance(learner, nn.Module) or not callable(learner):
-        raise StructureError(
-            "Embedded pen digits: expected a learner that takes its graph from the model (learner=pbp), got one with a "
-            f"graph of its own, {type(learner).__name__}."
-        )
-    model = learner(graph, root=[MIDDLE])
-    if not isinstance(model, PBP):
-        raise StructureError(f"Embedded pen digits: expected a learner of PBP models, got {type(model).__name__}.")
-    return model
 
 
 def _validation_rows(strokes: Tensor, digits: Tensor, seed: int) -> tuple[Tensor, Tensor]:
@@ -243,33 +202,3 @@ def _checkpoint_for(ckpt_path: str | None, prefix: str) -> Path | None:
         raise DataError(f"ckpt_path: expected a checkpoint written by such a run, got {ckpt_path!r}, which is no file.")
     beside = path.with_name(prefix + path.name)
     return beside if beside.is_file() else None
-
-
-def count_parameters(module: nn.Module) -> int:
-    """Numbers that training changes."""
-    return sum(p.numel() for p in module.parameters())
-
-
-def judge(network: nn.Module, strokes: Tensor, digits: Any) -> dict[str, float]:
-    """Accuracy, log-loss (nats) and calibration error on (rows, 16) strokes."""
-    with torch.no_grad():
-        logits = torch.cat([network(part) for part in torch.split(strokes, 1024)])
-    log_proba = torch.log_softmax(logits.double(), dim=1).numpy()
-    predicted = log_proba.argmax(axis=1)
-    confidence = np.exp(log_proba.max(axis=1))
-    return {
-        "accuracy": accuracy(predicted, digits),
-        "log_loss": log_loss(log_proba, np.arange(CLASSES), digits),
-        "calibration_error": calibration_error(confidence, predicted == digits),
-    }
-
-
-def format_embedding(metrics: Metrics, table: pd.DataFrame) -> str:
-    """The results as text for a terminal."""
-    shown = table[["hidden", "pbp_accuracy", "twin_accuracy"]]
-    lines = [shown.to_string(index=False, float_format=lambda v: f"{v:.4f}")]
-    for what in ("accuracy", "accuracy_half_hidden", "log_loss", "calibration_error"):
-        lines.append(f"{what:<24} {metrics['test/' + what]:.4f}   twin {metrics['twin/' + what]:.4f}")
-    lines.append(f"{'parameters':<24} {metrics['parameters/pbp']}   twin {metrics['parameters/twin']}")
-    lines.append(f"{'seconds':<24} {metrics['seconds/pbp']:.0f}   twin {metrics['seconds/twin']:.0f}")
-    return "\n".join(lines)

@@ -12,18 +12,29 @@ from torchpbp.tasks.results import replacing
 
 NAMES = {"pbp": "PBP layer", "twin": "perceptron"}
 
+STYLES = {
+    "pbp": (NAMES["pbp"], "C0", "-"),
+    "twin": (NAMES["twin"], "C1", "-"),
+    "companion": ("companion", "C2", ":"),
+    "pbp_companion": ("PBP layer and companion", "C0", "--"),
+    "twin_companion": ("perceptron and companion", "C1", "--"),
+}
+"""Label, colour and line of each classifier."""
+
 
 def write_hidden_plot(path: str | os.PathLike[str], table: pd.DataFrame) -> None:
-    """Draw test accuracy against the number of hidden points for both heads, as a PNG file.
+    """Draw test accuracy against the number of hidden points for each classifier, as a PNG file.
 
     Args:
         path: where to write.
-        table: columns hidden, pbp_accuracy, twin_accuracy.
+        table: columns hidden, pbp_accuracy, twin_accuracy, and those with the companion if there is one.
     """
     figure = Figure(figsize=(5.0, 3.8), layout="constrained")
     axes = figure.subplots()
-    for key, name in NAMES.items():
-        axes.plot(table["hidden"], 100 * table[f"{key}_accuracy"], marker="o", markersize=4, label=name)
+    for key, (name, color, line) in STYLES.items():
+        if f"{key}_accuracy" in table:
+            right = 100 * table[f"{key}_accuracy"]
+            axes.plot(table["hidden"], right, line, color=color, marker="o", markersize=4, label=name)
     axes.set(xlabel="hidden points of eight", ylabel="test accuracy, %")
     axes.grid(alpha=0.3)
     axes.legend()

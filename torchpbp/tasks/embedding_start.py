@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
 from sklearn.cluster import KMeans
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchpbp.data.digits import LARGEST, POINTS
 from torchpbp.distributed import own_share
 from torchpbp.errors import StructureError
+from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.model.pbp import PBP
-from torchpbp.tasks.embedding_network import DIGIT, StrokeEncoder
+from torchpbp.tasks.embedding_network import (
+    DIGIT,
+    MIDDLE,
+    ChainHead,
+    PerceptronHead,
+    StrokeEncoder,
+    StrokeNetwork,
+    stroke_graph,
+)
 
 SHARPNESS = 3.0
 """How fast a state's weight falls with the squared distance from its centre, in the encoder's units."""
@@ -97,3 +107,52 @@ def start_two_stage(model: PBP, encoder: StrokeEncoder, strokes: Tensor, digits:
         encoder.outer_bias[t, 0] = (-SHARPNESS * centres.square().sum(dim=1)).to(encoder.outer)
     share = own_share(len(strokes))  # several processes fit together, each with its own rows
     model.fit({name: column[share] for name, column in columns.items()})
+
+
+def build_network(
+    learner: Callable[..., PBP],
+    strokes: Tensor,
+    digits: Tensor,
+    states: int,
+    hidden_states: int,
+    width: int,
+    window: int,
+    softness: float,
+    two_stage: bool,
+    seed: int,
+) -> StrokeNetwork:
+    """Encoder and PBP head where training starts; the arguments are those of :func:`run_digits_embedding`."""
+    torch.manual_seed(seed)
+    encoder = StrokeEncoder(states, width, window)
+    graph = stroke_graph(states, hidden_states)
+    model = _built(learner, graph)
+    if two_stage:
+        start_two_stage(model, encoder, strokes, digits, seed)
+    else:
+        start_remembering(model, seed)
+    # Learning by regression needs float64; descent does not, and is faster in float32.
+    return StrokeNetwork(encoder, ChainHead(model.float(), softness))
+
+
+def perceptron_twin(network: StrokeNetwork, seed: int) -> StrokeNetwork:
+    """The same encoder with a perceptron of as many parameters in the PBP head's place."""
+    torch.manual_seed(seed)
+    head = PerceptronHead(network.encoder.states, count_parameters(network.head))
+    return StrokeNetwork(network.encoder, head)
+
+
+def _built(learner: Callable[..., PBP], graph: LatentGraph) -> PBP:
+    if isinstance(learner, nn.Module) or not callable(learner):
+        raise StructureError(
+            "Embedded pen digits: expected a learner that takes its graph from the model (learner=pbp), got one with a "
+            f"graph of its own, {type(learner).__name__}."
+        )
+    model = learner(graph, root=[MIDDLE])
+    if not isinstance(model, PBP):
+        raise StructureError(f"Embedded pen digits: expected a learner of PBP models, got {type(model).__name__}.")
+    return model
+
+
+def count_parameters(module: nn.Module) -> int:
+    """Numbers that training changes."""
+    return sum(p.numel() for p in module.parameters())
