@@ -313,7 +313,7 @@ def test_a_run_measures_both_heads_and_writes_its_files(tmp_path: Path) -> None:
 
 def test_a_companion_has_a_say_in_both_networks_answers(tmp_path: Path) -> None:
     options = {"companion": KERNEL_DENSITY, "copies": 1}
-    metrics = run(tmp_path, companion_weight=1.0, **options)
+    metrics = run(tmp_path, companion_weight=1.0, companion_gain=0.5, **options)
     alone = run()
     for name in ("test", "twin"):
         assert metrics[f"{name}/accuracy"] == alone[f"{name}/accuracy"]  # a network by itself stays what it was
@@ -324,7 +324,7 @@ def test_a_companion_has_a_say_in_both_networks_answers(tmp_path: Path) -> None:
         metrics["companion/accuracy"],
         metrics["companion/accuracy_half_hidden"],
     ]
-    silent = run(companion_weight=0.0, **options)
+    silent = run(companion_weight=0.0, companion_gain=0.0, **options)
     assert silent["test_with_companion/log_loss"] == pytest.approx(silent["test/log_loss"])
 
 
@@ -341,6 +341,8 @@ def test_bad_input_is_refused_with_a_remedy() -> None:
         run(companion=learner)
     with pytest.raises(DataError, match="companion_weight: expected a number of at least 0"):
         run(companion=KERNEL_DENSITY, companion_weight=-1.0)
+    with pytest.raises(DataError, match="companion_gain: expected a number of at least 0"):
+        run(companion=KERNEL_DENSITY, companion_gain=math.nan)
     with pytest.raises(DataError, match="no file"):
         run(ckpt_path="nowhere.ckpt")
     with pytest.raises(DataError, match="at least one network"):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from torchpbp.data.splits import hide_points
 from torchpbp.errors import DataError
@@ -54,7 +54,8 @@ def run_digits_embedding(
     warp: float = 0.1,
     jitter: float = 2.0,
     companion: nn.Module | None = None,
-    companion_weight: float = 1.0,
+    companion_weight: float = 0.4,
+    companion_gain: float = 0.2,
     copies: int = 2,
     slant: float = 0.15,
     hidden: Sequence[int] = (0, 1, 2, 3, 4, 5, 6),
@@ -94,7 +95,8 @@ def run_digits_embedding(
         jitter: the same, of each coordinate.
         companion: an unfitted model of the sixteen coordinates (such as learner=pen_average), copied for each digit; its
             probabilities multiply those of either network. ``None``: the networks stay alone.
-        companion_weight: power to which its probabilities are raised before.
+        companion_weight: power to which its probabilities are raised before, for complete strokes.
+        companion_gain: what each hidden point adds to that power.
         copies: slanted copies of each training stroke for the companion to learn from as well.
         slant: how far they lean (see :func:`torchpbp.data.augment.slanted_copies`).
         hidden: numbers of points to hide in test rows.
@@ -121,12 +123,15 @@ def run_digits_embedding(
         raise DataError(f"Expected at least one network in two_stage + random, got {two_stage} + {random}.")
     if not hidden:
         raise DataError("hidden: expected one or more numbers of points to hide, got none.")
-    if not 0 <= companion_weight < float("inf"):
-        raise DataError(f"companion_weight: expected a number of at least 0, got {companion_weight}.")
+    for key, value in (("companion_weight", companion_weight), ("companion_gain", companion_gain)):
+        if not 0 <= value < float("inf"):
+            raise DataError(f"{key}: expected a number of at least 0, got {value}.")
     if companion is not None:
         check_learner(companion)
     folder = None if output_dir is None else Path(output_dir)
-    val = _validation_rows(data.val_x[:limit], data.val_y[:limit], seed)
+    val_x, val_y = data.val_x[:limit], data.val_y[:limit]
+    checks = {k: hide_points(val_x, k, seed) for k in (0, HALF)}
+    val = torch.cat(list(checks.values())), val_y.repeat(len(checks))
     tests = {int(k): hide_points(data.test_x, int(k), seed)[:limit] for k in {*hidden, 0, HALF}}
 
     facts: Metrics = {}
@@ -155,18 +160,18 @@ def run_digits_embedding(
         training = StrokeTraining(network, settings, (data.train_x, data.train_y), val)
         average = train_network(training, trainer, folder, prefix, _checkpoint_for(ckpt_path, prefix), verbose)
         histories[name] = pd.DataFrame(training.history)
-        opinions[name] = network_opinion(average, val[0], tests)
+        opinions[name] = network_opinion(average, checks, tests)
         facts[f"seconds/{name}"] = time.perf_counter() - start
         facts[f"restored/{name}"] = training.restored
     if companion is not None:
         start = time.perf_counter()
         classifier = fit_companion(companion, data.train_x, data.train_y, copies, slant, seed, verbose)
-        told = opinions["companion"] = companion_opinion(classifier, val[0], tests)
+        told = opinions["companion"] = companion_opinion(classifier, checks, tests)
         for name in ("pbp", "twin"):
-            opinions[f"{name}_companion"] = opinions[name].joined(told, companion_weight)
+            opinions[f"{name}_companion"] = opinions[name].joined(told, companion_weight, companion_gain)
         facts["seconds/companion"] = time.perf_counter() - start
 
-    metrics, table = report(opinions, val[1], data.test_y[:limit])
+    metrics, table = report(opinions, val_y, data.test_y[:limit])
     metrics |= facts
     metrics |= {
         "rows/train": len(data.train_y),
@@ -186,11 +191,6 @@ def run_digits_embedding(
     if verbose:
         print(format_embedding(metrics, table), flush=True)
     return metrics
-
-
-def _validation_rows(strokes: Tensor, digits: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-    """Validation rows twice: complete, and with half of their points hidden."""
-    return torch.cat([strokes, hide_points(strokes, HALF, seed)]), digits.repeat(2)
 
 
 def _checkpoint_for(ckpt_path: str | None, prefix: str) -> Path | None:

@@ -26,23 +26,25 @@ class Opinion:
     """Log-probabilities of the digits by one classifier.
 
     Args:
-        val: (rows, classes) of the validation rows.
-        tests: hidden points -> (rows, classes) of the test rows.
+        val: hidden points -> (rows, classes) of the validation rows.
+        tests: the same of the test rows.
     """
 
-    val: Tensor
+    val: Mapping[int, Tensor]
     tests: Mapping[int, Tensor]
 
-    def joined(self, other: Opinion, weight: float) -> Opinion:
-        """The product of both: this one's probabilities times the ``weight``-th power of the other's, normalised."""
-        tests = {k: _normalised(mine + weight * other.tests[k]) for k, mine in self.tests.items()}
-        return Opinion(_normalised(self.val + weight * other.val), tests)
+    def joined(self, other: Opinion, weight: float, gain: float) -> Opinion:
+        """The product of both, normalised, with the other's probabilities raised to ``weight + gain · hidden points``."""
+
+        def product(mine: Mapping[int, Tensor], yours: Mapping[int, Tensor]) -> dict[int, Tensor]:
+            return {k: _normalised(logs + (weight + gain * k) * yours[k]) for k, logs in mine.items()}
+
+        return Opinion(product(self.val, other.val), product(self.tests, other.tests))
 
     def tempered(self, temperature: float) -> Opinion:
         """The same order of digits with another confidence."""
-        return Opinion(
-            _normalised(self.val / temperature), {k: _normalised(v / temperature) for k, v in self.tests.items()}
-        )
+        val, tests = ({k: _normalised(v / temperature) for k, v in part.items()} for part in (self.val, self.tests))
+        return Opinion(val, tests)
 
 
 def log_probabilities(network: nn.Module, strokes: Tensor) -> Tensor:
@@ -52,9 +54,10 @@ def log_probabilities(network: nn.Module, strokes: Tensor) -> Tensor:
     return _normalised(logits.double())
 
 
-def network_opinion(network: nn.Module, val: Tensor, tests: Mapping[int, Tensor]) -> Opinion:
-    """Ask a network that maps strokes to logits."""
-    return Opinion(log_probabilities(network, val), {k: log_probabilities(network, x) for k, x in tests.items()})
+def network_opinion(network: nn.Module, val: Mapping[int, Tensor], tests: Mapping[int, Tensor]) -> Opinion:
+    """Ask a network that maps (rows, 16) strokes to logits."""
+    told, tested = ({k: log_probabilities(network, x) for k, x in part.items()} for part in (val, tests))
+    return Opinion(told, tested)
 
 
 def fit_companion(
@@ -75,7 +78,9 @@ def fit_companion(
     return fit_classifier(check_learner(learner), more, digits.repeat(copies + 1), verbose)[0]
 
 
-def companion_opinion(classifier: GenerativeClassifier, val: Tensor, tests: Mapping[int, Tensor]) -> Opinion:
+def companion_opinion(
+    classifier: GenerativeClassifier, val: Mapping[int, Tensor], tests: Mapping[int, Tensor]
+) -> Opinion:
     """Ask a generative classifier; digits that it never saw get the least probability that counts."""
 
     def ask(strokes: Tensor) -> Tensor:
@@ -84,7 +89,7 @@ def companion_opinion(classifier: GenerativeClassifier, val: Tensor, tests: Mapp
         full[:, torch.from_numpy(classifier.classes_)] = told.clamp(min=FLOOR)
         return _normalised(full)
 
-    return Opinion(ask(val), {k: ask(x) for k, x in tests.items()})
+    return Opinion({k: ask(x) for k, x in val.items()}, {k: ask(x) for k, x in tests.items()})
 
 
 def fit_temperature(log_proba: Tensor, digits: Tensor) -> float:

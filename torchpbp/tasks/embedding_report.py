@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from torch import Tensor
 
 from torchpbp.data.digits import CLASSES, POINTS
@@ -44,7 +45,7 @@ def report(opinions: Mapping[str, Opinion], val_digits: Tensor, test_digits: Ten
 
     Args:
         opinions: by the names in ``HEADINGS``; test rows complete, half hidden, and as many more as wanted.
-        val_digits: (rows,) classes of the validation rows.
+        val_digits: (rows,) classes of the validation rows, the same for each number of hidden points.
         test_digits: (rows,) classes of the test rows.
 
     Returns:
@@ -53,10 +54,11 @@ def report(opinions: Mapping[str, Opinion], val_digits: Tensor, test_digits: Ten
     metrics: Metrics = {}
     lines: dict[int, dict[str, float]] = {}
     for name, opinion in opinions.items():
-        temperature = fit_temperature(opinion.val, val_digits)
+        digits = val_digits.repeat(len(opinion.val))
+        temperature = fit_temperature(torch.cat(list(opinion.val.values())), digits)
         calm = opinion.tempered(temperature)
         metrics[f"temperature/{name}"] = temperature
-        metrics[f"val/accuracy/{name}"] = judge(calm.val, val_digits)["accuracy"]
+        metrics[f"val/accuracy/{name}"] = judge(torch.cat(list(calm.val.values())), digits)["accuracy"]
         for count in sorted(calm.tests):
             figures = judge(calm.tests[count], test_digits)
             before = judge(opinion.tests[count], test_digits)
