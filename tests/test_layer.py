@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from torchpbp import PBP, Continuous, DiscreteNetwork, LatentGraph, PBPLayer, templates
+from torchpbp import PBP, Continuous, DiscreteNetwork, LatentGraph, Nystroem, PBPLayer, templates
 from torchpbp.errors import NotFittedError, QueryError, ShapeError
 
 
@@ -190,3 +190,24 @@ def test_invalid_rows_answer_nan_and_leave_the_others_alone(layer):
     weights = torch.ones(4, 4, dtype=torch.float64)
     weights[1, 0], weights[2, 0], weights[3, 0] = -1.0, float("nan"), float("inf")
     assert layer({"b1": weights})["d1"].isnan().all(dim=1).tolist() == [False, True, True, True]
+
+
+def test_estimates_keep_signs_and_lead_to_the_answers(layer, evidence):
+    found = layer.estimates(evidence)
+    answers = layer(evidence)
+    assert found.keys() == answers.keys()
+    for v, e in found.items():
+        torch.testing.assert_close(e / e.sum(dim=1, keepdim=True), answers[v], rtol=0, atol=1e-8)
+    (alone,) = layer.estimates(evidence, ["d2"]).values()
+    torch.testing.assert_close(alone, found["d2"])
+
+
+def test_continuous_evidence_compiles_without_graph_breaks():
+    graph = LatentGraph([("h", "x"), ("h", "y"), ("h", "z")], {"h": 2, "x": Continuous(), "y": 3, "z": 3}, ["h"])
+    generator = torch.Generator().manual_seed(0)
+    h = torch.randint(2, (500,), generator=generator)
+    data = {"x": 2.0 * h + torch.randn(500, generator=generator), "y": 2 * h, "z": h}
+    layer = PBPLayer(PBP(graph, features=Nystroem(5)).fit(data))
+    evidence = {"x": torch.tensor([0.5, torch.nan, 2.0], dtype=torch.float64), "y": torch.tensor([0, 2, -1])}
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(evidence)["z"], layer(evidence)["z"])

@@ -6,7 +6,9 @@ exported and vectorised. Whoever builds the evidence by hand gets the checks fro
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -71,12 +73,31 @@ class PBPLayer(nn.Module):
         """
         with self._full_precision():
             read = self._evidence(evidence)
-            wanted = [v for v in self.model.states if v not in read.hard]
-            estimates = self.model._estimates(read, wanted, None)
             observables = self.model.observables
             valid = self._valid(evidence)
-            answers = {v: observables[v].distribution(e, read, self.model.floor) for v, e in estimates.items()}
+            answers = {
+                v: observables[v].distribution(e, read, self.model.floor) for v, e in self.estimates(evidence).items()
+            }
             return {v: torch.where(valid.unsqueeze(1), p, torch.nan) for v, p in answers.items()}
+
+    def estimates(self, evidence: Mapping[str, Tensor], variables: Sequence[str] | None = None) -> dict[str, Tensor]:
+        """What :meth:`forward` makes distributions of: estimates that may be negative, up to a positive factor per row.
+
+        A loss on them has a gradient where clipped probabilities have none. The factor is a constant to autograd, so what
+        is trained on should not depend on it: divide by a norm first.
+
+        Args:
+            evidence: as in :meth:`forward`.
+            variables: those wanted; fewer take less time.
+
+        Returns:
+            name -> (batch, states).
+        """
+        with self._full_precision():
+            read = self._evidence(evidence)
+            wanted = [v for v in self.model.states if v not in read.hard] if variables is None else list(variables)
+            leaves = None if variables is None else sorted({self.model.tree.leaf_of[v] for v in wanted})
+            return self.model._estimates(read, wanted, leaves)
 
     def log_evidence(self, evidence: Mapping[str, Tensor]) -> Tensor:
         """(batch,) log P(evidence), floored where the estimate is not positive."""
@@ -108,9 +129,10 @@ class PBPLayer(nn.Module):
         """The distribution of all observables given the evidence."""
         return PBPDistribution(self, evidence)
 
-    def _full_precision(self) -> torch.autocast:
+    def _full_precision(self) -> AbstractContextManager[Any]:
         """Mixed precision stops here: differences of probabilities need the digits that half precision lacks."""
-        return torch.autocast(device_type=self.model.floor.device.type, enabled=False)
+        device = self.model.floor.device.type
+        return nullcontext() if device == "meta" else torch.autocast(device_type=device, enabled=False)
 
     def _valid(self, evidence: Mapping[str, Tensor]) -> Tensor:
         """(batch,) whether a row's states are in range and its weights are weights."""
