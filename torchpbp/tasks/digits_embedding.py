@@ -58,7 +58,7 @@ def run_digits_embedding(
     companion_gain: float = 0.2,
     copies: int = 2,
     slant: float = 0.15,
-    hidden: Sequence[int] = (0, 1, 2, 3, 4, 5, 6),
+    hidden: Sequence[int] = (0, 2, 4, 6),
     limit: int | None = None,
     ckpt_path: str | None = None,
     seed: int = 0,
