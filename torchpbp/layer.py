@@ -83,6 +83,8 @@ class PBPLayer(nn.Module):
     def estimates(self, evidence: Mapping[str, Tensor], variables: Sequence[str] | None = None) -> dict[str, Tensor]:
         """What :meth:`forward` makes distributions of: estimates that may be negative, up to a positive factor per row.
 
+        A variable's own weights are left out of its estimate: :meth:`forward` multiplies by them.
+
         A loss on them has a gradient where clipped probabilities have none. The factor is a constant to autograd, so what
         is trained on should not depend on it: divide by a norm first.
 
