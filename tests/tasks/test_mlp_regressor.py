@@ -99,7 +99,7 @@ def test_interrupted_and_resumed_equals_uninterrupted(form, tmp_path, monkeypatc
     monkeypatch.setattr(NetTraining, "on_validation_epoch_end", interrupted)
     with pytest.raises(RuntimeError, match="power cut"):
         model(form=form, checkpoint=tmp_path).fit(DATA)
-    assert (tmp_path / "stage1a" / "last.ckpt").exists()
+    assert list(tmp_path.glob("stage1a_*/last.ckpt"))
     seen: list[int] = []
     monkeypatch.setattr(
         NetTraining, "on_validation_epoch_end", lambda self: (seen.append(self.current_epoch), original(self))[1]
@@ -112,15 +112,33 @@ def test_interrupted_and_resumed_equals_uninterrupted(form, tmp_path, monkeypatc
     assert not seen
 
 
-def test_a_training_state_of_another_fit_is_refused(tmp_path):
+def test_fits_that_differ_do_not_share_a_training_state(tmp_path):
+    other = NETWORK.sample(600, seed=2)
+    expected = model().fit(other)
     model(checkpoint=tmp_path).fit(DATA)
-    with pytest.raises(CheckpointError, match="belongs to a fit with other data, structure or settings"):
-        model(checkpoint=tmp_path).fit(NETWORK.sample(600, seed=2))
-    with pytest.raises(CheckpointError, match="belongs to a fit with other"):
-        model(checkpoint=tmp_path, learning_rate=1e-4).fit(DATA)
-    (tmp_path / "stage1a" / "last.ckpt").write_bytes(b"no checkpoint")
-    with pytest.raises(CheckpointError, match="cannot be read"):
+    assert same(model(checkpoint=tmp_path).fit(other), expected)
+    assert same(model(checkpoint=tmp_path, learning_rate=1e-4).fit(other), model(learning_rate=1e-4).fit(other))
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_corrupt_training_state_is_refused(tmp_path):
+    model(checkpoint=tmp_path).fit(DATA)
+    (path,) = tmp_path.glob("*/last.ckpt")
+    path.write_bytes(b"no checkpoint")
+    with pytest.raises(CheckpointError, match="expected a training state, but it cannot be read"):
         model(checkpoint=tmp_path).fit(DATA)
+
+
+def test_a_fit_that_stopped_early_is_not_trained_further(tmp_path, monkeypatch):
+    settings = {"hidden": [32], "epochs": 200, "patience": 3, "learning_rate": 0.03, "checkpoint": tmp_path}
+    expected = model(**settings).fit(DATA)
+    epochs: list[int] = []
+    original = NetTraining.on_validation_epoch_end
+    monkeypatch.setattr(
+        NetTraining, "on_validation_epoch_end", lambda self: (epochs.append(self.current_epoch), original(self))[1]
+    )
+    assert same(model(**settings).fit(DATA), expected)
+    assert not epochs
 
 
 def test_divergence_keeps_the_best_state_and_says_so(monkeypatch):

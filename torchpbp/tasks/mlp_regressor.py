@@ -50,8 +50,8 @@ class MLP(Regressor):
         stage_b: settings that differ for S1B of the plain form, such as ``{"hidden": [64]}``.
         dtype: of the nets.
         trainer: arguments of ``lightning.pytorch.Trainer``, such as accelerator, devices, strategy.
-        checkpoint: folder for the state of training after each epoch. A fit that finds the state of an interrupted one goes
-            on from there, to the same result as without interruption.
+        checkpoint: folder for the state of training after each epoch. A fit with the same data, structure and settings as an
+            interrupted one goes on from there, to the same result as without interruption.
         seed: of weights, folds and batches.
     """
 
@@ -143,18 +143,19 @@ class MLP(Regressor):
 
     def _train(self, module: NetTraining, data: BatchedRows, batches: Batches, signature: str, stage: str) -> None:
         """Run Lightning, from the start or from where an earlier run stopped."""
-        module.signature = signature
         loader = DataLoader(data, sampler=batches, batch_size=None)
         held_out = DataLoader(data, sampler=torch.split(torch.arange(len(data)), VALIDATION_ROWS), batch_size=None)
         settings: dict[str, Any] = {"accelerator": "cpu", "devices": 1, **self.trainer}
         callbacks: list[Callback] = [EpochBar(stage)] if settings.pop("enable_progress_bar", True) else []
         found = None
         if self.checkpoint is not None:
-            folder = self.checkpoint / stage
+            folder = self.checkpoint / f"{stage}_{signature[:16]}"  # one for each fit, for there may be many
             callbacks.append(
-                ModelCheckpoint(folder, "last", save_top_k=1, save_on_train_epoch_end=True, enable_version_counter=False)
+                ModelCheckpoint(
+                    folder, "last", save_top_k=1, save_on_train_epoch_end=True, enable_version_counter=False
+                )
             )
-            found = _resumable(folder / "last.ckpt", signature)
+            found = _resumable(folder / "last.ckpt")
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*does not have many workers.*")
             warnings.filterwarnings("ignore", message=".*exists and is not empty.*")
@@ -217,7 +218,6 @@ class NetTraining(LightningModule):
         self.epochs, self.patience = epochs, patience
         self.learning_rate, self.weight_decay, self.total = learning_rate, weight_decay, total
         self.steps = -(-total // batch_size)
-        self.signature = ""
         self.diverged = 0
         self.held_out = float("nan")
         self.register_buffer("stale", torch.zeros((), dtype=torch.int64))
@@ -225,6 +225,9 @@ class NetTraining(LightningModule):
 
     def forward(self, rows: Rows, counted: Tensor) -> Tensor:
         return self.nets.losses(rows, counted)
+
+    def on_train_start(self) -> None:
+        self._stop_if_stale()  # it may have been so when training was interrupted
 
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.AdamW(self.parameters(), self.learning_rate, weight_decay=self.weight_decay)
@@ -261,6 +264,9 @@ class NetTraining(LightningModule):
         improved = self.nets.keep_best(loss)
         self.stale.copy_(torch.zeros_like(self.stale) if improved else self.stale + 1)
         self.held_out = float(loss.sum() / (self.total * self.nets.count))
+        self._stop_if_stale()
+
+    def _stop_if_stale(self) -> None:
         if self.diverged or (self.patience is not None and int(self.stale) >= self.patience):
             self.trainer.should_stop = True
 
@@ -269,9 +275,6 @@ class NetTraining(LightningModule):
         inside = fold == torch.arange(self.folds, device=fold.device).unsqueeze(1)
         kept = inside if own or self.folds == 1 else ~inside
         return (kept * weight).to(self.nets.dtype)
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["torchpbp_signature"] = self.signature
 
 
 class BatchedRows(Dataset[tuple[Rows, Tensor, Tensor]]):
@@ -365,20 +368,14 @@ def _signature(settings: Mapping[str, Any], regressions: Sequence[Regression], c
     return digest.hexdigest()
 
 
-def _resumable(path: Path, signature: str) -> str | None:
-    """The checkpoint to go on from, if there is one of the same run."""
+def _resumable(path: Path) -> str | None:
+    """The checkpoint to go on from, if there is one."""
     if not path.exists():
         return None
     try:
-        saved = torch.load(path, map_location="cpu", weights_only=True)
-        theirs = saved["torchpbp_signature"]
+        torch.load(path, map_location="cpu", weights_only=True)["state_dict"]
     except Exception as error:
         raise CheckpointError(
             f"{path}: expected a training state, but it cannot be read ({error}). Delete it."
         ) from error
-    if theirs != signature:
-        raise CheckpointError(
-            f"{path} belongs to a fit with other data, structure or settings. Give another checkpoint folder, or delete it to "
-            "start anew."
-        )
     return str(path)
