@@ -44,7 +44,7 @@ def test_commands_compose() -> None:
     for arguments in commands:
         overrides = [a for a in arguments if not a.startswith("-")]
         if "-m" in arguments:  # the first value of each sweep
-            overrides = [a.split(",")[0] for a in overrides]
+            overrides = [a if "[" in a else a.split(",")[0] for a in overrides]
         with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
             compose("config", overrides=[*overrides, "output_dir=null"])
 

@@ -13,7 +13,7 @@ from torchpbp.errors import CheckpointError, DataWarning
 from torchpbp.features.maps import OneHot
 from torchpbp.stage1.regressor import Regression
 from torchpbp.stage1.rows import Rows
-from torchpbp.tasks.mlp_regressor import Batches, NetTraining
+from torchpbp.tasks.net_training import Batches, NetTraining
 
 QUIET = {"enable_progress_bar": False}
 NETWORK = DiscreteNetwork.random(templates.hmm(4), seed=0)
