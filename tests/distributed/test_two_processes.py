@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -51,3 +52,21 @@ def test_two_processes_learn_the_same_operators_as_one(shared):
         for a, b, c in zip(first[name], second[name], expected, strict=True):
             assert torch.equal(a, b), name  # both processes hold the same model
             torch.testing.assert_close(a, c, rtol=1e-6, atol=1e-6, msg=lambda m, name=name: f"{name}: {m}")
+
+
+def test_the_program_shares_rows_among_processes(tmp_path):
+    """``trainer=ddp`` starts a second process, prints and writes once, and finds what one process finds."""
+    root = Path(__file__).parents[2]
+    settings = ["model=synthetic", "debug=default", "model.sizes=[301]", "model.repeats=1"]
+    found = {}
+    for trainer in ("cpu", "ddp"):
+        folder = tmp_path / trainer
+        command = [sys.executable, "train.py", *settings, f"trainer={trainer}", f"hydra.run.dir={folder}"]
+        environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
+        result = subprocess.run(
+            command, cwd=root, env=environment | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=300
+        )
+        assert result.returncode == 0, result.stderr[-3000:]
+        assert result.stdout.count("KL mean") == 1
+        found[trainer] = json.loads((folder / "metrics.json").read_text())
+    assert found["ddp"]["kl/301"] == pytest.approx(found["cpu"]["kl/301"], rel=1e-6)
