@@ -68,8 +68,8 @@ def run_digits_embedding(
     """Train an encoder of pen strokes with a PBP layer behind it, and its twin with a perceptron of as many parameters.
 
     The encoder weighs ``states`` states of each point; the layer, a hidden chain with the digit on its middle, answers with
-    the digit's posterior. Gradients pass through the layer. A generative companion, which errs elsewhere, may have a say in
-    both networks' answers. Validation rows set the confidence of each. Nothing is chosen on test rows.
+    the digit's posterior. Gradients pass through the layer. A generative companion, which errs in other ways, may have a
+    say in both networks' answers. Validation rows set the confidence of each. Nothing is chosen on test rows.
 
     Args:
         data: the pen digits; its ``train_size`` sets the rows per class to learn from.
