@@ -60,8 +60,9 @@ def check_regressor(cfg: DictConfig, overrides: Sequence[str], choice: str) -> N
 
 @hydra.main(config_path="conf", config_name="config", version_base="1.3")
 def main(cfg: DictConfig) -> float | None:
-    run = HydraConfig.get()
-    check_regressor(cfg, run.overrides.task, run.runtime.choices.regressor)
+    if HydraConfig.initialized():  # not if called with a configuration of one's own
+        run = HydraConfig.get()
+        check_regressor(cfg, run.overrides.task, run.runtime.choices.regressor)
     print(OmegaConf.to_yaml(cfg, resolve=True), flush=True)
     objective = checked_objective(cfg.objective)  # before the run: a search without one is refused at once
     metrics = train(cfg)
