@@ -113,7 +113,6 @@ class ChainHead(nn.Module):
         self.layer = PBPLayer(model)
         self.softness = softness
         self.scale = nn.Parameter(torch.ones(()))
-        self.leaf = model.tree.leaf_of[DIGIT]
 
     def forward(self, weights: Tensor) -> Tensor:
         """(batch, points, states) weights -> (batch, classes) logits."""
@@ -124,9 +123,7 @@ class ChainHead(nn.Module):
     def estimates(self, weights: Tensor) -> Tensor:
         """(batch, classes) estimates of P(digit, evidence), unclipped and up to a positive factor per row."""
         evidence = {f"x{t + 1}": weights[:, t] for t in range(POINTS)}
-        with self.layer._full_precision():
-            read = self.layer._evidence(evidence)
-            return self.layer.model._estimates(read, [DIGIT], [self.leaf])[DIGIT]
+        return self.layer.estimates(evidence, [DIGIT])[DIGIT]
 
 
 class PerceptronHead(nn.Module):
