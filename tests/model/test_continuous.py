@@ -434,7 +434,7 @@ def test_mini_batches_give_the_same_model_as_one_table():
 
 def test_the_order_of_rows_does_not_matter(monkeypatch):
     """Maps are fitted to some of the rows: these must come from everywhere."""
-    monkeypatch.setattr("torchpbp.model.pbp.MAP_ROWS", 500)
+    monkeypatch.setattr("torchpbp.model.fitting.MAP_ROWS", 500)
     data = mixed(4_000, 0)
     order = data["x"].argsort()
     ordered = PBP(mixed_graph()).fit({v: x[order] for v, x in data.items()})
