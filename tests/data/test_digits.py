@@ -109,8 +109,7 @@ def test_reads_from_a_zipped_package(tmp_path: Path) -> None:
     package = Path(torchpbp.__file__).parent
     archive = tmp_path / "package.zip"
     with zipfile.ZipFile(archive, "w") as z:
-        z.writestr("torchpbp/__init__.py", "")  # the data package needs nothing but errors.py beside it
-        for path in (package / "errors.py", *(package / "data").rglob("*")):
+        for path in package.rglob("*"):
             if path.is_file() and "__pycache__" not in path.parts:
                 z.write(path, Path("torchpbp") / path.relative_to(package))
     code = (
