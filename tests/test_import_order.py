@@ -27,6 +27,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("stage2",),
     ("inference",),
     ("model",),
+    ("baselines",),
     ("refinement",),
     ("data", "gram", "layer"),
     ("ensemble", "classifier"),

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from torchpbp import errors
+from torchpbp.baselines import EM
 from torchpbp.classifier import GenerativeClassifier
 from torchpbp.ensemble import ScoreAverage
 from torchpbp.exact import DiscreteNetwork
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "EM",
     "MLP",
     "PBP",
     "RBF",

@@ -41,7 +41,7 @@ def all_choices() -> list[str]:
 def composed(*overrides: str) -> DictConfig:
     """The configuration of a choice, with the model it is meant for."""
     choice = overrides[0] if overrides else ""
-    needed = ["model=synthetic"] if choice.startswith("model/graph=") or choice.startswith("learner=pbp") else []
+    needed = ["model=synthetic"] if choice.startswith("model/graph=") or choice.startswith(("learner=pbp", "learner=em")) else []
     return compose("config", overrides=[*needed, *overrides, "output_dir=null"])
 
 
@@ -137,6 +137,12 @@ def test_the_learner_file_shows_every_option_of_the_constructor_with_its_default
     defaults = {p.name: p.default for p in inspect.signature(learner.func).parameters.values() if p.name != "graph"}
     assert isinstance(learner.keywords["regressor"], Ridge)  # what the constructor makes of None
     assert {**learner.keywords, "ridge": tuple(learner.keywords["ridge"]), "regressor": None} == defaults
+
+
+def test_the_file_of_em_shows_every_option_of_the_constructor_with_its_default() -> None:
+    learner = instantiate(composed("model=synthetic", "learner=em").learner, _convert_="all")
+    defaults = {p.name: p.default for p in inspect.signature(learner.func).parameters.values() if p.name != "graph"}
+    assert learner.keywords == defaults
 
 
 @pytest.mark.parametrize("regressor", options("regressor"))

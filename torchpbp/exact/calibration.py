@@ -21,6 +21,8 @@ ROW = object()
 """Mode label of the batch dimension."""
 
 Scope = tuple[str, ...]
+Part = tuple[Tensor, tuple[Hashable, ...]]
+"""A tensor with its modes."""
 
 
 @dataclass(frozen=True)
@@ -113,22 +115,10 @@ def shafer_shenoy(
         hosts: clique at which each variable's evidence enters, where it matters for the messages.
     """
     tree = model.tree
-    local: list[list[tuple[Tensor, tuple[Hashable, ...]]]] = [
-        [(p, s)] for p, s in zip(model.potentials, model.scopes, strict=True)
-    ]
-    for name, w in weights.items():
-        local[(hosts or model.top)[name]].append((w, (ROW, name)))
-    rows = model.potentials[0].new_ones(batch)
-    local[0].append((rows, (ROW,)))
+    local, up, log_total = _upward(model, weights, batch, hosts)
     count = len(tree)
-    up: list[tuple[Tensor, tuple[Hashable, ...]]] = [(rows, (ROW,))] * count
-    down = list(up)
-    log_total = torch.zeros_like(rows)
-    for node in range(count - 1, 0, -1):
-        parts = local[node] + [up[child] for child in tree.children[node]]
-        message, log_scale = _rescaled(_product(parts, model.separators[node], rows))
-        up[node] = (message, (ROW, *model.separators[node]))
-        log_total = log_total + log_scale
+    rows = torch.ones_like(log_total)
+    down: list[Part] = [(rows, (ROW,))] * count
     for node in range(1, count):
         parent = tree.parent[node]
         siblings = [up[s] for s in tree.children[parent] if s != node]
@@ -144,6 +134,32 @@ def shafer_shenoy(
         tuple(t for t, _ in up),
         tuple(t for t, _ in down),
     )
+
+
+def log_evidence(model: PotentialTree, weights: Mapping[str, Tensor], batch: int) -> Tensor:
+    """(batch,) log of the evidence's probability from the upward pass alone; differentiable in the potentials."""
+    local, up, log_total = _upward(model, weights, batch, None)
+    parts = local[0] + [up[c] for c in model.tree.children[0]]
+    return log_total + _product(parts, (), torch.ones_like(log_total)).log()
+
+
+def _upward(
+    model: PotentialTree, weights: Mapping[str, Tensor], batch: int, hosts: Mapping[str, int] | None
+) -> tuple[list[list[Part]], list[Part], Tensor]:
+    """What enters at each clique, the message from each node to its parent, and the logarithms of their scales."""
+    local: list[list[Part]] = [[(p, s)] for p, s in zip(model.potentials, model.scopes, strict=True)]
+    for name, w in weights.items():
+        local[(hosts or model.top)[name]].append((w, (ROW, name)))
+    rows = model.potentials[0].detach().new_ones(batch)
+    local[0].append((rows, (ROW,)))
+    up: list[Part] = [(rows, (ROW,))] * len(model.tree)
+    log_total = torch.zeros_like(rows)
+    for node in range(len(model.tree) - 1, 0, -1):
+        parts = local[node] + [up[child] for child in model.tree.children[node]]
+        message, log_scale = _rescaled(_product(parts, model.separators[node], rows))
+        up[node] = (message, (ROW, *model.separators[node]))
+        log_total = log_total + log_scale
+    return local, up, log_total
 
 
 def hugin(model: PotentialTree, weights: Mapping[str, Tensor], batch: int) -> Calibration:
