@@ -41,7 +41,11 @@ def all_choices() -> list[str]:
 def composed(*overrides: str) -> DictConfig:
     """The configuration of a choice, with the model it is meant for."""
     choice = overrides[0] if overrides else ""
-    needed = ["model=synthetic"] if choice.startswith("model/graph=") or choice.startswith(("learner=pbp", "learner=em")) else []
+    needed = (
+        ["model=synthetic"]
+        if choice.startswith("model/graph=") or choice.startswith(("learner=pbp", "learner=em"))
+        else []
+    )
     return compose("config", overrides=[*needed, *overrides, "output_dir=null"])
 
 
