@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from torchpbp import errors
-from torchpbp.baselines import EM
+from torchpbp.baselines import EM, OnlineEM
 from torchpbp.classifier import GenerativeClassifier
 from torchpbp.ensemble import ScoreAverage
 from torchpbp.exact import DiscreteNetwork
@@ -39,6 +39,7 @@ __all__ = [
     "LeastSquaresLayer",
     "Matern",
     "Nystroem",
+    "OnlineEM",
     "PBPDistribution",
     "PBPLayer",
     "RandomFourier",

@@ -1,5 +1,6 @@
 """Other ways to learn the same models, behind the same interface."""
 
 from torchpbp.baselines.em import EM
+from torchpbp.baselines.online_em import OnlineEM
 
-__all__ = ["EM"]
+__all__ = ["EM", "OnlineEM"]

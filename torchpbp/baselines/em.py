@@ -38,11 +38,13 @@ class Run:
         seed: of the start.
         objective: after each iteration, the log-likelihood per row plus the prior's term.
         converged: whether it met the tolerance before the last iteration allowed.
+        exponent: of the step sizes of stepwise online EM.
     """
 
     seed: int
     objective: tuple[float, ...]
     converged: bool
+    exponent: float | None = None
 
 
 class EM:
@@ -121,23 +123,16 @@ class EM:
         """
         states = {v: self.graph.num_states(v) for v in self.graph.observed}
         reader = ColumnReader(states)
-        batches = list(reader.batches(data))
-        rows, counts = torch.unique(torch.cat(batches, dim=1), dim=1, return_counts=True)  # equal rows count once
-        table = dict(zip(states, rows, strict=True))
-        step = ExpectationStep(self.graph, table, counts.double())
+        codes = torch.cat(list(reader.batches(data)), dim=1)
+        step = self._expectation_step(dict(zip(states, codes, strict=True)))
+        candidates = self._candidates()
         best: tuple[float, DiscreteNetwork] | None = None
         runs = []
-        with tqdm(
-            total=self.restarts * self.iterations,
-            desc="EM",
-            unit="iteration",
-            delay=2,
-            leave=False,
-            disable=not self.progress,
-        ) as bar:
-            for restart in range(self.restarts):
-                start = DiscreteNetwork.random(self.graph, self.seed * 1_000_003 + restart)
-                network, run = self._run(step, start, self.seed * 1_000_003 + restart, bar)
+        total = len(candidates) * self.iterations
+        name = type(self).__name__
+        with tqdm(total=total, desc=name, unit="iteration", delay=2, leave=False, disable=not self.progress) as bar:
+            for seed, exponent in candidates:
+                network, run = self._run(step, DiscreteNetwork.random(self.graph, seed), seed, exponent, bar)
                 runs.append(run)
                 bar.update(self.iterations - len(run.objective))
                 if best is None or run.objective[-1] > best[0]:
@@ -146,27 +141,42 @@ class EM:
         self._network, self.runs, self.labels = best[1], runs, reader.labels
         return self
 
+    def _candidates(self) -> list[tuple[int, float | None]]:
+        """Seeds of the starts, with the exponents of online EM."""
+        return [(self.seed * 1_000_003 + restart, None) for restart in range(self.restarts)]
+
+    def _expectation_step(self, table: Mapping[str, Tensor]) -> ExpectationStep:
+        rows, counts = torch.unique(torch.stack(list(table.values())), dim=1, return_counts=True)
+        return ExpectationStep(self.graph, dict(zip(table, rows, strict=True)), counts.double())  # equal rows once
+
     def _run(
-        self, step: ExpectationStep, start: DiscreteNetwork, seed: int, bar: tqdm[Any]
+        self, step: ExpectationStep, start: DiscreteNetwork, seed: int, exponent: float | None, bar: tqdm[Any]
     ) -> tuple[DiscreteNetwork, Run]:
         tables = dict(start.factors)
         objective: list[float] = []
-        converged = False
         for _ in range(self.iterations):
             log_likelihood, counts = step(tables)
-            prior = (
-                self.prior * sum(float(t.clamp(min=1e-300).log().sum()) for t in tables.values()) if self.prior else 0.0
-            )
-            objective.append((log_likelihood + prior) / step.rows)
+            objective.append(self._objective(log_likelihood, tables, step.rows))
             bar.update()
-            if len(objective) > 1:
-                now, before = objective[-1], objective[-2]
-                if abs(now - before) <= self.tolerance * abs(now + before) / 2:
-                    converged = True
-                    break
+            if self._converged(objective):
+                break
             tables = {scope: maximised(count, self.prior) for scope, count in counts.items()}
-        network = DiscreteNetwork(self.graph, {scope[-1]: table for scope, table in tables.items()})
-        return network, Run(seed, tuple(objective), converged)
+        return self._found(tables), Run(seed, tuple(objective), self._converged(objective))
+
+    def _objective(self, log_likelihood: float, tables: Mapping[Scope, Tensor], rows: float) -> float:
+        """Log-likelihood and logarithm of the prior, per row."""
+        if not self.prior:
+            return log_likelihood / rows
+        return (log_likelihood + self.prior * sum(float(t.log().sum()) for t in tables.values())) / rows
+
+    def _converged(self, objective: Sequence[float]) -> bool:
+        if len(objective) < 2:
+            return False
+        now, before = objective[-1], objective[-2]
+        return abs(now - before) <= self.tolerance * abs(now + before) / 2
+
+    def _found(self, tables: Mapping[Scope, Tensor]) -> DiscreteNetwork:
+        return DiscreteNetwork(self.graph, {scope[-1]: table for scope, table in tables.items()})
 
     # -- answers -------------------------------------------------------------------------------------------------
 
@@ -236,13 +246,19 @@ class ExpectationStep:
         found = {v: evidence.weights(v, self.states[v], torch.float64, "cpu") for v in rows}
         self.weights = {v: w for v, w in found.items() if w is not None}
 
-    def __call__(self, tables: Mapping[Scope, Tensor]) -> tuple[float, dict[Scope, Tensor]]:
-        """Log-likelihood of all rows under tables P(last of a scope | the others), and the tables' expected counts."""
+    def __call__(
+        self, tables: Mapping[Scope, Tensor], chosen: Tensor | None = None
+    ) -> tuple[float, dict[Scope, Tensor]]:
+        """Log-likelihood of the rows under tables P(last of a scope | the others), and the tables' expected counts.
+
+        Args:
+            tables: scope -> table.
+            chosen: numbers of the rows to look at; all by default.
+        """
         leaves = {scope: t.detach().clone().requires_grad_() for scope, t in tables.items()}
         total = 0.0
         counts = {scope: torch.zeros_like(t) for scope, t in tables.items()}
-        for start in range(0, len(self.counts), ROWS_AT_ONCE):
-            part = slice(start, start + ROWS_AT_ONCE)
+        for part in torch.split(torch.arange(len(self.counts)) if chosen is None else chosen, ROWS_AT_ONCE):
             weights = {v: w[part] for v, w in self.weights.items()}
             with torch.enable_grad():
                 potentials = potential_tree(self.tree, self.states, list(leaves.items()))

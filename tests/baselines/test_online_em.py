@@ -1,0 +1,60 @@
+"""Stepwise online EM."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from torchpbp import EM, DiscreteNetwork, OnlineEM, templates
+from torchpbp.baselines.em import ExpectationStep, maximised
+from torchpbp.errors import StructureError
+
+NETWORK = DiscreteNetwork.random(templates.hmm(4, states=2, observed_states=3), seed=0, concentration=0.5)
+
+
+def test_one_pass_equals_the_update_written_out():
+    """Two mini-batches by hand, with step sizes 2^-a and 3^-a."""
+    data = NETWORK.sample(10, seed=1)
+    model = OnlineEM(NETWORK.graph, exponents=[0.7], batch_size=5, iterations=1, prior=0.1, progress=False).fit(data)
+    start = DiscreteNetwork.random(NETWORK.graph, 0)
+    tables = dict(start.factors)
+    averages = {scope: start.joint(scope) for scope in tables}
+    order = torch.randperm(10, generator=torch.Generator().manual_seed(0))
+    for k, batch in enumerate(order.split(5)):
+        rows = {v: x[batch] for v, x in data.items()}
+        _, counts = ExpectationStep(NETWORK.graph, rows, torch.ones(5, dtype=torch.float64))(tables)
+        eta = (k + 2) ** -0.7
+        averages = {s: (1 - eta) * averages[s] + eta * counts[s] / 5 for s in averages}
+        tables = {s: maximised(10 * averages[s], 0.1) for s in averages}
+    for v, table in model.network.cpts.items():
+        torch.testing.assert_close(table, next(t for s, t in tables.items() if s[-1] == v))
+
+
+def test_it_finds_about_the_likelihood_of_em():
+    data = NETWORK.sample(2_000, seed=1)
+    batch = EM(NETWORK.graph, restarts=3, progress=False).fit(data)
+    online = OnlineEM(NETWORK.graph, progress=False).fit(data)
+    assert len(online.runs) == 5
+    assert [run.exponent for run in online.runs] == [0.6, 0.7, 0.8, 0.9, 1.0]
+    best = max(run.objective[-1] for run in online.runs)
+    assert best == pytest.approx(max(run.objective[-1] for run in batch.runs), abs=0.02)
+    assert best > online.runs[0].objective[0]
+    assert float(online.log_evidence(data).mean()) == pytest.approx(best, abs=0.01)
+
+
+def test_seeds_repeat():
+    data = NETWORK.sample(300, seed=1)
+    settings = {"exponents": [0.8], "iterations": 3, "progress": False}
+    first = OnlineEM(NETWORK.graph, seed=2, **settings).fit(data)
+    again = OnlineEM(NETWORK.graph, seed=2, **settings).fit(data)
+    assert first.runs == again.runs
+    assert first.runs != OnlineEM(NETWORK.graph, seed=3, **settings).fit(data).runs
+
+
+def test_bad_input():
+    with pytest.raises(StructureError, match=r"above 0\.5 and at most 1"):
+        OnlineEM(NETWORK.graph, exponents=[0.5])
+    with pytest.raises(StructureError, match="exponents: expected one or more"):
+        OnlineEM(NETWORK.graph, exponents=[])
+    with pytest.raises(StructureError, match="batch_size"):
+        OnlineEM(NETWORK.graph, batch_size=0)
