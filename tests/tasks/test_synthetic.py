@@ -112,9 +112,10 @@ def test_one_repeat_has_no_standard_error(tmp_path: Path, capsys: pytest.Capture
     metrics = run(repeats=1, sizes=[300], verbose=True, output_dir=tmp_path)
     assert metrics["kl_standard_error/300"] is None
     assert json.loads((tmp_path / "metrics.json").read_text())["kl_standard_error/300"] is None
-    *_, heading, line = capsys.readouterr().out.splitlines()
+    *_, heading, line, ignoring = capsys.readouterr().out.splitlines()
     assert heading.split() == ["N", "KL", "mean", "KL", "std", "err", "fit", "seconds"]
     assert line.split()[:3] == ["300", f"{metrics['kl/300']:.6f}", "-"]
+    assert ignoring.split() == ["no", "evidence", f"{metrics['kl_ignoring_evidence']:.6f}"]
 
 
 def test_quiet_run_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
