@@ -118,7 +118,9 @@ def test_fits_that_differ_do_not_share_a_training_state(tmp_path):
     model(checkpoint=tmp_path).fit(DATA)
     assert same(model(checkpoint=tmp_path).fit(other), expected)
     assert same(model(checkpoint=tmp_path, learning_rate=1e-4).fit(other), model(learning_rate=1e-4).fit(other))
-    assert len(list(tmp_path.iterdir())) == 3
+    backwards = {v: x.flip(0) for v, x in other.items()}  # the same moments, but other rows in each fold
+    assert same(model(checkpoint=tmp_path).fit(backwards), model().fit(backwards))
+    assert len(list(tmp_path.iterdir())) == 4
 
 
 def test_a_corrupt_training_state_is_refused(tmp_path):
@@ -159,6 +161,23 @@ def test_divergence_keeps_the_best_state_and_says_so(monkeypatch):
         fitted = model(epochs=50).fit(DATA)
     assert all(bool(torch.isfinite(p).all()) for p in operators(fitted))
     assert steps < 60  # it stopped
+
+
+@pytest.mark.parametrize("patience", [None, 8])
+def test_parameters_that_are_no_numbers_are_replaced_by_the_best_before(patience, monkeypatch):
+    original = NetTraining.training_step
+
+    def spoiled(self: NetTraining, batch: tuple[Rows, torch.Tensor, torch.Tensor], number: int) -> torch.Tensor:
+        if self.current_epoch == 3:
+            with torch.no_grad():
+                next(self.nets.banks.parameters()).fill_(torch.nan)
+        return original(self, batch, number)
+
+    expected = model(epochs=50, patience=patience)
+    monkeypatch.setattr(NetTraining, "training_step", spoiled)
+    with pytest.warns(DataWarning, match="no number in epoch 4"):
+        expected.fit(DATA)
+    assert all(bool(torch.isfinite(p).all()) for p in operators(expected))
 
 
 def test_training_stops_when_nothing_improves():

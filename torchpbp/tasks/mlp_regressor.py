@@ -36,7 +36,8 @@ class MLP(Regressor):
 
     Args:
         hidden: widths of the hidden layers, beside a linear path from inputs to outputs. Empty: linear.
-        folds: nets per separator for cross-fitting, at least 2; 1: a single net that predicts the rows it was trained on.
+        folds: nets per separator for cross-fitting, at least 2; 1: a single net that predicts, and stops by, the rows it
+            was trained on.
         form: "instrumental" or "plain", see :class:`~torchpbp.stage1.regressor.Regressor`.
         linear: in the instrumental form, use the features of linear stage 1 as instruments beside the nets' predictions.
             Where linear regression does, little is then lost.
@@ -135,8 +136,8 @@ class MLP(Regressor):
             total=total,
         )
         batches = Batches(total, before, len(rows), batch_size, self.seed)
-        self._train(module, BatchedRows(rows, fold), batches, _signature(self.settings(), regressions, counts), stage)
-        if module.patience is not None:
+        self._train(module, BatchedRows(rows, fold), batches, _signature(self.settings(), regressions, rows), stage)
+        if module.patience is not None or int(module.diverged):
             nets.restore_best()
         return NetPredictor(nets, fold)
 
@@ -172,9 +173,9 @@ class MLP(Regressor):
                 **settings,
             )
             trainer.fit(module, loader, held_out, ckpt_path=found)
-        if module.diverged:
+        if int(module.diverged):
             warnings.warn(
-                f"Training of {stage} gave a loss that is no number in epoch {module.diverged}; the best parameters until "
+                f"Training of {stage} gave a loss that is no number in epoch {int(module.diverged)}; the best parameters until "
                 "then are used. Lower learning_rate=.",
                 DataWarning,
                 stacklevel=3,
@@ -185,9 +186,10 @@ class MLP(Regressor):
         return f"MLP(hidden={list(self.hidden)}, folds={self.folds}, form={self.form!r})"
 
 
-def _signature(settings: Mapping[str, Any], regressions: Sequence[Regression], counts: Sequence[int]) -> str:
-    """A digest of all that decides a training run."""
-    digest = hashlib.sha256(json.dumps([settings, counts], default=str, sort_keys=True).encode())
+def _signature(settings: Mapping[str, Any], regressions: Sequence[Regression], rows: Rows) -> str:
+    """A digest of all that decides a training run, the rows of all processes and their order included."""
+    shares = gather_objects(hashlib.sha256(rows.values.cpu().numpy().tobytes()).hexdigest())
+    digest = hashlib.sha256(json.dumps([settings, shares], default=str, sort_keys=True).encode())
     for r in regressions:
         digest.update(repr((r.inputs, r.groups)).encode())
         for tensor in (*r.matrices, r.offset):

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, Sampler
 from tqdm.auto import tqdm
 
-from torchpbp.distributed import sum_over_processes
+from torchpbp.distributed import gather_objects, sum_over_processes
 from torchpbp.stage1.mlp import StageOneNets
 from torchpbp.stage1.rows import Rows
 
@@ -32,6 +32,7 @@ class NetTraining(LightningModule):
     """
 
     stale: Tensor
+    diverged: Tensor
 
     def __init__(
         self,
@@ -49,9 +50,9 @@ class NetTraining(LightningModule):
         self.epochs, self.patience = epochs, patience
         self.learning_rate, self.weight_decay, self.total = learning_rate, weight_decay, total
         self.steps = -(-total // batch_size)
-        self.diverged = 0
         self.held_out = float("nan")
         self.register_buffer("stale", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("diverged", torch.zeros((), dtype=torch.int64))  # the epoch of a loss that is no number
         self._sums: Tensor | None = None
 
     def forward(self, rows: Rows, counted: Tensor) -> Tensor:
@@ -78,7 +79,7 @@ class NetTraining(LightningModule):
         loss = losses.sum() * (self.trainer.world_size / share)
         if not bool(torch.isfinite(loss.detach())):
             loss = loss.detach().nan_to_num(0.0, 0.0, 0.0) + 0.0 * sum(p.sum() for p in self.parameters())
-            self.diverged = self.current_epoch + 1
+            self.diverged.fill_(self.current_epoch + 1)
         return loss
 
     def on_validation_epoch_start(self) -> None:
@@ -92,13 +93,14 @@ class NetTraining(LightningModule):
     def on_validation_epoch_end(self) -> None:
         empty = torch.zeros(self.folds, self.nets.count, dtype=torch.float64, device=self.device)
         loss = sum_over_processes(empty if self._sums is None else self._sums)
+        self.diverged.fill_(max(gather_objects(int(self.diverged))))  # all processes stop, or none
         improved = self.nets.keep_best(loss)
         self.stale.copy_(torch.zeros_like(self.stale) if improved else self.stale + 1)
         self.held_out = float(loss.sum() / (self.total * self.nets.count))
         self._stop_if_stale()
 
     def _stop_if_stale(self) -> None:
-        if self.diverged or (self.patience is not None and int(self.stale) >= self.patience):
+        if int(self.diverged) or (self.patience is not None and int(self.stale) >= self.patience):
             self.trainer.should_stop = True
 
     def _counted(self, fold: Tensor, weight: Tensor, own: bool) -> Tensor:
