@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import hydra
 import torch
@@ -14,6 +15,8 @@ from torchpbp.distributed import process_rank
 from torchpbp.errors import StructureError
 from torchpbp.tasks.objective import checked_objective, objective_value
 from torchpbp.tasks.results import Metrics
+
+CONF = Path(__file__).parent / "conf"
 
 
 def train(cfg: DictConfig) -> Metrics:
@@ -58,11 +61,27 @@ def check_regressor(cfg: DictConfig, overrides: Sequence[str], choice: str) -> N
         )
 
 
+def check_size(size: str, model: str) -> None:
+    """Refuse a size that the model has no numbers for.
+
+    Args:
+        size: the choice.
+        model: name of the model.
+    """
+    folder = CONF / "size" / size
+    known = sorted(path.stem for path in folder.glob("*.yaml"))
+    if folder.is_dir() and model not in known:
+        raise StructureError(
+            f"size={size}: model={model} has no such size, only {', '.join(known)}. Leave out size= and set model.… numbers."
+        )
+
+
 @hydra.main(config_path="conf", config_name="config", version_base="1.3")
 def main(cfg: DictConfig) -> float | None:
     if HydraConfig.initialized():  # not if called with a configuration of one's own
         run = HydraConfig.get()
         check_regressor(cfg, run.overrides.task, run.runtime.choices.regressor)
+        check_size(run.runtime.choices.size, run.runtime.choices.model)
     print(OmegaConf.to_yaml(cfg, resolve=True), flush=True)
     objective = checked_objective(cfg.objective)  # before the run: a search without one is refused at once
     metrics = train(cfg)

@@ -17,7 +17,7 @@ from torchpbp import LatentGraph, Ridge
 from torchpbp.data import FEATURES, LabelSequences
 from torchpbp.errors import StructureError
 from torchpbp.tasks.embedding_network import stroke_graph
-from train import check_regressor
+from train import check_regressor, check_size
 
 CONF = Path(__file__).parents[2] / "conf"
 
@@ -33,7 +33,11 @@ def conf() -> Iterator[None]:
 
 
 def all_choices() -> list[str]:
-    groups = {path.parent.relative_to(CONF).as_posix() for path in CONF.rglob("*.yaml")} - {".", "debug/default"}
+    groups = {path.parent.relative_to(CONF).as_posix() for path in CONF.rglob("*.yaml")} - {
+        ".",
+        "debug/default",
+        "size/paper",
+    }
     groups -= {"sweep", "sweep/optuna"}  # need a package of their own: tests/cli/test_sweeps.py
     return [f"{group}={o}" for group in sorted(groups) if not group.startswith("hydra") for o in options(group)]
 
@@ -126,6 +130,20 @@ def test_debug_makes_every_model_tiny(model: str) -> None:
     assert set(full.model) == set(tiny.model)
     assert full.model != tiny.model
     assert full.learner == tiny.learner
+
+
+@pytest.mark.parametrize("model", options("size/paper"))
+def test_the_size_of_the_paper_changes_the_numbers_of_its_model(model: str) -> None:
+    quick, paper = composed(f"model={model}"), composed(f"model={model}", "size=paper")
+    assert set(quick.model) == set(paper.model)
+    assert quick.model != paper.model
+    check_size("paper", model)
+
+
+def test_a_size_without_numbers_for_the_model_is_refused() -> None:
+    check_size("quick", "digits")
+    with pytest.raises(StructureError, match="size=paper: model=digits has no such size"):
+        check_size("paper", "digits")
 
 
 @pytest.mark.parametrize("graph", options("model/graph"))
