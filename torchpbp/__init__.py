@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from torchpbp import errors
-from torchpbp.baselines import EM, OnlineEM
+from torchpbp.baselines import EM, NormalGraphLearner, OnlineEM, SpectralJunctionTree
 from torchpbp.classifier import GenerativeClassifier
 from torchpbp.ensemble import ScoreAverage
 from torchpbp.exact import DiscreteNetwork
@@ -38,6 +38,7 @@ __all__ = [
     "LatentGraph",
     "LeastSquaresLayer",
     "Matern",
+    "NormalGraphLearner",
     "Nystroem",
     "OnlineEM",
     "PBPDistribution",
@@ -46,6 +47,7 @@ __all__ = [
     "RefinedPBP",
     "Ridge",
     "ScoreAverage",
+    "SpectralJunctionTree",
     "build_junction_tree",
     "errors",
     "refine",

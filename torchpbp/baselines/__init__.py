@@ -1,6 +1,7 @@
 """Other ways to learn the same models, behind the same interface."""
 
 from torchpbp.baselines.em import EM
+from torchpbp.baselines.normal_graph import NormalGraphLearner
 from torchpbp.baselines.online_em import OnlineEM
 
-__all__ = ["EM", "OnlineEM"]
+__all__ = ["EM", "NormalGraphLearner", "OnlineEM"]

@@ -1,0 +1,121 @@
+"""From a directed graph of variables to its normal graph [NG 2.1]."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import networkx as nx
+import torch
+from torch import Tensor
+
+from torchpbp.baselines.normal_graph.product_space import log_constant, to_product
+from torchpbp.baselines.normal_graph.structure import Block, Diverter, NormalGraph
+from torchpbp.errors import StructureError
+from torchpbp.graph.latent_graph import Continuous, LatentGraph
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A normal graph and where the variables of the original graph are found in it.
+
+    Args:
+        graph: with a block of each variable's name, P(variable | parents).
+        entry: observable -> branch with a free end, where its evidence enters.
+        branch: variable -> branch on which its posterior is read.
+    """
+
+    graph: NormalGraph
+    entry: dict[str, str]
+    branch: dict[str, str]
+
+
+def convert(graph: LatentGraph) -> Converted:
+    """Build the normal graph of a directed graph without loops.
+
+    A variable with several readers (children, and the place where its evidence enters) gets a diverter. A variable with
+    several parents reads their product space, to which fixed blocks lead.
+
+    Args:
+        graph: directed, discrete, each variable with a number of states; no loop even if arrows are ignored.
+
+    Raises:
+        StructureError: for all other graphs.
+    """
+    check_structure(graph)
+    states: dict[str, int] = {}
+    blocks: list[Block] = []
+    diverters: list[Diverter] = []
+    entry: dict[str, str] = {}
+    ports: dict[tuple[str, str], str] = {}  # (parent, child) -> branch that carries the parent to the child
+    constant = 0.0
+    hidden = set(graph.latent)
+    for v in graph.names:
+        size = states[v] = graph.num_states(v)
+        readers = list(graph.children(v)) if v in hidden else [*graph.children(v), ""]
+        replicas = [v] if len(readers) == 1 else [f"{v}({i})" for i in range(1, len(readers) + 1)]
+        if len(readers) > 1:
+            states |= dict.fromkeys(replicas, size)
+            diverters.append(Diverter((v,), tuple(replicas)))
+        for reader, replica in zip(readers, replicas, strict=False):  # a childless latent has no reader
+            if reader:
+                ports[v, reader] = replica
+            else:
+                entry[v] = replica
+    for v in graph.names:
+        parents = graph.parents(v)
+        if len(parents) == 1:
+            source = ports[parents[0], v]
+        elif not parents:
+            source = f"1>{v}"
+            states[source] = 1
+        else:
+            sizes = [graph.num_states(p) for p in parents]
+            source = f"({' '.join(parents)})>{v}"
+            states[source] = math.prod(sizes)
+            replicas = [f"{source}({i})" for i in range(1, len(parents) + 1)]
+            for parent, replica, matrix in zip(parents, replicas, to_product(sizes), strict=True):
+                states[replica] = states[source]
+                blocks.append(Block(f"{parent}>{replica}", ports[parent, v], replica, fixed=matrix))
+            diverters.append(Diverter(tuple(replicas), (source,)))
+            constant += log_constant(sizes)
+        blocks.append(Block(v, source, v))
+    return Converted(NormalGraph(states, blocks, diverters, constant), entry, {v: v for v in graph.names})
+
+
+def check_structure(graph: LatentGraph) -> None:
+    """Refuse graphs whose normal graph has loops, or whose variables have no finite number of states."""
+    if not graph.directed:
+        raise StructureError(
+            "Normal graph: expected a directed graph, whose blocks are conditional probabilities, got an undirected one. "
+            "Give its edges directions, or use torchpbp.PBP."
+        )
+    continuous = [v for v in graph.names if isinstance(graph.variables[v], Continuous)]
+    unknown = [v for v in graph.names if graph.variables[v] is None]
+    if continuous or unknown:
+        raise StructureError(
+            f"Normal graph: expected a number of states for each variable, got continuous {continuous} and unknown "
+            f"{unknown}. torchpbp.PBP takes such graphs."
+        )
+    skeleton: nx.Graph[str] = nx.Graph()
+    skeleton.add_nodes_from(graph.names)
+    skeleton.add_edges_from(graph.edges)
+    loops = nx.cycle_basis(skeleton)
+    if loops:
+        raise StructureError(
+            f"Normal graph: the graph has a loop through {', '.join(sorted(loops[0]))}; messages are exact without loops only. "
+            "Join some of these variables into one, or use torchpbp.PBP or torchpbp.EM."
+        )
+
+
+def thetas_from_tables(graph: LatentGraph, tables: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Matrices (parents' joint states, states) of tables (states of each parent…, states)."""
+    return {v: torch.as_tensor(tables[v]).reshape(-1, graph.num_states(v)) for v in graph.names}
+
+
+def tables_from_thetas(graph: LatentGraph, thetas: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Inverse of :func:`thetas_from_tables`."""
+    return {
+        v: thetas[v].reshape(*(graph.num_states(p) for p in graph.parents(v)), graph.num_states(v)) for v in graph.names
+    }
