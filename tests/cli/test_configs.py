@@ -32,6 +32,11 @@ def conf() -> Iterator[None]:
         yield
 
 
+def as_tuples(value: object) -> object:
+    """Lists, which configurations have, as the tuples that signatures have."""
+    return tuple(as_tuples(v) for v in value) if isinstance(value, list) else value
+
+
 def all_choices() -> list[str]:
     groups = {path.parent.relative_to(CONF).as_posix() for path in CONF.rglob("*.yaml")} - {
         ".",
@@ -47,7 +52,8 @@ def composed(*overrides: str) -> DictConfig:
     choice = overrides[0] if overrides else ""
     needed = (
         ["model=synthetic"]
-        if choice.startswith("model/graph=") or choice.startswith(("learner=pbp", "learner=em", "learner=online_em"))
+        if choice.startswith("model/graph=")
+        or choice.startswith(("learner=pbp", "learner=em", "learner=online_em", "learner=spectral"))
         else []
     )
     return compose("config", overrides=[*needed, *overrides, "output_dir=null"])
@@ -56,7 +62,7 @@ def composed(*overrides: str) -> DictConfig:
 def test_the_promised_choices_exist() -> None:
     expected = "diamond factorial_hmm grid hmm hmm_order2 hmm_order3 latent_tree loopy_network naive_bayes nested_loops"
     assert set(expected.split()) <= set(options("model/graph"))
-    experiments = {"synthetic_consistency", "digits_learning_curve", "digits_missing"}
+    experiments = {"synthetic_consistency", "digits_learning_curve", "digits_missing", "splice"}
     assert experiments <= set(options("experiment"))
     assert {"pbp", "pen_average", "gram", "nystroem"} <= set(options("learner"))
     assert {"model=synthetic", "model=digits", "debug=default"} <= set(all_choices())
@@ -82,6 +88,9 @@ def test_every_choice_builds_its_task_and_learner(choice: str) -> None:
         assert learner(graph).graph is graph
     elif isinstance(task.keywords.get("data"), LabelSequences):
         graph = task.keywords["data"].network.graph
+        assert learner(graph).graph is graph
+    elif "ridges" in task.keywords:
+        graph = task.keywords["others"]["PBP"]["graph"]
         assert learner(graph).graph is graph
     elif "hidden_states" in task.keywords:
         graph = stroke_graph(task.keywords["states"], task.keywords["hidden_states"])
@@ -161,8 +170,8 @@ def test_the_learner_file_shows_every_option_of_the_constructor_with_its_default
     assert {**learner.keywords, "ridge": tuple(learner.keywords["ridge"]), "regressor": None} == defaults
 
 
-@pytest.mark.parametrize("name", ["em", "online_em"])
-def test_the_file_of_em_shows_every_option_of_the_constructor_with_its_default(name: str) -> None:
+@pytest.mark.parametrize("name", ["em", "online_em", "spectral"])
+def test_the_file_of_a_rival_shows_every_option_of_the_constructor_with_its_default(name: str) -> None:
     learner = instantiate(composed("model=synthetic", f"learner={name}").learner, _convert_="all")
     defaults = {p.name: p.default for p in inspect.signature(learner.func).parameters.values() if p.name != "graph"}
     shown = {k: tuple(v) if isinstance(v, list) else v for k, v in learner.keywords.items()}
@@ -208,7 +217,7 @@ def test_a_model_file_shows_every_option_of_the_task_with_its_default(model: str
     task = instantiate(composed(f"model={model}").model, _convert_="all")
     not_compared = {"learner", "seed", "output_dir", "graph", "data", "others", "trainer", "companion"}
     defaults = {p.name: p.default for p in inspect.signature(task.func).parameters.values()}
-    shown = {k: tuple(v) if isinstance(v, list) else v for k, v in task.keywords.items()}
+    shown = {k: as_tuples(v) for k, v in task.keywords.items()}
     if "network" in shown:  # a function of the library whose options are not set yet
         shown["network"] = shown["network"].func
     assert {k: v for k, v in shown.items() if k not in not_compared} == {

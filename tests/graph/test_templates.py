@@ -17,6 +17,7 @@ ALL = [
     templates.loopy_network,
     templates.naive_bayes,
     templates.grid,
+    templates.synthetic_junction_tree,
 ]
 
 
@@ -51,6 +52,14 @@ def test_hmm(order):
     for t in range(1, 6):
         assert graph.parents(f"h{t}") == tuple(f"h{s}" for s in range(max(1, t - order), t))
         assert graph.parents(f"x{t}") == (f"h{t}",)
+
+
+def test_synthetic_junction_tree():
+    tree = build_junction_tree(templates.synthetic_junction_tree(), root=("A", "C", "E"))
+    assert {"".join(sorted(tree.cliques[n])) for n in tree.inner} == {"BCDE", "ACIJ", "AEKL"}
+    assert tree.cliques[0] == frozenset("ACE")
+    assert {"".join(sorted(tree.separators[n])) for n in tree.inner} == {"CE", "AC", "AE"}
+    assert [len(tree.separators[n]) for n in tree.leaves] == [2] * 6
 
 
 def test_hmm_of_one_step():

@@ -92,6 +92,26 @@ def loopy_network(states: int | None = 2, observed_states: int = 6) -> LatentGra
     return LatentGraph(edges, variables, latent)
 
 
+def synthetic_junction_tree(states: int | None = 2, observed_states: int = 16) -> LatentGraph:
+    """A junction tree in the manner of [JT Fig. 2-3], which shows a part of one: no chain, no tree, cliques of four.
+
+    The root clique {A, C, E} has three children, {B, C, D, E}, {A, C, I, J} and {A, E, K, L}. Each hangs on two latents
+    of the root, has two latents of its own, all dependent, and two observables with two latent parents each.
+    """
+    latent = list("ACEBDIJKL")
+    variables: dict[str, Domain] = dict.fromkeys(latent, states)
+    variables |= dict.fromkeys("fghmno", observed_states)
+    edges = [("A", "C"), ("A", "E"), ("C", "E")]
+    for above, first, second, one, other in (
+        ("CE", "B", "D", "f", "g"),
+        ("AC", "I", "J", "h", "m"),
+        ("AE", "K", "L", "n", "o"),
+    ):
+        edges += [(above[0], first), (above[1], first), (above[0], second), (above[1], second), (first, second)]
+        edges += [(first, one), (above[0], one), (first, other), (second, other)]
+    return LatentGraph(edges, variables, latent)
+
+
 def naive_bayes(features: int = 5, states: int | None = 3, observed_states: int = 4) -> LatentGraph:
     """One latent with several observables: a latent class model."""
     _positive(features=features)

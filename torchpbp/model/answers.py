@@ -13,7 +13,7 @@ from torchpbp.graph.junction_tree import JunctionTree
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.inference.density import Density
 from torchpbp.inference.messages import upward_pass
-from torchpbp.inference.queries import as_distribution, evidence_estimate, leaf_estimates, own_estimate
+from torchpbp.inference.queries import as_distribution, evidence_estimate, joint_states, leaf_estimates, own_estimate
 from torchpbp.inference.sampling import sample_leaves
 from torchpbp.inference.schedule import Schedule
 from torchpbp.inference.variables import Observable, prepare
@@ -241,23 +241,12 @@ class Answers(nn.Module):
         for v in names:
             if self.observables[v].continuous:
                 raise QueryError(f"Joint query of {tuple(names)}: '{v}' is continuous. Ask for it alone, or sample.")
-        device = self.root.weight.device
         sizes = [self.observables[v].map.dim for v in names]
-        grid = torch.cartesian_prod(*[torch.arange(s, device=device) for s in sizes])  # (cells, variables)
-        wide = evidence.repeat_interleave(len(grid))
-        hard, soft = dict(wide.hard), dict(wide.soft)
-        allowed = torch.ones(wide.batch, dtype=self.root.weight.dtype, device=device)
-        for i, v in enumerate(names):
-            states = grid[:, i].repeat(evidence.batch)
-            if v in soft:
-                allowed = allowed * soft.pop(v).gather(1, states.unsqueeze(1)).squeeze(1)
-            if v in hard:
-                allowed = allowed * ((hard[v] == states) | (hard[v] < 0))
-            hard[v] = states
-        value, _, log_scale = self._evidence(Evidence(wide.batch, hard, soft, wide.real))
+        wide, allowed = joint_states(evidence, dict(zip(names, sizes, strict=True)), self.root.weight.device)
+        value, _, log_scale = self._evidence(wide)
         shift = log_scale.reshape(evidence.batch, -1)
         scale = (shift - shift.amax(dim=1, keepdim=True)).exp()
-        estimate = value.reshape(evidence.batch, -1) * scale * allowed.reshape(evidence.batch, -1)
+        estimate = value.reshape(evidence.batch, -1) * scale * allowed.to(value).reshape(evidence.batch, -1)
         result = estimate / estimate.sum(dim=-1, keepdim=True) if raw else as_distribution(estimate, self.floor)
         return result.reshape(evidence.batch, *sizes)
 

@@ -1,0 +1,290 @@
+"""The spectral algorithm for latent junction trees [Parikh et al. 2012], the rival nearest to predictive belief propagation."""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from collections.abc import Sequence
+from typing import Any, Literal, overload
+
+import torch
+from torch import Tensor
+
+from torchpbp.baselines.spectral_operators import (
+    Representation,
+    observable_representation,
+    outside_choices,
+    required_scopes,
+)
+from torchpbp.errors import CheckpointError, NotFittedError, QueryError, RankWarning, StructureError
+from torchpbp.exact.network import DiscreteNetwork
+from torchpbp.graph.junction_tree import build_junction_tree
+from torchpbp.graph.latent_graph import Continuous, LatentGraph
+from torchpbp.inference.messages import upward_pass
+from torchpbp.inference.queries import as_distribution, evidence_estimate, joint_states
+from torchpbp.inference.schedule import build_schedule
+from torchpbp.inputs.columns import ColumnReader, DataLike
+from torchpbp.inputs.evidence import Evidence, EvidenceLike, read_evidence
+from torchpbp.model.answers import check_query
+from torchpbp.model.checkpoint import read_checkpoint, write_checkpoint
+from torchpbp.model.fitting import check_labels, clipping_floor
+from torchpbp.model.operators import operator_shapes
+from torchpbp.model.pbp import EXACT_FLOOR
+from torchpbp.specification.specification import Specification, SpecificationOptions, specify
+from torchpbp.stage2.joint_tables import JointTables
+from torchpbp.stage2.moments import TableMoments
+
+LARGEST_QUERY = 4096
+"""Joint states of a query at most: each takes an upward pass of its own."""
+ROWS_AT_ONCE = 1 << 16
+VANISHING = 1e-11
+"""A message's weakest singular value, relative to its strongest, at which the table is taken not to have the rank."""
+
+
+class SpectralJunctionTree:
+    """Joint probabilities of observables from tables of a few of them, by SVDs and linear systems [JT Algorithm 1].
+
+    At each separator U holds the leading left singular vectors of P(inside group, outside groups), and the transformed
+    tensor of the clique below solves the linear equations of all outside groups at once, by least squares. Nothing is
+    weighted and nothing is penalised: that, and the constant that predictive belief propagation keeps apart, is where the two
+    learners differ.
+
+    *What it can answer.* Algorithm 1 prints one upward pass, which gives P(x₁, …, x_O) for complete rows. It is linear in
+    each leaf's vector of evidence, so an unobserved variable is summed out exactly by a vector of ones, and P(partial
+    evidence) costs the same one pass. A posterior takes one pass per joint state of the query: cheap for one variable of
+    a few states, out of the question for many variables together, and refused above ``LARGEST_QUERY`` states. [PBP 2]
+    says that the algorithm yields the joint of all observables only; that holds of it as printed, without a message from the root
+    to the leaves.
+
+    *Signs.* Estimates are not probabilities: they may be negative and need not sum to 1. :meth:`estimates` returns them as
+    they are, :meth:`negatives` counts them, :meth:`log_evidence` and posteriors clip them.
+
+    Ranks: [JT 7] asks for inside and outside tables of rank ∏ states of the separator. What the algorithm needs is less,
+    the rank of P(inside, outside) for almost all parameters, and that is what is used.
+
+    Args:
+        graph: discrete; directed or undirected. Latents of unknown cardinality need ``rank``.
+        rank: largest number of dimensions of a message; what the latents' numbers of states imply by default.
+        pool: number of nearest outside observables from which outside groups are formed.
+        largest_group: most joint states of one outside group.
+        strict: raise where no outside groups reach the rank, instead of a warning.
+        root: variables the root clique must contain; chosen by cost by default.
+        seed: of the random parameters by which ranks are found.
+
+    Attributes:
+        tree: the junction tree.
+        specification: inside groups and ranks of its separators.
+        choices: node -> outside groups of the separator above it.
+
+    Example:
+        >>> from torchpbp import templates
+        >>> truth = DiscreteNetwork.random(templates.hmm(4, states=2), seed=1)
+        >>> model = SpectralJunctionTree(truth.graph).fit(truth.sample(1_000))
+        >>> model.log_evidence({"x1": [0, 1], "x2": [2, -1]}).shape
+        torch.Size([2])
+    """
+
+    def __init__(
+        self,
+        graph: LatentGraph,
+        *,
+        rank: int | None = None,
+        pool: int = 6,
+        largest_group: int = 4096,
+        strict: bool = False,
+        root: Sequence[str] | None = None,
+        seed: int = 0,
+    ) -> None:
+        continuous = [v for v in graph.names if isinstance(graph.variables[v], Continuous)]
+        if continuous:
+            raise StructureError(
+                f"SpectralJunctionTree: expected discrete variables, got continuous {continuous}. Use PBP for those."
+            )
+        unknown = [v for v in graph.latent if graph.variables[v] is None]
+        if unknown and rank is None:
+            raise StructureError(f"Latent variables {unknown} have no number of states. Pass rank=<int> to set it.")
+        self.graph = graph
+        self.rank, self.root_variables = rank, None if root is None else tuple(root)
+        self.options = SpecificationOptions(rank, max(pool, 1), pool, largest_group, strict, 20200207 + seed)
+        self.seed = seed
+        self.states = {v: graph.num_states(v) for v in graph.observed}
+        known = graph.with_states({v: rank for v in unknown if rank is not None})
+        self.tree = build_junction_tree(known, self.root_variables)
+        self.specification: Specification = specify(self.tree, self.options)
+        self.choices = outside_choices(self.tree, self.specification, self.options)
+        self._schedule = build_schedule(self.tree, operator_shapes(self.tree, self.specification, self.states))
+        self.labels: dict[str, tuple[Any, ...]] = {}
+        self.rows = 0
+        self.floor = EXACT_FLOOR
+        self._representation: Representation | None = None
+
+    @property
+    def representation(self) -> Representation:
+        """The transformed tensors."""
+        if self._representation is None:
+            raise NotFittedError(
+                "SpectralJunctionTree: not fitted yet. Call fit(data), fit_population(network) or load(path)."
+            )
+        return self._representation
+
+    # -- learning ------------------------------------------------------------------------------------------------
+
+    def fit(self, data: DataLike) -> SpectralJunctionTree:
+        """Learn from complete rows of the observables, in one pass.
+
+        Args:
+            data: as for :meth:`torchpbp.PBP.fit`.
+
+        Returns:
+            The learner itself.
+        """
+        reader = ColumnReader(dict(self.states))
+        tables = JointTables(required_scopes(self.tree, self.specification, self.choices), self.states)
+        for codes in reader.batches(data):
+            tables.add(codes)
+        tables.sum_over_processes()
+        check_labels(reader.labels)
+        self._learn(tables)
+        self.labels = reader.labels
+        self.rows, self.floor = int(tables.rows), clipping_floor(tables.rows)
+        return self
+
+    def fit_population(self, network: DiscreteNetwork) -> SpectralJunctionTree:
+        """Learn from the exact tables of a known network, as if from infinitely many rows."""
+        theirs = {v: network.states[v] for v in network.graph.observed}
+        if theirs != self.states:
+            raise StructureError(f"The network observes {theirs}, the model {self.states}. They must be the same.")
+        tables = JointTables(required_scopes(self.tree, self.specification, self.choices), self.states)
+        tables.fill(network.joint)
+        self._learn(tables)
+        self.labels, self.rows, self.floor = {}, 0, EXACT_FLOOR
+        return self
+
+    def _learn(self, tables: JointTables) -> None:
+        found = observable_representation(self.tree, self.specification, self.choices, TableMoments(tables))
+        for node in range(1, len(self.tree)):
+            values = found.singular_values[node]
+            rank = int((values > VANISHING * values[0]).sum())
+            if rank < self.specification.plan(node).rank:
+                text = (
+                    f"Separator {self.tree.separator_name(node)}: P(inside, outside) has rank {rank} in these tables, the "
+                    f"structure implies {len(values)}. The inverse exists on that part only. Lower the latents' numbers of "
+                    "states, or pass rank=."
+                )
+                if self.options.strict:
+                    raise StructureError(text)
+                warnings.warn(text, RankWarning, stacklevel=3)
+        self._representation = found
+
+    # -- answers -------------------------------------------------------------------------------------------------
+
+    def estimates(self, evidence: EvidenceLike = None) -> Tensor:
+        """(batch,) P̂(evidence) as Algorithm 1 gives it, possibly negative; unobserved variables are summed out."""
+        sign, size = self.log_evidence(evidence, raw=True)
+        return sign * size.exp()
+
+    def negatives(self, evidence: EvidenceLike = None) -> int:
+        """How many rows have an estimate of P(evidence) that is not positive."""
+        return int((self.log_evidence(evidence, raw=True)[0] <= 0).sum())
+
+    @overload
+    def log_evidence(self, evidence: EvidenceLike = None, raw: Literal[False] = False) -> Tensor: ...
+    @overload
+    def log_evidence(self, evidence: EvidenceLike, raw: Literal[True]) -> tuple[Tensor, Tensor]: ...
+    def log_evidence(self, evidence: EvidenceLike = None, raw: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+        """(batch,) log P(evidence) for complete rows or any part of them.
+
+        An estimate below a small share of the sum of its absolute terms is replaced by that share, as
+        :class:`~torchpbp.PBP` does: 3 / rows, or 1e-15 after a fit to a population. The result is -inf only where every term
+        is 0, as for a state never seen in training.
+
+        Args:
+            evidence: name -> states (-1: not observed) or (batch, states) weights.
+            raw: return (sign, log of the absolute value) of the estimate as it is.
+        """
+        value, size, log_scale = self._evaluated(self._read(evidence))
+        if raw:
+            return value.sign(), value.abs().log() + log_scale
+        positive = torch.maximum(value, self.floor * size).clamp(min=torch.finfo(value.dtype).tiny)
+        return torch.where(size > 0, positive.log() + log_scale, torch.full_like(value, -math.inf))
+
+    def posterior(self, query: str | Sequence[str], evidence: EvidenceLike = None) -> Tensor:
+        """P(query | evidence), (batch, states…), by one upward pass for each joint state of the query.
+
+        Negative estimates are clipped before normalising.
+        """
+        names = (query,) if isinstance(query, str) else tuple(query)
+        read = self._read(evidence)
+        check_query(self.graph, names, read)
+        sizes = [self.states[v] for v in names]
+        cells = math.prod(sizes)
+        if cells > LARGEST_QUERY:
+            raise QueryError(
+                f"Query of {names}: {cells:,} joint states, each of which takes the spectral algorithm an upward pass of its "
+                f"own; at most {LARGEST_QUERY:,} are allowed. Query fewer variables, or use PBP, which also passes messages down."
+            )
+        wide, allowed = joint_states(read, dict(zip(names, sizes, strict=True)))
+        value, _, log_scale = self._evaluated(wide)
+        shift = log_scale.reshape(read.batch, cells)
+        scale = (shift - shift.amax(dim=1, keepdim=True)).exp()
+        estimate = value.reshape(read.batch, cells) * scale * allowed.reshape(read.batch, cells)
+        return as_distribution(estimate, self.floor).reshape(read.batch, *sizes)
+
+    def posteriors(self, evidence: EvidenceLike = None) -> dict[str, Tensor]:
+        """Posteriors of all observables that some row does not observe, each by itself."""
+        read = self._read(evidence)
+        return {v: self.posterior(v, read) for v in self.states if not read.observed_everywhere(v)}
+
+    def _read(self, evidence: EvidenceLike) -> Evidence:
+        self.representation  # noqa: B018  raises NotFittedError before evidence is looked at
+        return read_evidence(evidence, self.states, latent=self.graph.latent, labels=self.labels)
+
+    def _evaluated(self, evidence: Evidence) -> tuple[Tensor, Tensor, Tensor]:
+        """(value, sum of absolute terms, log of the factor divided out), each (batch,)."""
+        operators, root, _ = self.representation
+        parts = []
+        for start in range(0, max(evidence.batch, 1), ROWS_AT_ONCE):
+            upward = upward_pass(operators, self._schedule, evidence.rows(slice(start, start + ROWS_AT_ONCE)))
+            parts.append(evidence_estimate(root, self._schedule, upward))
+        value, size, log_scale = (torch.cat(column) for column in zip(*parts, strict=True))
+        return value, size, log_scale
+
+    # -- saving --------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write graph, settings and tensors to one file."""
+        operators, root, values = self.representation
+        content = {
+            "learner": "SpectralJunctionTree",
+            "graph": self.graph.to_dict(),
+            "settings": {
+                "rank": self.rank,
+                "pool": self.options.pool,
+                "largest_group": self.options.largest_group,
+                "strict": self.options.strict,
+                "root": None if self.root_variables is None else list(self.root_variables),
+                "seed": self.seed,
+            },
+            "operators": list(operators),
+            "root": root,
+            "singular_values": list(values),
+            "labels": {v: list(x) for v, x in self.labels.items()},
+            "rows": self.rows,
+            "floor": self.floor,
+        }
+        write_checkpoint(path, content)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> SpectralJunctionTree:
+        """Read a model written by :meth:`save`."""
+        saved = read_checkpoint(path, "cpu")
+        if saved.get("learner") != "SpectralJunctionTree":
+            raise CheckpointError(f"'{path}' holds no model learned by SpectralJunctionTree.")
+        model = cls(LatentGraph.from_dict(saved["graph"]), **saved["settings"])
+        model._representation = Representation(
+            tuple(saved["operators"]), saved["root"], tuple(saved["singular_values"])
+        )
+        model.labels = {v: tuple(x) for v, x in saved["labels"].items()}
+        model.rows, model.floor = saved["rows"], saved["floor"]
+        return model

@@ -1,0 +1,143 @@
+"""The observable representation of a latent junction tree: Algorithm 1 of [JT], from tables of observables alone.
+
+For a separator with inside group O_i and an outside group O_i₋ the tables obey a linear equation,
+P(O_i₁, O_i₂, O_i₋) = P̃(C_i) ×_{O_i} P(O_i, O_i₋) [JT eq. 21], whatever the outside group is. One group whose table has the
+separator's rank determines P̃(C_i); all of them together do so with less noise, as one system by least squares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchpbp.graph.junction_tree import JunctionTree
+from torchpbp.model.two_stage import equal, targets
+from torchpbp.specification.core_groups import group_size
+from torchpbp.specification.ranks import StructureProbe, numerical_rank
+from torchpbp.specification.specification import SeparatorPlan, Specification, SpecificationOptions
+from torchpbp.stage2.least_squares import least_squares
+from torchpbp.stage2.moments import Group, TableMoments
+
+Choices = Mapping[int, tuple[Group, ...]]
+"""Node -> outside groups O_i₋ whose equations are stacked."""
+
+
+class Representation(NamedTuple):
+    """Transformed tensors P̃(C), laid out like the operators of predictive belief propagation.
+
+    Args:
+        operators: per node (entry 0 unused) a tensor with modes (message, children's messages…) or, at a leaf,
+            (message, states of its observables…).
+        root: one mode per child of the root.
+        singular_values: per node (entry 0 unused) those of P(O_i, O_i₋), as many as the message has dimensions.
+    """
+
+    operators: tuple[Tensor, ...]
+    root: Tensor
+    singular_values: tuple[Tensor, ...]
+
+
+def outside_choices(
+    tree: JunctionTree, specification: Specification, options: SpecificationOptions
+) -> dict[int, tuple[Group, ...]]:
+    """All valid choices of O_i₋ of the smallest size: groups that determine a separator's message by themselves.
+
+    They are formed of the nearest outside observables. Larger groups are valid too, but their tables are noisier. Where no
+    group does it alone, the instrument of the specification stands in, a union of groups: equation 21 holds for each of
+    them, and what counts is the rank of the stack.
+
+    Args:
+        tree: junction tree.
+        specification: its inside groups and ranks.
+        options: ``pool`` and ``largest_group`` bound the search, ``seed`` is that of the random parameters behind ranks.
+    """
+    probe = StructureProbe(tree, options.seed)
+    choices: dict[int, tuple[Group, ...]] = {}
+    for plan in specification.plans:
+        near = [v for _, v in tree.distances(plan.node, options.pool)][: options.pool]
+        choices[plan.node] = plan.instrument
+        for size in range(1, len(near) + 1):
+            groups = [
+                g for g in combinations(near, size) if group_size(g, probe.network.states) <= options.largest_group
+            ]
+            valid = [g for g in groups if numerical_rank(probe.instrument_block(plan.core, g)) >= plan.rank]
+            if valid:
+                choices[plan.node] = tuple(valid)
+                break
+    return choices
+
+
+def required_scopes(tree: JunctionTree, specification: Specification, choices: Choices) -> list[Group]:
+    """Groups of variables whose joint tables are needed."""
+    scopes: dict[Group, None] = {}
+    for plan in specification.plans:
+        below = [v for g in targets(tree, specification, plan.node) for v in g]
+        for group in choices[plan.node]:
+            scopes[(*plan.core, *group)] = None
+            scopes[(*below, *group)] = None
+    scopes[tuple(v for g in targets(tree, specification, 0) for v in g)] = None
+    return list(scopes)
+
+
+def observable_representation(
+    tree: JunctionTree, specification: Specification, choices: Choices, moments: TableMoments
+) -> Representation:
+    """Step 1 of Algorithm 1 for all nodes, those of equal shape together.
+
+    Args:
+        tree: junction tree.
+        specification: inside groups and ranks.
+        choices: outside groups of each separator.
+        moments: of all groups involved.
+    """
+    plans = {p.node: p for p in specification.plans}
+    pairs = {n: _stacked_pairs(plan, choices[n], moments) for n, plan in plans.items()}
+    projections: dict[int, Tensor] = {}
+    projected: dict[int, Tensor] = {}
+    values: dict[int, Tensor] = {}
+    for nodes in equal(plans, lambda p: (pairs[p.node].shape, p.rank)):
+        rank = plans[nodes[0]].rank
+        u, s, vh = torch.linalg.svd(torch.stack([pairs[n] for n in nodes]), full_matrices=False)
+        for i, n in enumerate(nodes):
+            projections[n] = u[i, :, :rank]
+            projected[n] = s[i, :rank, None] * vh[i, :rank]  # P(O_i, O_i₋) ×_{O_i} U_i
+            values[n] = s[i, :rank]
+    triples = {n: _stacked_triples(tree, specification, n, choices[n], projections, moments) for n in plans}
+    operators: dict[int, Tensor] = {}
+    for nodes in equal(triples, lambda t: t.shape):
+        by_rank: dict[int, list[int]] = {}
+        for n in nodes:
+            by_rank.setdefault(plans[n].rank, []).append(n)
+        for rank, alike in by_rank.items():
+            right = torch.stack([triples[n].flatten(0, -2) for n in alike])
+            weights = least_squares(right, torch.stack([projected[n] for n in alike]), 0.0)
+            for i, n in enumerate(alike):
+                operators[n] = weights[i].T.reshape(rank, *triples[n].shape[:-1])
+    root = _stacked_triples(tree, specification, 0, [()], projections, moments).squeeze(-1)
+    order = range(1, len(tree))
+    return Representation(
+        (torch.empty(0), *(operators[n] for n in order)), root, (torch.empty(0), *(values[n] for n in order))
+    )
+
+
+def _stacked_pairs(plan: SeparatorPlan, groups: Sequence[Group], moments: TableMoments) -> Tensor:
+    """(inside states, all outside states) tables P(O_i, O_i₋) side by side."""
+    return torch.cat([moments.cross(plan.core, g) for g in groups], dim=1)
+
+
+def _stacked_triples(
+    tree: JunctionTree,
+    specification: Specification,
+    node: int,
+    groups: Sequence[Group],
+    projections: Mapping[int, Tensor],
+    moments: TableMoments,
+) -> Tensor:
+    """P(O_i₁, O_i₂, O_i₋) with the children's modes projected; a leaf's own states stay as they are [JT eq. 24]."""
+    below = targets(tree, specification, node)
+    features = None if tree.leaf_observables[node] else [projections[c] for c in tree.children[node]]
+    return torch.cat([moments.response(below, features, g) for g in groups], dim=-1)
