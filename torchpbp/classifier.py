@@ -95,9 +95,10 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
             )
         columns = {v: _whole(c) if isinstance(self._graph.variables[v], int) else c for v, c in columns.items()}
         models = []
+        new = self._new_model()  # planned once, copied for each class
         for value in tqdm(classes, desc="classes", disable=not self.progress):
             chosen = torch.from_numpy(labels == value)
-            models.append(self._new_model().fit({v: c[chosen] for v, c in columns.items()}))
+            models.append(copy.deepcopy(new).fit({v: c[chosen] for v, c in columns.items()}))
         self.classes_, self.models_ = classes, models
         self.n_features_in_ = len(names)
         self._log_prior = np.log(counts / counts.sum()) if self.prior == "empirical" else np.zeros(len(classes))
@@ -147,7 +148,7 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
         if isinstance(self.learner, nn.Module):
             if self.options:
                 raise StructureError("options= go with a learner class or function, not with a model.")
-            return copy.deepcopy(self.learner)
+            return self.learner
         if self.learner is None or self.graph is None:
             raise StructureError("GenerativeClassifier: expected a graph and a learner, such as KernelPBP.")
         return self.learner(self.graph, **(self.options or {}))

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from torchpbp.data.digits import FEATURES, Digits, download_digits, load_digits
 from torchpbp.data.label_sequences import LabelledSignals, LabelSequences
 from torchpbp.data.pictures import draw_confusion, draw_digits
+from torchpbp.data.splice import SPLICE_CLASSES, SPLICE_SITES, Splice, download_splice, load_splice
 from torchpbp.data.splits import block_folds, hide_points, rows_per_class
 
 if TYPE_CHECKING:
@@ -12,16 +13,21 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FEATURES",
+    "SPLICE_CLASSES",
+    "SPLICE_SITES",
     "Digits",
     "DigitsDataModule",
     "LabelSequences",
     "LabelledSignals",
+    "Splice",
     "block_folds",
     "download_digits",
+    "download_splice",
     "draw_confusion",
     "draw_digits",
     "hide_points",
     "load_digits",
+    "load_splice",
     "rows_per_class",
 ]
 

@@ -5,6 +5,7 @@ from torchpbp.tasks.digits_curve import run_digits_curve
 from torchpbp.tasks.digits_embedding import run_digits_embedding
 from torchpbp.tasks.digits_missing import run_digits_missing
 from torchpbp.tasks.sequence_labelling import run_sequence_labelling
+from torchpbp.tasks.splice import run_splice
 from torchpbp.tasks.synthetic import run_synthetic
 
 __all__ = [
@@ -13,5 +14,6 @@ __all__ = [
     "run_digits_embedding",
     "run_digits_missing",
     "run_sequence_labelling",
+    "run_splice",
     "run_synthetic",
 ]
