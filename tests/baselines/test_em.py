@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import math
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 
-from torchpbp import EM, PBP, Continuous, DiscreteNetwork, LatentGraph, templates
-from torchpbp.baselines.em import ExpectationStep, maximised
-from torchpbp.errors import CheckpointError, DataError, NotFittedError, QueryError, StructureError
+from torchpbp import EM, PBP, Continuous, DiscreteNetwork, LatentGraph, OnlineEM, templates
+from torchpbp.errors import CheckpointError, DataError, DataWarning, NotFittedError, QueryError, StructureError
 
 GRAPHS = {
     "naive_bayes": templates.naive_bayes(3, states=2, observed_states=3),
@@ -21,51 +23,21 @@ GRAPHS = {
 }
 
 
-def enumerated(network: DiscreteNetwork, rows: dict[str, torch.Tensor], counts: torch.Tensor):
-    """Log-likelihood and expected counts by going through all joint states."""
-    names = list(network.states)
-    worlds = list(itertools.product(*[range(network.states[v]) for v in names]))
-    result = {scope: torch.zeros_like(table) for scope, table in network.factors}
-    total = 0.0
-    for i in range(len(counts)):
-        mass = []
-        for world in worlds:
-            value = dict(zip(names, world, strict=True))
-            agrees = all(int(x[i]) in (-1, value[v]) for v, x in rows.items())
-            p = 1.0
-            for scope, table in network.factors:
-                p *= float(table[tuple(value[v] for v in scope)])
-            mass.append(p if agrees else 0.0)
-        evidence = sum(mass)
-        total += float(counts[i]) * float(torch.tensor(evidence).double().log())
-        for world, p in zip(worlds, mass, strict=True):
-            value = dict(zip(names, world, strict=True))
-            for scope in result:
-                result[scope][tuple(value[v] for v in scope)] += float(counts[i]) * p / evidence
-    return total, result
+def holes(data: dict[str, torch.Tensor], share: float, seed: int) -> dict[str, torch.Tensor]:
+    """The data with values missing at random; each row keeps one at least."""
+    generator = torch.Generator().manual_seed(seed)
+    names = list(data)
+    kept = torch.rand(len(names), len(data[names[0]]), generator=generator) >= share
+    kept[torch.randint(len(names), (kept.shape[1],), generator=generator), torch.arange(kept.shape[1])] = True
+    return {v: torch.where(k, data[v], -1) for v, k in zip(names, kept, strict=True)}
 
 
-@pytest.mark.parametrize("name", GRAPHS)
-def test_expected_counts_equal_enumeration(name):
-    graph = GRAPHS[name]
-    network = DiscreteNetwork.random(graph, seed=1)
-    rows = network.sample(6, seed=2)
-    first = graph.observed[0]
-    rows[first] = torch.where(torch.arange(6) % 3 == 0, -1, rows[first])  # not observed in some rows
-    counts = torch.tensor([1.0, 2.0, 1.0, 5.0, 1.0, 3.0], dtype=torch.float64)
-    total, found = ExpectationStep(graph, rows, counts)(dict(network.factors))
-    expected_total, expected = enumerated(network, rows, counts)
-    assert total == pytest.approx(expected_total, rel=1e-6)
-    assert found.keys() == expected.keys()
-    for scope, table in expected.items():
-        torch.testing.assert_close(found[scope], table, rtol=1e-9, atol=1e-9)
-
-
+@pytest.mark.parametrize("missing", [0.0, 0.3])
 @pytest.mark.parametrize("prior", [0.0, 0.5])
 @pytest.mark.parametrize("name", GRAPHS)
-def test_the_objective_never_falls(name, prior):
+def test_the_objective_never_falls(name, prior, missing):
     graph = GRAPHS[name]
-    data = DiscreteNetwork.random(graph, seed=3).sample(300, seed=4)
+    data = holes(DiscreteNetwork.random(graph, seed=3).sample(300, seed=4), missing, seed=5)
     model = EM(graph, restarts=3, iterations=40, tolerance=0.0, prior=prior, progress=False).fit(data)
     assert len(model.runs) == 3
     for run in model.runs:
@@ -137,6 +109,16 @@ def test_bad_input(tmp_path):
         EM(LatentGraph([("h", "x")], {"h": 2, "x": Continuous()}, ["h"]))
     with pytest.raises(DataError, match="missing columns"):
         EM(graph, progress=False).fit({"x1": [0, 1]})
+    with pytest.raises(DataError, match="Column 'x2': all 2 values are missing"):
+        EM(graph, progress=False).fit({"x1": [0, 1], "x2": [None, None], "x3": [0, 1]})
+    with pytest.raises(DataError, match=r"column 'x2', row 1: expected a whole number .* got 0\.5"):
+        EM(graph, progress=False).fit({"x1": [0, 1], "x2": [math.nan, 0.5], "x3": [0, 1]})
+    with pytest.raises(StructureError, match="start: expected a network on the learner's own graph"):
+        EM(graph, start=DiscreteNetwork.random(templates.naive_bayes(3, states=2)))
+    zeros = {v: torch.eye(3, 4).double() for v in graph.observed}
+    start = DiscreteNetwork(graph, {**zeros, "h": [1.0, 0.0, 0.0]})
+    with pytest.raises(DataError, match="a row of the data has probability 0"):
+        EM(graph, restarts=1, start=start, progress=False).fit({v: [3, 0] for v in graph.observed})
     model = EM(graph, restarts=1, iterations=2, progress=False).fit(DiscreteNetwork.random(graph).sample(50))
     with pytest.raises(QueryError, match="latent"):
         model.posterior("h", {"x1": [0]})
@@ -145,7 +127,70 @@ def test_bad_input(tmp_path):
         EM.load(tmp_path / "pbp.pt")
 
 
-def test_the_step_that_maximises():
-    counts = torch.tensor([[3.0, 1.0], [0.0, 0.0]], dtype=torch.float64)
-    torch.testing.assert_close(maximised(counts, 0.0), torch.tensor([[0.75, 0.25], [0.5, 0.5]], dtype=torch.float64))
-    torch.testing.assert_close(maximised(counts, 1.0), torch.tensor([[4 / 6, 2 / 6], [0.5, 0.5]], dtype=torch.float64))
+@pytest.mark.parametrize("learner", [EM, OnlineEM])
+def test_all_ways_to_write_a_missing_value_are_the_same(learner):
+    graph = templates.naive_bayes(3, states=2, observed_states=3)
+    network = DiscreteNetwork.random(graph, seed=1, concentration=20.0)  # all states of all variables occur
+    data = holes(network.sample(60, seed=2), 0.3, seed=3)
+    frame = pd.DataFrame({v: x.numpy() for v, x in data.items()})
+    ways = {
+        "floats": frame.astype(float).where(frame >= 0, np.nan),
+        "float tensors": {v: torch.where(x < 0, math.nan, x.double()) for v, x in data.items()},
+        "pandas integers": frame.astype("Int64").where(frame >= 0, pd.NA),
+        "None": {v: [None if i < 0 else i for i in x.tolist()] for v, x in data.items()},
+        "labels": {v: [None if i < 0 else "abc"[i] for i in x.tolist()] for v, x in data.items()},
+        "categories": {v: pd.Categorical.from_codes(x.numpy(), categories=list("abc")) for v, x in data.items()},
+        "mini-batches": [{v: x[part] for v, x in data.items()} for part in (slice(0, 25), slice(25, 60))],
+    }
+
+    def tables(given):
+        return learner(graph, restarts=2, iterations=4, progress=False).fit(given).network.cpts
+
+    expected = tables(data)
+    for name, given in ways.items():
+        for v, table in tables(given).items():
+            torch.testing.assert_close(table, expected[v], msg=name)
+    with pytest.raises(DataError, match="missing"):
+        PBP(graph).fit(data)
+
+
+def test_missing_values_carry_information():
+    """Half of the values are hidden: all rows together come closer to the truth than the complete ones alone."""
+    errors = {"all": [], "complete": []}
+    for seed in range(3):
+        network = DiscreteNetwork.random(templates.naive_bayes(5, states=2, observed_states=3), seed)
+        data = holes(network.sample(2_000, seed=50 + seed), 0.5, seed=seed)
+        complete = torch.stack(list(data.values())).ge(0).all(dim=0)
+        evidence = network.sample(200, seed=90 + seed)
+        del evidence["x1"]
+        exact = network.posterior("x1", evidence)
+        for name, rows in (("all", slice(None)), ("complete", complete)):
+            model = EM(network.graph, restarts=3, progress=False).fit({v: x[rows] for v, x in data.items()})
+            learned = model.posterior("x1", evidence)
+            errors[name].append(float((exact * (exact / learned).log()).sum(dim=1).mean()))
+    assert sum(errors["all"]) < 0.5 * sum(errors["complete"])
+
+
+@pytest.mark.parametrize("learner", [EM, OnlineEM])
+def test_rows_without_any_value_change_nothing_but_are_mentioned(learner):
+    graph = templates.naive_bayes(3, states=2, observed_states=3)
+    data = DiscreteNetwork.random(graph, seed=1).sample(50, seed=2)
+    longer = {v: torch.cat([torch.full((7,), -1), x]) for v, x in data.items()}
+    expected = learner(graph, restarts=2, iterations=3, progress=False).fit(data)
+    with pytest.warns(DataWarning, match="7 of 57 rows have no value at all"):
+        found = learner(graph, restarts=2, iterations=3, progress=False).fit(longer)
+    assert found.runs == expected.runs
+
+
+@pytest.mark.parametrize("learner", [EM, OnlineEM])
+def test_a_start_is_where_the_first_run_begins(learner):
+    truth = DiscreteNetwork.random(templates.diamond(states=2, observed_states=3, leaves=1), seed=4)
+    data = truth.sample(3_000, seed=5)
+    settings = {"restarts": 2, "iterations": 3, "prior": 0.0, "progress": False}
+    random = learner(truth.graph, **settings).fit(data)
+    given = learner(truth.graph, start=truth, **settings).fit(data)
+    per_start = len(given.runs) // 2
+    assert [r.objective for r in given.runs[per_start:]] == [r.objective for r in random.runs[per_start:]]
+    assert all(a.objective[0] > b.objective[0] for a, b in zip(given.runs[:per_start], random.runs, strict=False))
+    if learner is EM:  # looked at before the first step
+        assert given.runs[0].objective[0] == pytest.approx(float(truth.log_evidence(data).mean()), rel=1e-9)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from torchpbp import EM, DiscreteNetwork, OnlineEM, templates
-from torchpbp.baselines.em import ExpectationStep, maximised
+from torchpbp.baselines.expectation import ExpectationStep
 from torchpbp.errors import StructureError
 
 NETWORK = DiscreteNetwork.random(templates.hmm(4, states=2, observed_states=3), seed=0, concentration=0.5)
@@ -17,17 +17,28 @@ def test_one_pass_equals_the_update_written_out():
     data = NETWORK.sample(10, seed=1)
     model = OnlineEM(NETWORK.graph, exponents=[0.7], batch_size=5, iterations=1, prior=0.1, progress=False).fit(data)
     start = DiscreteNetwork.random(NETWORK.graph, 0)
-    tables = dict(start.factors)
-    averages = {scope: start.joint(scope) for scope in tables}
     order = torch.randperm(10, generator=torch.Generator().manual_seed(0))
     for k, batch in enumerate(order.split(5)):
-        rows = {v: x[batch] for v, x in data.items()}
-        _, counts = ExpectationStep(NETWORK.graph, rows, torch.ones(5, dtype=torch.float64))(tables)
+        step = ExpectationStep(NETWORK.graph, {v: x[batch] for v, x in data.items()}, torch.ones(5))
+        if k == 0:
+            tables = step.layout.vector(dict(start.factors))[None]
+            average = step.layout.vector({scope: start.joint(scope) for scope in step.layout.scopes})[None]
         eta = (k + 2) ** -0.7
-        averages = {s: (1 - eta) * averages[s] + eta * counts[s] / 5 for s in averages}
-        tables = {s: maximised(10 * averages[s], 0.1) for s in averages}
-    for v, table in model.network.cpts.items():
-        torch.testing.assert_close(table, next(t for s, t in tables.items() if s[-1] == v))
+        average = (1 - eta) * average + eta * step(tables)[1] / 5
+        tables = step.layout.maximised(10 * average, 0.1)
+    for scope, table in step.layout.tables(tables).items():
+        torch.testing.assert_close(model.network.cpts[scope[-1]], table[0])
+
+
+def test_candidates_side_by_side_equal_candidates_alone():
+    data = NETWORK.sample(150, seed=1)
+    settings = {"batch_size": 40, "iterations": 6, "tolerance": 1e-3, "progress": False}
+    together = OnlineEM(NETWORK.graph, exponents=[0.6, 1.0], restarts=2, **settings).fit(data)
+    assert len({len(run.objective) for run in together.runs}) > 1  # some stopped before others
+    for place, a in enumerate([0.6, 1.0]):
+        (alone,) = OnlineEM(NETWORK.graph, exponents=[a], **settings).fit(data).runs
+        assert together.runs[place].objective == pytest.approx(alone.objective, rel=1e-12)
+        assert (together.runs[place].seed, together.runs[place].exponent) == (alone.seed, a)
 
 
 def test_it_finds_about_the_likelihood_of_em():

@@ -1,14 +1,14 @@
 """Expectation maximisation: the classical way to learn a network with hidden variables.
 
-The E-step runs on the clique tree, for all rows at once, and needs no enumeration of hidden states: the derivative of a
-row's log-likelihood by the logarithm of a table's entry is the expected number of times that the row uses the entry. One
-upward pass and its derivative therefore give all expected counts.
+All runs, each from a start of its own, go on side by side: :mod:`torchpbp.baselines.expectation` takes their tables as the
+rows of one matrix.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,17 +17,14 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from torchpbp.errors import CheckpointError, DataError, NotFittedError, StructureError
-from torchpbp.exact.calibration import Scope, log_evidence, potential_tree
+from torchpbp.baselines.expectation import ExpectationStep
+from torchpbp.errors import CheckpointError, DataError, DataWarning, NotFittedError, StructureError
 from torchpbp.exact.network import DiscreteNetwork
-from torchpbp.graph.clique_tree import CliqueTree, build_clique_tree
 from torchpbp.graph.latent_graph import Continuous, LatentGraph
 from torchpbp.inputs.columns import ColumnReader, DataLike
 from torchpbp.inputs.evidence import Evidence, EvidenceLike, read_evidence
 from torchpbp.model.answers import check_query
 from torchpbp.model.checkpoint import read_checkpoint, write_checkpoint
-
-ROWS_AT_ONCE = 1 << 15
 
 
 @dataclass(frozen=True)
@@ -59,6 +56,7 @@ class EM:
         prior: pseudo-rows per entry of a table (a Dirichlet prior with concentration 1 + prior). 0 gives maximum
             likelihood, with tables that may hold zeros; evidence that never occurred may then be impossible.
         seed: of the starts.
+        start: where the first run begins, in place of a random start; the others are random.
         progress: show a progress bar.
 
     Attributes:
@@ -82,6 +80,7 @@ class EM:
         tolerance: float = 1e-4,
         prior: float = 0.01,
         seed: int = 0,
+        start: DiscreteNetwork | None = None,
         progress: bool = True,
     ) -> None:
         if not graph.directed:
@@ -98,9 +97,13 @@ class EM:
         for name, amount in (("tolerance", tolerance), ("prior", prior)):
             if not 0 <= amount < math.inf:
                 raise StructureError(f"{name}: expected a non-negative number, got {amount}.")
+        if start is not None and (not start.graph.directed or _shapes(start.graph) != _shapes(graph)):
+            raise StructureError(
+                "start: expected a network on the learner's own graph, with the same parents and states."
+            )
         self.graph = graph
         self.restarts, self.iterations, self.tolerance, self.prior = restarts, iterations, tolerance, prior
-        self.seed, self.progress = seed, progress
+        self.seed, self.start, self.progress = seed, start, progress
         self.labels: dict[str, tuple[Any, ...]] = {}
         self.runs: list[Run] = []
         self._network: DiscreteNetwork | None = None
@@ -113,70 +116,106 @@ class EM:
         return self._network
 
     def fit(self, data: DataLike) -> EM:
-        """Learn from complete rows of the observables.
+        """Learn from rows of the observables, in which values may be missing at random.
 
         Args:
-            data: as for :meth:`torchpbp.PBP.fit`.
+            data: as for :meth:`torchpbp.PBP.fit`. Missing values: -1, NaN, None or pandas NA. A missing value says nothing;
+                the row's other values count in full.
 
         Returns:
             The learner itself.
+
+        Raises:
+            DataError: a column without any value, or rows that ``start`` holds for impossible.
         """
         states = {v: self.graph.num_states(v) for v in self.graph.observed}
-        reader = ColumnReader(states)
-        codes = torch.cat(list(reader.batches(data)), dim=1)
+        reader = ColumnReader(states, missing=True)
+        codes = _informative(states, torch.cat(list(reader.batches(data)), dim=1))
         step = self._expectation_step(dict(zip(states, codes, strict=True)))
         candidates = self._candidates()
-        best: tuple[float, DiscreteNetwork] | None = None
-        runs = []
-        total = len(candidates) * self.iterations
+        starts = self._starts(candidates)
         name = type(self).__name__
-        with tqdm(total=total, desc=name, unit="iteration", delay=2, leave=False, disable=not self.progress) as bar:
-            for seed, exponent in candidates:
-                network, run = self._run(step, DiscreteNetwork.random(self.graph, seed), seed, exponent, bar)
-                runs.append(run)
-                bar.update(self.iterations - len(run.objective))
-                if best is None or run.objective[-1] > best[0]:
-                    best = run.objective[-1], network
-        assert best is not None
-        self._network, self.runs, self.labels = best[1], runs, reader.labels
+        with tqdm(
+            total=self.iterations, desc=name, unit="iteration", delay=2, leave=False, disable=not self.progress
+        ) as bar:
+            found, self.runs = self._run(step, starts, candidates, bar)
+        best = max(range(len(candidates)), key=lambda run: self.runs[run].objective[-1])
+        tables = step.layout.tables(found[best : best + 1])
+        self._network = DiscreteNetwork(self.graph, {scope[-1]: table[0] for scope, table in tables.items()})
+        self.labels = reader.labels
         return self
 
     def _candidates(self) -> list[tuple[int, float | None]]:
         """Seeds of the starts, with the exponents of online EM."""
         return [(self.seed * 1_000_003 + restart, None) for restart in range(self.restarts)]
 
+    def _starts(self, candidates: Sequence[tuple[int, float | None]]) -> list[DiscreteNetwork]:
+        first = candidates[0][0]
+        drawn = {seed: DiscreteNetwork.random(self.graph, seed) for seed, _ in candidates}
+        if self.start is not None:
+            drawn[first] = self.start
+        return [drawn[seed] for seed, _ in candidates]
+
     def _expectation_step(self, table: Mapping[str, Tensor]) -> ExpectationStep:
         rows, counts = torch.unique(torch.stack(list(table.values())), dim=1, return_counts=True)
         return ExpectationStep(self.graph, dict(zip(table, rows, strict=True)), counts.double())  # equal rows once
 
     def _run(
-        self, step: ExpectationStep, start: DiscreteNetwork, seed: int, exponent: float | None, bar: tqdm[Any]
-    ) -> tuple[DiscreteNetwork, Run]:
-        tables = dict(start.factors)
-        objective: list[float] = []
-        for _ in range(self.iterations):
-            log_likelihood, counts = step(tables)
-            objective.append(self._objective(log_likelihood, tables, step.rows))
-            bar.update()
-            if self._converged(objective):
-                break
-            tables = {scope: maximised(count, self.prior) for scope, count in counts.items()}
-        return self._found(tables), Run(seed, tuple(objective), self._converged(objective))
+        self,
+        step: ExpectationStep,
+        starts: Sequence[DiscreteNetwork],
+        candidates: Sequence[tuple[int, float | None]],
+        bar: tqdm[Any],
+    ) -> tuple[Tensor, list[Run]]:
+        """Run from all starts; a run that has converged leaves the others to themselves.
 
-    def _objective(self, log_likelihood: float, tables: Mapping[Scope, Tensor], rows: float) -> float:
-        """Log-likelihood and logarithm of the prior, per row."""
+        Returns:
+            (runs, entries) tables at the end, and how each run went.
+        """
+        vectors = torch.stack([step.layout.vector(dict(s.factors)) for s in starts])
+        found = vectors.clone()
+        objectives: list[list[float]] = [[] for _ in candidates]
+        going = list(range(len(candidates)))
+        for _ in range(self.iterations):
+            log_likelihood, counts = step(vectors)
+            stay = self._noted(objectives, going, self._objective(log_likelihood, vectors, step.rows))
+            found[going] = vectors
+            bar.update()
+            going = [going[i] for i in stay]
+            if not going:
+                break
+            vectors = step.layout.maximised(counts[stay], self.prior)
+        if going:
+            found[going] = vectors
+        return found, self._runs(objectives, candidates)
+
+    def _noted(self, objectives: list[list[float]], going: Sequence[int], values: Tensor) -> list[int]:
+        """Write down the objective of each run; return the places of those that have not converged."""
+        if not bool(torch.isfinite(values).all()):
+            raise DataError(
+                "EM: a row of the data has probability 0. Give a start without zeros, or a prior above 0 to keep zeros away."
+            )
+        for run, value in zip(going, values.tolist(), strict=True):
+            objectives[run].append(value)
+        return [i for i, run in enumerate(going) if not self._converged(objectives[run])]
+
+    def _runs(self, objectives: Sequence[list[float]], candidates: Sequence[tuple[int, float | None]]) -> list[Run]:
+        return [
+            Run(seed, tuple(objective), self._converged(objective), exponent)
+            for (seed, exponent), objective in zip(candidates, objectives, strict=True)
+        ]
+
+    def _objective(self, log_likelihood: Tensor, vectors: Tensor, rows: float) -> Tensor:
+        """(runs,) log-likelihood and logarithm of the prior, per row."""
         if not self.prior:
             return log_likelihood / rows
-        return (log_likelihood + self.prior * sum(float(t.log().sum()) for t in tables.values())) / rows
+        return (log_likelihood + self.prior * vectors.log().sum(dim=1)) / rows
 
     def _converged(self, objective: Sequence[float]) -> bool:
         if len(objective) < 2:
             return False
         now, before = objective[-1], objective[-2]
         return abs(now - before) <= self.tolerance * abs(now + before) / 2
-
-    def _found(self, tables: Mapping[Scope, Tensor]) -> DiscreteNetwork:
-        return DiscreteNetwork(self.graph, {scope[-1]: table for scope, table in tables.items()})
 
     # -- answers -------------------------------------------------------------------------------------------------
 
@@ -226,53 +265,25 @@ class EM:
         return model
 
 
-class ExpectationStep:
-    """Expected counts of all table entries, over weighted rows.
-
-    Args:
-        graph: directed.
-        rows: name -> (rows,) states; -1 where not observed.
-        counts: (rows,) how often each row occurs.
-    """
-
-    def __init__(self, graph: LatentGraph, rows: Mapping[str, Tensor], counts: Tensor) -> None:
-        if len(counts) == 0:
-            raise DataError("EM: expected at least one row, got none.")
-        self.states = {v: graph.num_states(v) for v in graph.names}
-        self.tree: CliqueTree = build_clique_tree(graph)
-        self.counts = counts
-        self.rows = float(counts.sum())
-        evidence = Evidence(len(counts), dict(rows))
-        found = {v: evidence.weights(v, self.states[v], torch.float64, "cpu") for v in rows}
-        self.weights = {v: w for v, w in found.items() if w is not None}
-
-    def __call__(
-        self, tables: Mapping[Scope, Tensor], chosen: Tensor | None = None
-    ) -> tuple[float, dict[Scope, Tensor]]:
-        """Log-likelihood of the rows under tables P(last of a scope | the others), and the tables' expected counts.
-
-        Args:
-            tables: scope -> table.
-            chosen: numbers of the rows to look at; all by default.
-        """
-        leaves = {scope: t.detach().clone().requires_grad_() for scope, t in tables.items()}
-        total = 0.0
-        counts = {scope: torch.zeros_like(t) for scope, t in tables.items()}
-        for part in torch.split(torch.arange(len(self.counts)) if chosen is None else chosen, ROWS_AT_ONCE):
-            weights = {v: w[part] for v, w in self.weights.items()}
-            with torch.enable_grad():
-                potentials = potential_tree(self.tree, self.states, list(leaves.items()))
-                logs = log_evidence(potentials, weights, len(self.counts[part]))
-                value = (logs * self.counts[part]).sum()
-                gradients = torch.autograd.grad(value, list(leaves.values()))
-            total += float(value.detach())
-            for scope, gradient in zip(counts, gradients, strict=True):
-                counts[scope] += gradient * tables[scope]
-        return total, counts
+def _informative(names: Mapping[str, int], codes: Tensor) -> Tensor:
+    """The rows that show something, of (variables, rows) states with -1 where missing."""
+    seen = codes >= 0
+    for name, column in zip(names, seen, strict=True):
+        if not bool(column.any()):
+            raise DataError(
+                f"Column '{name}': all {len(column)} values are missing. Make '{name}' a latent of the graph, or leave it out."
+            )
+    empty = int((~seen.any(dim=0)).sum())
+    if empty:
+        warnings.warn(
+            f"{empty} of {codes.shape[1]} rows have no value at all. They say nothing about the model and are not counted.",
+            DataWarning,
+            stacklevel=3,
+        )
+        codes = codes[:, seen.any(dim=0)]
+    return codes
 
 
-def maximised(counts: Tensor, prior: float) -> Tensor:
-    """The M-step: counts and pseudo-rows, normalised over the last dimension; uniform where there is neither."""
-    raised = counts + prior
-    total = raised.sum(dim=-1, keepdim=True)
-    return torch.where(total > 0, raised / total.clamp(min=1e-300), torch.full_like(raised, 1 / raised.shape[-1]))
+def _shapes(graph: LatentGraph) -> dict[str, tuple[tuple[str, int], ...]]:
+    """What a network's tables are tables of."""
+    return {v: tuple((p, graph.num_states(p)) for p in (*graph.parents(v), v)) for v in graph.names}

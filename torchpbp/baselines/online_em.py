@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from torchpbp.baselines.em import EM, ExpectationStep, Run, maximised
+from torchpbp.baselines.em import EM, Run
+from torchpbp.baselines.expectation import ExpectationStep, TableLayout
 from torchpbp.errors import StructureError
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.graph.latent_graph import LatentGraph
@@ -17,6 +18,8 @@ from torchpbp.graph.latent_graph import LatentGraph
 
 class OnlineEM(EM):
     """Expectation maximisation with running averages of the expected counts.
+
+    All candidates see the same mini-batches and go on side by side, as the runs of :class:`EM` do.
 
     After mini-batch k the average moves towards the batch's counts per row by η_k = (k + 2)^−a, and all tables are
     renewed from it. Large exponents a forget the start slowly; which one is best depends on the data, so several are run
@@ -28,7 +31,7 @@ class OnlineEM(EM):
         batch_size: rows per mini-batch.
         restarts: random starts for each exponent.
         iterations: passes over the rows, at most.
-        tolerance, prior, seed, progress: as for :class:`EM`.
+        tolerance, prior, seed, start, progress: as for :class:`EM`.
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class OnlineEM(EM):
         tolerance: float = 1e-4,
         prior: float = 0.01,
         seed: int = 0,
+        start: DiscreteNetwork | None = None,
         progress: bool = True,
     ) -> None:
         super().__init__(
@@ -51,6 +55,7 @@ class OnlineEM(EM):
             tolerance=tolerance,
             prior=prior,
             seed=seed,
+            start=start,
             progress=progress,
         )
         if not exponents or not all(0.5 < a <= 1 for a in exponents):
@@ -69,24 +74,39 @@ class OnlineEM(EM):
         return ExpectationStep(self.graph, table, torch.ones(rows, dtype=torch.float64))
 
     def _run(
-        self, step: ExpectationStep, start: DiscreteNetwork, seed: int, exponent: float | None, bar: tqdm[Any]
-    ) -> tuple[DiscreteNetwork, Run]:
-        tables = dict(start.factors)
-        averages = {scope: start.joint(scope) for scope in tables}  # what the start expects of a row
-        generator = torch.Generator().manual_seed(seed)
-        objective: list[float] = []
+        self,
+        step: ExpectationStep,
+        starts: Sequence[DiscreteNetwork],
+        candidates: Sequence[tuple[int, float | None]],
+        bar: tqdm[Any],
+    ) -> tuple[Tensor, list[Run]]:
+        layout = step.layout
+        known = {id(s): (layout.vector(dict(s.factors)), _expected(layout, s)) for s in starts}
+        vectors = torch.stack([known[id(s)][0] for s in starts])
+        averages = torch.stack([known[id(s)][1] for s in starts])
+        exponents = torch.tensor([float(a or 1.0) for _, a in candidates], dtype=torch.float64)[:, None]
+        whole = super()._expectation_step(step.table)  # the objective looks at equal rows once
+        generator = torch.Generator().manual_seed(self.seed)
+        found = vectors.clone()
+        objectives: list[list[float]] = [[] for _ in candidates]
+        going = list(range(len(candidates)))
         k = 0
         for _ in range(self.iterations):
             for batch in torch.split(torch.randperm(len(step.counts), generator=generator), self.batch_size):
-                _, counts = step(tables, batch)
-                share = (k + 2) ** -float(exponent or 1.0)
-                for scope, count in counts.items():
-                    averages[scope] = (1 - share) * averages[scope] + share * count / len(batch)
-                tables = {scope: maximised(step.rows * average, self.prior) for scope, average in averages.items()}
+                share = (k + 2) ** -exponents
+                averages = torch.lerp(averages, step(vectors, batch)[1] / len(batch), share)
+                vectors = layout.maximised(step.rows * averages, self.prior)
                 k += 1
-            log_likelihood, _ = step(tables)
-            objective.append(self._objective(log_likelihood, tables, step.rows))
+            stay = self._noted(objectives, going, self._objective(whole.log_likelihood(vectors), vectors, step.rows))
+            found[going] = vectors
             bar.update()
-            if self._converged(objective):
+            going = [going[i] for i in stay]
+            if not going:
                 break
-        return self._found(tables), Run(seed, tuple(objective), self._converged(objective), exponent)
+            vectors, averages, exponents = vectors[stay], averages[stay], exponents[stay]
+        return found, self._runs(objectives, candidates)
+
+
+def _expected(layout: TableLayout, network: DiscreteNetwork) -> Tensor:
+    """(entries,) what a network expects of one row."""
+    return layout.vector({scope: network.joint(scope) for scope in layout.scopes})

@@ -30,10 +30,14 @@ class ColumnReader:
     Args:
         states: number of states (or range, if continuous) of each variable wanted; other columns are ignored.
         labels: labels of variables known from before.
+        missing: take missing values of discrete variables (-1, NaN, None, pandas NA) as state -1; refused by default.
     """
 
-    def __init__(self, states: Mapping[str, Domain], labels: Mapping[str, Sequence[Any]] | None = None) -> None:
+    def __init__(
+        self, states: Mapping[str, Domain], labels: Mapping[str, Sequence[Any]] | None = None, missing: bool = False
+    ) -> None:
         self.states = dict(states)
+        self.missing = missing
         self._counts = {v: d for v, d in self.states.items() if isinstance(d, int)}
         self.labels: dict[str, tuple[Any, ...]] = {k: tuple(v) for k, v in (labels or {}).items()}
 
@@ -157,6 +161,8 @@ class ColumnReader:
                     f"{self._counts[name] - 1}."
                 )
             column = own_tensor(column)
+        if self.missing and column.is_floating_point():  # the only plain numbers that have a NaN
+            column = self._whole_numbers(name, column, where, start)
         if column.is_floating_point() or column.is_complex():
             raise DataError(
                 f"{where}column '{name}' holds {str(column.dtype).removeprefix('torch.')} values: expected integer states "
@@ -169,21 +175,33 @@ class ColumnReader:
             )
         codes = column.to(torch.int64)
         missing = codes == -1
-        if bool(missing.any()):
+        if bool(missing.any()) and not self.missing:
             count = int(missing.sum())
             extent = "all of them" if count == len(codes) else f"first at row {start + int(missing.nonzero()[0])}"
             raise DataError(
                 f"{where}column '{name}': {count} of {len(codes)} values are missing ({extent}). Missing values in "
                 "training data are not supported yet: drop those rows, or make 'missing' a state of its own."
             )
-        bad = (codes < 0) | (codes >= self._counts[name])
+        bad = (codes < (-1 if self.missing else 0)) | (codes >= self._counts[name])
         if bool(bad.any()):
             row = int(bad.nonzero()[0])
             raise DataError(
                 f"{where}column '{name}', row {start + row}: state {int(codes[row])} is out of range; expected 0 to "
-                f"{self._counts[name] - 1}."
+                f"{self._counts[name] - 1}{', or -1 for a missing value' if self.missing else ''}."
             )
         return codes
+
+    def _whole_numbers(self, name: str, column: Tensor, where: str, start: int) -> Tensor:
+        """Floating-point states as integers, NaN as -1."""
+        filled = torch.where(column.isnan(), -1.0, column)
+        bad = (filled != filled.round()) | filled.isinf()
+        if bool(bad.any()):
+            row = int(bad.nonzero()[0])
+            raise DataError(
+                f"{where}column '{name}', row {start + row}: expected a whole number from 0 to {self._counts[name] - 1}, "
+                f"or NaN for a missing value; got {float(column[row])}."
+            )
+        return filled.to(torch.int64)
 
 
 def _values(name: str, column: Tensor | np.ndarray, domain: Domain, where: str, start: int) -> Tensor:
