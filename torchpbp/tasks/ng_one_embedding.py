@@ -1,0 +1,155 @@
+"""Four learning rules on one hidden variable with three observables [NG 7.1]."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from tqdm.auto import tqdm
+
+from torchpbp.baselines.normal_graph import RULES, NormalGraphLearner
+from torchpbp.errors import DataError
+from torchpbp.exact.network import DiscreteNetwork
+from torchpbp.graph.latent_graph import LatentGraph
+from torchpbp.tasks.ng_comparison import (
+    Line,
+    MakeLearner,
+    check_learner,
+    check_positive,
+    finish,
+    fit_rules,
+    lines_of,
+    seeds_of,
+    truth_line,
+)
+from torchpbp.tasks.ng_plots import Floats, write_coefficients, write_courses, write_scatter
+from torchpbp.tasks.results import Metrics
+
+OBSERVABLES = {"X1": 2, "X2": 2, "X3": 3}
+
+
+def embedding_graph(states: int) -> LatentGraph:
+    """S -> X1, X2, X3 with ``states`` states of S."""
+    return LatentGraph([("S", x) for x in OBSERVABLES], {"S": states, **OBSERVABLES}, latent=["S"])
+
+
+def embedding_network() -> DiscreteNetwork:
+    """The network with the parameters printed in the paper; S has four states."""
+    tables = {
+        "S": [0.25, 0.25, 0.25, 0.25],
+        "X1": [[0.1, 0.9], [0.1, 0.9], [0.9, 0.1], [0.3, 0.7]],
+        "X2": [[0.1, 0.9], [0.99, 0.01], [0.5, 0.5], [0.2, 0.8]],
+        "X3": [[0.1, 0.89, 0.01], [0.3, 0.3, 0.4], [0.8, 0.1, 0.1], [0.1, 0.8, 0.1]],
+    }
+    return DiscreteNetwork(embedding_graph(4), tables)
+
+
+def run_ng_one_embedding(
+    learner: MakeLearner,
+    rows: int = 400,
+    mismatched: Sequence[int] = (2, 7),
+    split_rows: int = 300,
+    generalised: Sequence[int] = (4, 9),
+    epochs: int = 60,
+    inner_iterations: int = 3,
+    swept_iterations: Sequence[int] = (1, 3, 10),
+    starts: int = 10,
+    repeats: int = 20,
+    seed: int = 0,
+    output_dir: str | os.PathLike[str] | None = None,
+    verbose: bool = True,
+) -> Metrics:
+    """Log-likelihood reached by each rule, with as many hidden states as the truth, with fewer or more, and on new rows.
+
+    Each repeat draws rows from the paper's network and one start, the same for all rules.
+
+    Args:
+        learner: makes a learner of normal graphs.
+        rows: of experiments 1 (four hidden states) and 2.
+        mismatched: numbers of hidden states of experiment 2.
+        split_rows: of experiment 3; the first half is learned from, the second tested.
+        generalised: numbers of hidden states of experiment 3.
+        epochs: of each fit.
+        inner_iterations: of ML and KL in each epoch.
+        swept_iterations: numbers of inner iterations compared on the rows of the first repeat.
+        starts: random starts for each of those numbers.
+        repeats: draws of rows and starts.
+        seed: of the draws.
+        output_dir: folder for metrics.json, metrics.csv, log_likelihood.png (evolution), coefficients.png (first repeat)
+            and inner_iterations.png. ``None``: no files.
+        verbose: show a progress bar (stderr) and the results (stdout).
+
+    Returns:
+        See :func:`torchpbp.tasks.ng_comparison.compare`. Cases are "matched_4", "mismatched_<states>", "split_<states>" and
+        "inner_iterations_<number>"; measures "aggregated" [NG eq. 28] and "log_evidence", and for split rows "test_…".
+    """
+    check_learner(learner)
+    check_positive(epochs=epochs, inner_iterations=inner_iterations, starts=starts, repeats=repeats, rows=rows)
+    check_positive(mismatched=mismatched, generalised=generalised, swept_iterations=swept_iterations)
+    if split_rows < 2:
+        raise DataError(f"split_rows: expected at least 2, one to learn from and one to test, got {split_rows}.")
+    truth = embedding_network()
+    cases = [("matched", 4), *(("mismatched", k) for k in mismatched), *(("split", k) for k in generalised)]
+    first_half = (torch.arange(split_rows) < split_rows // 2).double()
+    lines: list[Line] = []
+    evolution: dict[str, dict[str, list[tuple[float, ...]]]] = {}
+    settings: dict[str, Any] = {"epochs": epochs, "inner_iterations": inner_iterations, "restarts": 1}
+    with tqdm(total=repeats * len(cases) + len(swept_iterations), desc="one embedding", disable=not verbose) as bar:
+        for repeat in range(repeats):
+            data_seed, start_seed = seeds_of(seed, repeat, 2)
+            for kind, states in cases:
+                split = kind == "split"
+                data = truth.sample(split_rows if split else rows, seed=data_seed)
+                mask = first_half if split else None
+                keep = repeat == 0 and kind == "matched"
+                options = {**settings, "seed": start_seed, "history": keep}
+                fitted = fit_rules(learner, embedding_graph(states), data, RULES, mask, **options)
+                case = f"{kind}_{states}"
+                lines += [*lines_of(case, repeat, fitted, split), truth_line(case, repeat, truth, data, mask)]
+                for rule, model in fitted.items():
+                    run = model.runs[0]
+                    course = run.held_out_aggregated if split else run.aggregated
+                    evolution.setdefault(case, {}).setdefault(rule, []).append(course)
+                if keep:
+                    shown = fitted
+                bar.update()
+        data_seed, start_seed = seeds_of(seed, 0, 2)
+        swept: dict[int, list[float]] = {}
+        for number in swept_iterations:
+            options = {**settings, "inner_iterations": number, "restarts": starts, "seed": start_seed}
+            fitted = fit_rules(learner, truth.graph, truth.sample(rows, seed=data_seed), ("ml", "kl"), **options)
+            lines += lines_of(f"inner_iterations_{number}", 0, fitted, False)
+            swept[number] = [run.aggregated[-1] for run in fitted["ml"].runs]
+            bar.update()
+    table = pd.DataFrame(lines)
+    if output_dir is not None:
+        folder = Path(output_dir)
+        drawn = {case: {r: np.asarray(c) for r, c in rules.items()} for case, rules in evolution.items()}
+        for case, rules in drawn.items():
+            column = "test_aggregated" if case.startswith("split") else "aggregated"
+            own = table[(table["case"] == case) & (table["rule"] == "truth")]
+            rules["truth"] = own[[column]].to_numpy(dtype=np.float64)
+        write_courses(folder / "log_likelihood.png", drawn, "epochs", "aggregated log-likelihood")
+        write_scatter(folder / "inner_iterations.png", swept, "inner iterations (ML)", "aggregated log-likelihood")
+        tables = {v: np.asarray(t.flatten().numpy()) for v, t in truth.cpts.items()}
+        write_coefficients(folder / "coefficients.png", coefficient_courses(shown), tables)
+    facts: Metrics = {"seed": seed, "epochs": epochs, "inner_iterations": inner_iterations, "rows": rows}
+    facts |= {"split_rows": split_rows, "learner": type(shown["ml"]).__name__}
+    measures = ("aggregated", "log_evidence", "test_aggregated", "test_log_evidence")
+    return finish(table, measures, facts, output_dir, verbose)
+
+
+def coefficient_courses(fitted: dict[str, NormalGraphLearner]) -> dict[str, dict[str, Floats]]:
+    """Rule -> matrix -> (epochs, entries) of learners that kept their history, first start."""
+    return {
+        rule: {
+            name: torch.stack([thetas[name][0].flatten() for thetas in model.trace.thetas]).numpy()
+            for name in model.graph.names
+        }
+        for rule, model in fitted.items()
+    }

@@ -1,0 +1,107 @@
+"""Figures of the experiments with normal graphs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.figure import Figure
+
+from torchpbp.tasks.results import replacing
+
+Floats = npt.NDArray[np.float64]
+Courses = Mapping[str, Floats]
+"""Label -> (repeats, steps) values."""
+
+
+def write_courses(path: str | os.PathLike[str], cases: Mapping[str, Courses], across: str, up: str) -> None:
+    """Draw how values change, one panel per case: the mean over repeats and a band of one standard error, as a PNG file.
+
+    Args:
+        path: where to write.
+        cases: title of the panel -> its lines. A line with one step is drawn as a level.
+        across: what the steps are.
+        up: what the values are.
+    """
+    figure, panels = _grid(len(cases), 3.6, 2.9)
+    for axes, (title, courses) in zip(panels, cases.items(), strict=False):
+        longest = max(values.shape[1] for values in courses.values())
+        for number, (label, values) in enumerate(courses.items()):
+            steps = np.arange(1, longest + 1)
+            mean, error = values.mean(axis=0), _standard_error(values)
+            level = values.shape[1] == 1
+            mean, error = (np.broadcast_to(a, (longest,)) for a in (mean, error))
+            color = f"C{number}" if label != "truth" else "black"
+            axes.plot(steps, mean, label=label, color=color, linestyle="--" if level else "-")
+            axes.fill_between(steps, mean - error, mean + error, color=color, alpha=0.2, linewidth=0)
+        axes.set(title=title, xlabel=across, ylabel=up)
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize="x-small")
+    _save(figure, path)
+
+
+def write_scatter(path: str | os.PathLike[str], values: Mapping[int, Sequence[float]], across: str, up: str) -> None:
+    """Draw single values above each number, with a dash at their mean, as a PNG file."""
+    figure = Figure(figsize=(4.2, 3.2), layout="constrained")
+    axes = figure.subplots()
+    for position, numbers in enumerate(values.values()):
+        axes.plot([position] * len(numbers), list(numbers), "o", color="C0", alpha=0.5)
+        axes.plot(position, float(np.mean(list(numbers))), "_", color="black", markersize=18)
+    axes.set(xlabel=across, ylabel=up)
+    axes.set_xticks(range(len(values)), [str(k) for k in values])
+    axes.grid(alpha=0.3)
+    _save(figure, path)
+
+
+def write_coefficients(
+    path: str | os.PathLike[str], courses: Mapping[str, Mapping[str, Floats]], truth: Mapping[str, Floats] | None = None
+) -> None:
+    """Draw the entries of each matrix over the epochs: a row of panels per matrix, a column per rule, as a PNG file.
+
+    Args:
+        path: where to write.
+        courses: rule -> matrix -> (epochs, entries).
+        truth: matrix -> (entries,) of the network that the rows come from, in a last column.
+    """
+    matrices = list(next(iter(courses.values())))
+    columns = [*courses, *([] if truth is None else ["truth"])]
+    figure = Figure(figsize=(1.9 * len(columns), 1.6 * len(matrices)), layout="constrained")
+    grid = figure.subplots(len(matrices), len(columns), sharey=True, squeeze=False)
+    for row, matrix in enumerate(matrices):
+        for column, rule in enumerate(columns):
+            axes = grid[row][column]
+            if rule in courses:
+                axes.plot(courses[rule][matrix], linewidth=0.8)
+            elif truth is not None:
+                for value in truth[matrix]:
+                    axes.axhline(value, color="black", linewidth=0.8)
+            axes.set_ylim(-0.02, 1.02)
+            axes.tick_params(labelsize=6)
+            if row == 0:
+                axes.set_title(rule, fontsize="small")
+            if column == 0:
+                axes.set_ylabel(matrix, fontsize="small")
+    _save(figure, path)
+
+
+def _grid(number: int, width: float, height: float) -> tuple[Figure, list[object] | npt.NDArray[np.object_]]:
+    columns = min(3, number)
+    rows = -(-number // columns)
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False).ravel()
+    for unused in panels[number:]:
+        unused.set_visible(False)
+    return figure, panels
+
+
+def _standard_error(values: Floats) -> Floats:
+    if len(values) < 2:
+        return np.zeros(values.shape[1])
+    return np.asarray(values.std(axis=0, ddof=1) / np.sqrt(len(values)))
+
+
+def _save(figure: Figure, path: str | os.PathLike[str]) -> None:
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=150)
