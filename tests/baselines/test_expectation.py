@@ -11,7 +11,7 @@ import torch
 from tests.baselines.test_em import GRAPHS, holes
 from torchpbp import DiscreteNetwork, LatentGraph, templates
 from torchpbp.baselines import expectation
-from torchpbp.baselines.expectation import ExpectationStep, TableLayout
+from torchpbp.baselines.expectation import ExpectationStep, TableLayout, numbered
 from torchpbp.baselines.rowwise import ROW, RUN, rowwise_product
 from torchpbp.contraction import contract
 
@@ -109,6 +109,15 @@ def test_the_step_that_maximises():
     torch.testing.assert_close(layout.maximised(counts, 0.0), expected)
     raised = torch.tensor([[4 / 6, 2 / 6, 5 / 13, 5 / 13, 3 / 13, third, third, third]], dtype=torch.float64)
     torch.testing.assert_close(layout.maximised(counts, 1.0), raised)
+
+
+def test_equal_rows_have_equal_numbers():
+    columns = torch.randint(4, (5, 300), generator=torch.Generator().manual_seed(1))
+    numbers, firsts = numbered(list(columns))
+    different, counts = torch.unique(columns, dim=1, return_counts=True)
+    assert len(firsts) == different.shape[1] < 300
+    torch.testing.assert_close(columns[:, firsts[numbers]], columns)
+    assert sorted(torch.bincount(numbers).tolist()) == sorted(counts.tolist())
 
 
 def test_tables_and_vectors():

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from torchpbp.baselines.expectation import ExpectationStep
+from torchpbp.baselines.expectation import ExpectationStep, numbered
 from torchpbp.errors import CheckpointError, DataError, DataWarning, NotFittedError, StructureError
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.graph.latent_graph import Continuous, LatentGraph
@@ -150,15 +150,14 @@ class EM:
         return [(self.seed * 1_000_003 + restart, None) for restart in range(self.restarts)]
 
     def _starts(self, candidates: Sequence[tuple[int, float | None]]) -> list[DiscreteNetwork]:
-        first = candidates[0][0]
-        drawn = {seed: DiscreteNetwork.random(self.graph, seed) for seed, _ in candidates}
-        if self.start is not None:
-            drawn[first] = self.start
+        drawn = {} if self.start is None else {candidates[0][0]: self.start}
+        for seed in {seed for seed, _ in candidates} - set(drawn):
+            drawn[seed] = DiscreteNetwork.random(self.graph, seed)
         return [drawn[seed] for seed, _ in candidates]
 
     def _expectation_step(self, table: Mapping[str, Tensor]) -> ExpectationStep:
-        rows, counts = torch.unique(torch.stack(list(table.values())), dim=1, return_counts=True)
-        return ExpectationStep(self.graph, dict(zip(table, rows, strict=True)), counts.double())  # equal rows once
+        numbers, firsts = numbered([x + 1 for x in table.values()])  # equal rows once
+        return ExpectationStep(self.graph, {v: x[firsts] for v, x in table.items()}, torch.bincount(numbers))
 
     def _run(
         self,

@@ -1,0 +1,116 @@
+"""EM against pgmpy's, per iteration from the same start, on a loopy network of eight variables.
+
+pgmpy goes through all joint states of the hidden variables for each different row; torchpbp passes messages for all rows
+at once. A second comparison sets ten starts side by side against the same ten one after the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from benchmarks.timing import Comparison, compare, write_comparisons
+from torchpbp import EM, DiscreteNetwork, LatentGraph
+from torchpbp.baselines.expectation import ExpectationStep, numbered
+from torchpbp.errors import DataError
+
+
+def loopy_eight(states: int = 2, observed_states: int = 4) -> LatentGraph:
+    """The loop A -> {B, C} -> D of latents, each with one observable."""
+    edges = [("A", "B"), ("A", "C"), ("B", "D"), ("C", "D"), *((h, h.lower()) for h in "ABCD")]
+    return LatentGraph(edges, dict.fromkeys("ABCD", states) | dict.fromkeys("abcd", observed_states), list("ABCD"))
+
+
+def pgmpy_tables(start: DiscreteNetwork, data: Mapping[str, Tensor], iterations: int) -> dict[str, Tensor]:
+    """Tables after some iterations of pgmpy's EM, laid out as those of :class:`torchpbp.DiscreteNetwork`."""
+    from pgmpy.factors.discrete import TabularCPD
+    from pgmpy.models import DiscreteBayesianNetwork
+    from pgmpy.parameter_estimator import DiscreteEM
+
+    graph = start.graph
+    names = {v: list(range(graph.num_states(v))) for v in graph.names}
+    model = DiscreteBayesianNetwork(list(graph.edges), latents=set(graph.latent))
+    tables = {}
+    for v, table in start.cpts.items():
+        parents = list(graph.parents(v))
+        values = table.reshape(
+            -1, table.shape[-1]
+        ).T.numpy()  # a row per state, a column per joint state of the parents
+        counts = [graph.num_states(p) for p in parents]
+        tables[v] = TabularCPD(
+            v, graph.num_states(v), values, parents, counts, state_names={u: names[u] for u in (v, *parents)}
+        )
+    learner = DiscreteEM(
+        state_names={v: names[v] for v in graph.observed},
+        latent_card={v: graph.num_states(v) for v in graph.latent},
+        max_iter=iterations,
+        atol=0.0,
+        init_cpds=tables,
+        show_progress=False,
+    )
+    learner.fit(model, pd.DataFrame({v: x.numpy() for v, x in data.items()}))
+    result = {}
+    for found in learner.parameters_:
+        v, *parents = found.variables  # the table's dimensions; the parents' order is pgmpy's own
+        order = [parents.index(p) + 1 for p in graph.parents(v)]
+        result[v] = torch.from_numpy(np.ascontiguousarray(np.asarray(found.values).transpose([*order, 0])))
+    return result
+
+
+def run(rows: int = 5_000, iterations: int = 5, rounds: int = 3) -> list[Comparison]:
+    """Time both.
+
+    Args:
+        rows: of the training data.
+        iterations: of each call.
+        rounds: measurements of each.
+    """
+    graph = loopy_eight()
+    data = DiscreteNetwork.random(graph, seed=1).sample(rows, seed=2)
+    start = DiscreteNetwork.random(graph, seed=3)
+
+    def ours() -> EM:
+        settings = {"restarts": 1, "iterations": iterations, "tolerance": 0.0, "prior": 0.0, "progress": False}
+        return EM(graph, start=start, **settings).fit(data)
+
+    found, expected = ours().network.cpts, pgmpy_tables(start, data, iterations)
+    difference = max(float((found[v] - expected[v]).abs().max()) for v in found)
+    if difference > 1e-6:
+        raise DataError(f"EM: expected the tables of pgmpy, got tables that differ by {difference}.")
+    contestants = {"torchpbp": ours, "pgmpy": lambda: pgmpy_tables(start, data, iterations)}
+    against = compare(contestants, f"EM from data to tables: {iterations} iterations, {rows:,} rows", rounds)
+    return [against, side_by_side(graph, data, rounds=max(rounds, 5))]
+
+
+def side_by_side(graph: LatentGraph, data: Mapping[str, Tensor], starts: int = 10, rounds: int = 5) -> Comparison:
+    """One iteration from several starts, as one batch and one start after the other."""
+    numbers, firsts = numbered(list(data.values()))
+    step = ExpectationStep(graph, {v: x[firsts] for v, x in data.items()}, torch.bincount(numbers))
+    networks = [DiscreteNetwork.random(graph, seed) for seed in range(starts)]
+    vectors = torch.stack([step.layout.vector(dict(n.factors)) for n in networks])
+
+    def iterate(given: Tensor) -> Tensor:
+        return step.layout.maximised(step(given)[1], 0.01)
+
+    if not torch.allclose(iterate(vectors), torch.cat([iterate(v[None]) for v in vectors])):
+        raise DataError("EM: runs side by side differ from runs alone.")
+    contestants = {"side by side": lambda: iterate(vectors), "in turn": lambda: [iterate(v[None]) for v in vectors]}
+    return compare(contestants, f"one iteration of {starts} starts, {len(firsts):,} different rows", rounds)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name, value in {"rows": 5_000, "iterations": 5, "rounds": 3}.items():
+        parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--output", default="benchmarks/results", help="folder for the results")
+    arguments = vars(parser.parse_args())
+    folder = arguments.pop("output")
+    torch.set_num_threads(1)
+    results = run(**arguments)
+    print(*results, sep="\n\n")
+    write_comparisons(folder, "em", results, packages=["pgmpy"])
