@@ -42,31 +42,27 @@ def write_kl_plot(
 
 
 def write_learning_curve(path: str | os.PathLike[str], summary: pd.DataFrame) -> None:
-    """Draw test accuracy against training rows per class, one line per learner with standard errors, as a PNG file.
+    """Draw test accuracy and seconds to train against training rows per class, one line per learner, as a PNG file.
 
     Args:
         path: where to write.
-        summary: columns learner, rows_per_class, accuracy, standard_error (NaN: none).
+        summary: columns learner, rows_per_class, accuracy, standard_error (NaN: none), fit_seconds.
     """
-    figure = Figure(figsize=(5.5, 4.0), layout="constrained")
-    axes = figure.subplots()
+    figure = Figure(figsize=(10.0, 4.0), layout="constrained")
+    left, right = figure.subplots(1, 2)
     for name, lines in summary.groupby("learner", sort=False):
+        rows = lines["rows_per_class"]
         errors = 100 * lines["standard_error"].fillna(0.0)
-        axes.errorbar(
-            lines["rows_per_class"],
-            100 * lines["accuracy"],
-            yerr=errors,
-            marker="o",
-            markersize=4,
-            capsize=3,
-            label=name,
-        )
+        left.errorbar(rows, 100 * lines["accuracy"], yerr=errors, marker="o", markersize=4, capsize=3, label=name)
+        right.plot(rows, lines["fit_seconds"], marker="o", markersize=4)
     sizes = sorted(set(summary["rows_per_class"]))
-    axes.set(xscale="log", xlabel="training rows per class", ylabel="test accuracy, %")
-    axes.set_xticks(sizes, [str(n) for n in sizes])
-    axes.minorticks_off()
-    axes.grid(alpha=0.3)
-    axes.legend()
+    left.set(xscale="log", xlabel="training rows per class", ylabel="test accuracy, %")
+    right.set(xscale="log", yscale="log", xlabel="training rows per class", ylabel="seconds to train")
+    for axes in (left, right):
+        axes.minorticks_off()
+        axes.set_xticks(sizes, [str(n) for n in sizes])
+        axes.grid(alpha=0.3)
+    left.legend(fontsize="small")
     _save(figure, path)
 
 
