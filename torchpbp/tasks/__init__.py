@@ -4,9 +4,11 @@ from torchpbp.tasks.digits import run_digits
 from torchpbp.tasks.digits_curve import run_digits_curve
 from torchpbp.tasks.digits_embedding import run_digits_embedding
 from torchpbp.tasks.digits_missing import run_digits_missing
+from torchpbp.tasks.jt_synthetic import run_jt_synthetic
 from torchpbp.tasks.ng_deep_graph import run_ng_deep_graph
 from torchpbp.tasks.ng_one_embedding import run_ng_one_embedding
 from torchpbp.tasks.ng_single_block import run_ng_single_block
+from torchpbp.tasks.pbp_synthetic import run_pbp_synthetic
 from torchpbp.tasks.sequence_labelling import run_sequence_labelling
 from torchpbp.tasks.splice import run_splice
 from torchpbp.tasks.synthetic import run_synthetic
@@ -16,9 +18,11 @@ __all__ = [
     "run_digits_curve",
     "run_digits_embedding",
     "run_digits_missing",
+    "run_jt_synthetic",
     "run_ng_deep_graph",
     "run_ng_one_embedding",
     "run_ng_single_block",
+    "run_pbp_synthetic",
     "run_sequence_labelling",
     "run_splice",
     "run_synthetic",
