@@ -14,10 +14,12 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from torchpbp.baselines.normal_graph import RULES, NormalGraphLearner
+from torchpbp.baselines.normal_graph import RULES, NormalGraphLearner, learn
+from torchpbp.baselines.normal_graph.learning import Rows, Trace
 from torchpbp.errors import DataError, StructureError
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.graph.latent_graph import LatentGraph
+from torchpbp.tasks.ng_plots import Floats
 from torchpbp.tasks.results import Metrics, write_csv, write_json
 
 MakeLearner = Callable[..., NormalGraphLearner]
@@ -52,42 +54,84 @@ def seeds_of(seed: int, repeat: int, number: int) -> list[int]:
     return [int(s) for s in np.random.SeedSequence([seed, repeat]).generate_state(number)]
 
 
-def fit_rules(
+def learn_by_rules(
     learner: MakeLearner,
     graph: LatentGraph,
-    data: dict[str, Tensor],
+    samples: Sequence[dict[str, Tensor]],
+    seeds: Sequence[int],
     rules: Sequence[str] = RULES,
     mask: Tensor | None = None,
+    history: bool = False,
     **options: Any,
-) -> dict[str, NormalGraphLearner]:
-    """Rule -> learner fitted to the same rows from the same starts.
+) -> dict[str, Trace]:
+    """Learn from several samples at once, each with a start of its own that all rules share.
 
     Args:
-        learner: makes an unfitted one.
+        learner: makes a learner; its graph, rule, epochs and kind of start are used.
         graph: to learn.
-        data: complete rows.
-        rules: which to fit.
-        mask: (rows,) 1 for rows to learn from; all by default.
+        samples: complete rows of each repeat, equally many.
+        seeds: of the start of each repeat.
+        rules: which to learn by.
+        mask: (rows,) 1 for rows to learn from, 0 for rows to test, the same for all samples; all by default.
+        history: keep the matrices of each epoch.
         options: of the learner, in place of its own.
+
+    Returns:
+        Rule -> course of learning, one entry per repeat.
     """
-    return {rule: learner(graph, rule=rule, progress=False, **options).fit(data, mask) for rule in rules}
+    rows = len(next(iter(samples[0].values())))
+    learned = torch.ones(rows, dtype=torch.float64) if mask is None else mask.double()
+    own = torch.eye(len(samples), dtype=torch.float64)  # each start sees its own sample only
+    masks, held_out = (torch.kron(own, w[None]) for w in (learned, (learned == 0).double()))
+    result = {}
+    for rule in rules:
+        model = learner(graph, rule=rule, progress=False, **options)
+        evidence = {
+            model.converted.entry[v]: torch.eye(graph.num_states(v), dtype=torch.float64)[
+                torch.cat([s[v] for s in samples])
+            ]
+            for v in graph.observed
+        }
+        together = Rows(evidence, masks, held_out)
+        normal = model.converted.graph
+        _, result[rule] = learn(normal, together, model.rule, model.epochs, seeds, model.start, history)
+    return result
 
 
-def lines_of(case: str, repeat: int, fitted: dict[str, NormalGraphLearner], held_out: bool) -> list[Line]:
-    """A line for each rule and start: what it reached after its last epoch.
+def lines_of(case: str, traces: dict[str, Trace], held_out: bool) -> list[Line]:
+    """A line for each rule and repeat: what it reached after its last epoch.
 
-    Starts are numbered on from ``repeat``. With ``held_out`` the sums over rows held out are added.
+    With ``held_out`` the sums over rows held out are added.
     """
     lines: list[Line] = []
-    for rule, model in fitted.items():
-        for number, run in enumerate(model.runs):
-            line: Line = {"case": case, "repeat": repeat + number, "rule": rule}
-            line |= {"aggregated": run.aggregated[-1], "log_evidence": run.log_evidence[-1]}
-            if held_out:
-                line["test_aggregated"] = run.held_out_aggregated[-1]
-                line["test_log_evidence"] = run.held_out_log_evidence[-1]
-            lines.append(line)
+    for rule, trace in traces.items():
+        reached = {"aggregated": trace.aggregated[-1], "log_evidence": trace.evidence[-1]}
+        if held_out:
+            reached |= {
+                "test_aggregated": trace.held_out_aggregated[-1],
+                "test_log_evidence": trace.held_out_evidence[-1],
+            }
+        for repeat in range(len(trace.evidence[-1])):
+            values: Line = {name: float(tensor[repeat]) for name, tensor in reached.items()}
+            lines.append({"case": case, "repeat": repeat, "rule": rule, **values})
     return lines
+
+
+def courses_of(traces: dict[str, Trace], held_out: bool = False) -> dict[str, Floats]:
+    """Rule -> (repeats, epochs) aggregated log-likelihood."""
+    chosen = {rule: t.held_out_aggregated if held_out else t.aggregated for rule, t in traces.items()}
+    return {rule: torch.stack(values).T.numpy() for rule, values in chosen.items()}
+
+
+def coefficients_of(traces: dict[str, Trace]) -> dict[str, dict[str, Floats]]:
+    """Rule -> matrix -> (epochs, entries) of the first repeat, where the history was kept."""
+    return {
+        rule: {
+            name: torch.stack([thetas[name][0].flatten() for thetas in trace.thetas]).numpy()
+            for name in trace.thetas[0]
+        }
+        for rule, trace in traces.items()
+    }
 
 
 def truth_line(case: str, repeat: int, network: DiscreteNetwork, data: dict[str, Tensor], mask: Tensor | None) -> Line:

@@ -10,20 +10,22 @@ import numpy as np
 import pandas as pd
 from tqdm.auto import tqdm
 
+from torchpbp.baselines.normal_graph import RULES
+from torchpbp.baselines.normal_graph.learning import Trace
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.tasks.ng_comparison import (
-    Line,
     MakeLearner,
     check_learner,
     check_positive,
+    coefficients_of,
+    courses_of,
     finish,
-    fit_rules,
+    learn_by_rules,
     lines_of,
     seeds_of,
     truth_line,
 )
-from torchpbp.tasks.ng_one_embedding import coefficient_courses
 from torchpbp.tasks.ng_plots import write_coefficients, write_courses
 from torchpbp.tasks.results import Metrics
 
@@ -73,27 +75,29 @@ def run_ng_deep_graph(
     check_learner(learner)
     check_positive(rows=rows, epochs=epochs, inner_iterations=inner_iterations, repeats=repeats)
     graph = deep_graph()
-    settings: dict[str, Any] = {"epochs": epochs, "inner_iterations": inner_iterations, "restarts": 1}
-    lines: list[Line] = []
-    evolution: dict[str, list[tuple[float, ...]]] = {}
-    for repeat in tqdm(range(repeats), desc="deep graph", disable=not verbose):
-        network_seed, data_seed, start_seed = seeds_of(seed, repeat, 3)
-        truth = DiscreteNetwork.random(graph, network_seed, concentration)
-        data = truth.sample(rows, seed=data_seed)
-        fitted = fit_rules(learner, graph, data, history=repeat == 0, seed=start_seed, **settings)
-        lines += [*lines_of("deep", repeat, fitted, False), truth_line("deep", repeat, truth, data, None)]
-        for rule, model in fitted.items():
-            evolution.setdefault(rule, []).append(model.runs[0].aggregated)
-        if repeat == 0:
-            shown = fitted
-    table = pd.DataFrame(lines)
+    network_seeds, data_seeds, start_seeds = zip(*(seeds_of(seed, i, 3) for i in range(repeats)), strict=True)
+    truths = [DiscreteNetwork.random(graph, s, concentration) for s in network_seeds]
+    data = [truth.sample(rows, seed=s) for truth, s in zip(truths, data_seeds, strict=True)]
+    traces: dict[str, Trace] = {}
+    for rule in tqdm(RULES, desc="deep graph", unit="rule", disable=not verbose):
+        options: dict[str, Any] = {"epochs": epochs, "inner_iterations": inner_iterations, "history": True}
+        traces |= learn_by_rules(learner, graph, data, start_seeds, [rule], **options)
+    true = [
+        truth_line("deep", i, truth, sample, None) for i, (truth, sample) in enumerate(zip(truths, data, strict=True))
+    ]
     if output_dir is not None:
         folder = Path(output_dir)
-        drawn = {rule: np.asarray(courses) for rule, courses in evolution.items()}
-        drawn["truth"] = table.loc[table["rule"] == "truth", ["aggregated"]].to_numpy(dtype=np.float64)
+        drawn = courses_of(traces)
+        drawn["truth"] = np.asarray([[line["aggregated"]] for line in true], dtype=np.float64)
         title = {"five hidden variables": drawn}
         write_courses(folder / "log_likelihood.png", title, "epochs", "aggregated log-likelihood")
-        write_coefficients(folder / "coefficients.png", coefficient_courses(shown))
+        write_coefficients(folder / "coefficients.png", coefficients_of(traces))
     facts: Metrics = {"seed": seed, "rows": rows, "epochs": epochs, "inner_iterations": inner_iterations}
-    facts |= {"concentration": concentration, "graph": repr(graph), "learner": type(shown["ml"]).__name__}
-    return finish(table, ("aggregated", "log_evidence"), facts, output_dir, verbose)
+    facts |= {"concentration": concentration, "graph": repr(graph)}
+    return finish(
+        pd.DataFrame([*lines_of("deep", traces, False), *true]),
+        ("aggregated", "log_evidence"),
+        facts,
+        output_dir,
+        verbose,
+    )

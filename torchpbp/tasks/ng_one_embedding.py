@@ -12,7 +12,6 @@ import pandas as pd
 import torch
 from tqdm.auto import tqdm
 
-from torchpbp.baselines.normal_graph import RULES, NormalGraphLearner
 from torchpbp.errors import DataError
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.graph.latent_graph import LatentGraph
@@ -21,8 +20,10 @@ from torchpbp.tasks.ng_comparison import (
     MakeLearner,
     check_learner,
     check_positive,
+    coefficients_of,
+    courses_of,
     finish,
-    fit_rules,
+    learn_by_rules,
     lines_of,
     seeds_of,
     truth_line,
@@ -97,59 +98,39 @@ def run_ng_one_embedding(
     cases = [("matched", 4), *(("mismatched", k) for k in mismatched), *(("split", k) for k in generalised)]
     first_half = (torch.arange(split_rows) < split_rows // 2).double()
     lines: list[Line] = []
-    evolution: dict[str, dict[str, list[tuple[float, ...]]]] = {}
-    settings: dict[str, Any] = {"epochs": epochs, "inner_iterations": inner_iterations, "restarts": 1}
-    with tqdm(total=repeats * len(cases) + len(swept_iterations), desc="one embedding", disable=not verbose) as bar:
-        for repeat in range(repeats):
-            data_seed, start_seed = seeds_of(seed, repeat, 2)
-            for kind, states in cases:
-                split = kind == "split"
-                data = truth.sample(split_rows if split else rows, seed=data_seed)
-                mask = first_half if split else None
-                keep = repeat == 0 and kind == "matched"
-                options = {**settings, "seed": start_seed, "history": keep}
-                fitted = fit_rules(learner, embedding_graph(states), data, RULES, mask, **options)
-                case = f"{kind}_{states}"
-                lines += [*lines_of(case, repeat, fitted, split), truth_line(case, repeat, truth, data, mask)]
-                for rule, model in fitted.items():
-                    run = model.runs[0]
-                    course = run.held_out_aggregated if split else run.aggregated
-                    evolution.setdefault(case, {}).setdefault(rule, []).append(course)
-                if keep:
-                    shown = fitted
-                bar.update()
-        data_seed, start_seed = seeds_of(seed, 0, 2)
+    evolution: dict[str, dict[str, Floats]] = {}
+    data_seeds, start_seeds = zip(*(seeds_of(seed, repeat, 2) for repeat in range(repeats)), strict=True)
+    samples = {n: [truth.sample(n, seed=s) for s in data_seeds] for n in (rows, split_rows)}
+    with tqdm(total=len(cases) + len(swept_iterations), desc="one embedding", disable=not verbose) as bar:
+        for kind, states in cases:
+            split, history = kind == "split", kind == "matched"
+            case, mask, data = f"{kind}_{states}", first_half if split else None, samples[split_rows if split else rows]
+            options: dict[str, Any] = {"epochs": epochs, "inner_iterations": inner_iterations, "history": history}
+            traces = learn_by_rules(learner, embedding_graph(states), data, start_seeds, mask=mask, **options)
+            true = [truth_line(case, i, truth, sample, mask) for i, sample in enumerate(data)]
+            lines += [*lines_of(case, traces, split), *true]
+            known = np.asarray(
+                [[line["test_aggregated" if split else "aggregated"]] for line in true], dtype=np.float64
+            )
+            evolution[case] = {**courses_of(traces, split), "truth": known}
+            if history:
+                coefficients = coefficients_of(traces)
+            bar.update()
         swept: dict[int, list[float]] = {}
         for number in swept_iterations:
-            options = {**settings, "inner_iterations": number, "restarts": starts, "seed": start_seed}
-            fitted = fit_rules(learner, truth.graph, truth.sample(rows, seed=data_seed), ("ml", "kl"), **options)
-            lines += lines_of(f"inner_iterations_{number}", 0, fitted, False)
-            swept[number] = [run.aggregated[-1] for run in fitted["ml"].runs]
+            first, seeds = [samples[rows][0]] * starts, seeds_of(seed, 0, starts)
+            options = {"epochs": epochs, "inner_iterations": number}
+            traces = learn_by_rules(learner, truth.graph, first, seeds, ("ml", "kl"), **options)
+            lines += lines_of(f"inner_iterations_{number}", traces, False)
+            swept[number] = traces["ml"].aggregated[-1].tolist()
             bar.update()
-    table = pd.DataFrame(lines)
     if output_dir is not None:
         folder = Path(output_dir)
-        drawn = {case: {r: np.asarray(c) for r, c in rules.items()} for case, rules in evolution.items()}
-        for case, rules in drawn.items():
-            column = "test_aggregated" if case.startswith("split") else "aggregated"
-            own = table[(table["case"] == case) & (table["rule"] == "truth")]
-            rules["truth"] = own[[column]].to_numpy(dtype=np.float64)
-        write_courses(folder / "log_likelihood.png", drawn, "epochs", "aggregated log-likelihood")
+        write_courses(folder / "log_likelihood.png", evolution, "epochs", "aggregated log-likelihood")
         write_scatter(folder / "inner_iterations.png", swept, "inner iterations (ML)", "aggregated log-likelihood")
         tables = {v: np.asarray(t.flatten().numpy()) for v, t in truth.cpts.items()}
-        write_coefficients(folder / "coefficients.png", coefficient_courses(shown), tables)
+        write_coefficients(folder / "coefficients.png", coefficients, tables)
     facts: Metrics = {"seed": seed, "epochs": epochs, "inner_iterations": inner_iterations, "rows": rows}
-    facts |= {"split_rows": split_rows, "learner": type(shown["ml"]).__name__}
+    facts |= {"split_rows": split_rows}
     measures = ("aggregated", "log_evidence", "test_aggregated", "test_log_evidence")
-    return finish(table, measures, facts, output_dir, verbose)
-
-
-def coefficient_courses(fitted: dict[str, NormalGraphLearner]) -> dict[str, dict[str, Floats]]:
-    """Rule -> matrix -> (epochs, entries) of learners that kept their history, first start."""
-    return {
-        rule: {
-            name: torch.stack([thetas[name][0].flatten() for thetas in model.trace.thetas]).numpy()
-            for name in model.graph.names
-        }
-        for rule, model in fitted.items()
-    }
+    return finish(pd.DataFrame(lines), measures, facts, output_dir, verbose)

@@ -25,8 +25,8 @@ class Rows:
 
     Args:
         evidence: branch -> (N, states) weights.
-        mask: (N,) the learning mask L[n]: weight of each row in learning.
-        held_out: (N,) weight of each row in what is measured on rows not learned from.
+        mask: (N,) the learning mask L[n]: weight of each row in learning; or (starts, N), a mask for each start.
+        held_out: (N,) or (starts, N) weight of each row in what is measured on rows not learned from.
     """
 
     evidence: Mapping[str, Tensor]
@@ -34,7 +34,7 @@ class Rows:
     held_out: Tensor
 
     def __len__(self) -> int:
-        return len(self.mask)
+        return self.mask.shape[-1]
 
     def merged(self) -> Rows:
         """Equal rows once, with their weights added. What is learned from exact messages stays the same."""
@@ -44,7 +44,8 @@ class Rows:
         unique, inverse = torch.unique(wide, dim=0, return_inverse=True)
         parts = unique.split([w.shape[1] for w in self.evidence.values()], dim=1)
         mask, held_out = (
-            torch.zeros(len(unique), dtype=torch.float64).index_add(0, inverse, w) for w in (self.mask, self.held_out)
+            torch.zeros(*w.shape[:-1], len(unique), dtype=torch.float64).index_add(-1, inverse, w)
+            for w in (self.mask, self.held_out)
         )
         return Rows(dict(zip(self.evidence, parts, strict=True)), mask, held_out)
 
