@@ -17,6 +17,7 @@ from torchpbp import LatentGraph, Ridge
 from torchpbp.data import FEATURES, LabelSequences
 from torchpbp.errors import StructureError
 from torchpbp.tasks.embedding_network import stroke_graph
+from torchpbp.tasks.ng_one_embedding import embedding_graph
 from train import check_regressor, check_size
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -56,6 +57,8 @@ def composed(*overrides: str) -> DictConfig:
         or choice.startswith(("learner=pbp", "learner=em", "learner=online_em", "learner=spectral"))
         else []
     )
+    if choice == "learner=normal_graph":  # takes no loops, and the default graph has one
+        needed = ["model=ng_one_embedding"]
     return compose("config", overrides=[*needed, *overrides, "output_dir=null"])
 
 
@@ -95,6 +98,9 @@ def test_every_choice_builds_its_task_and_learner(choice: str) -> None:
     elif "hidden_states" in task.keywords:
         graph = stroke_graph(task.keywords["states"], task.keywords["hidden_states"])
         assert learner(graph).graph is graph
+    elif cfg.learner._target_ == "torchpbp.NormalGraphLearner":
+        graph = embedding_graph(4)
+        assert learner(graph).graph is graph
     else:
         assert isinstance(learner, nn.Module)
         assert learner.graph.observed == FEATURES
@@ -112,6 +118,9 @@ def test_every_choice_builds_its_task_and_learner(choice: str) -> None:
         ("experiment=digits_embedding", "torchpbp.PBP"),
         ("model=sequence_labelling", "torchpbp.PBP"),
         ("experiment=sequence_labelling", "torchpbp.PBP"),
+        ("experiment=ng_single_block", "torchpbp.NormalGraphLearner"),
+        ("experiment=ng_one_embedding", "torchpbp.NormalGraphLearner"),
+        ("model=ng_deep_graph", "torchpbp.NormalGraphLearner"),
     ],
 )
 def test_each_model_has_its_default_learner_and_the_command_line_wins(choice: str, learner: str) -> None:
@@ -170,7 +179,7 @@ def test_the_learner_file_shows_every_option_of_the_constructor_with_its_default
     assert {**learner.keywords, "ridge": tuple(learner.keywords["ridge"]), "regressor": None} == defaults
 
 
-@pytest.mark.parametrize("name", ["em", "online_em", "spectral"])
+@pytest.mark.parametrize("name", ["em", "online_em", "normal_graph", "spectral"])
 def test_the_file_of_a_rival_shows_every_option_of_the_constructor_with_its_default(name: str) -> None:
     learner = instantiate(composed("model=synthetic", f"learner={name}").learner, _convert_="all")
     defaults = {p.name: p.default for p in inspect.signature(learner.func).parameters.values() if p.name != "graph"}
