@@ -140,4 +140,4 @@ def _stacked_triples(
     """P(O_i₁, O_i₂, O_i₋) with the children's modes projected; a leaf's own states stay as they are [JT eq. 24]."""
     below = targets(tree, specification, node)
     features = None if tree.leaf_observables[node] else [projections[c] for c in tree.children[node]]
-    return torch.cat([moments.response(below, features, g) for g in groups], dim=-1)
+    return moments.responses([(below, features, groups)])[0]

@@ -9,7 +9,6 @@ from torchpbp.graph.junction_tree import JunctionTree
 from torchpbp.model.two_stage import (
     Covariances,
     Learned,
-    Question,
     System,
     assemble,
     compress_all,
@@ -17,12 +16,11 @@ from torchpbp.model.two_stage import (
     equal,
     solve_all,
     targets,
-    third_moments,
 )
 from torchpbp.specification.specification import Specification
 from torchpbp.stage1.ridge import ridge_factor
 from torchpbp.stage2.least_squares import least_squares
-from torchpbp.stage2.moments import Group, Moments
+from torchpbp.stage2.moments import Group, Moments, Question
 
 
 def required_pairs(specification: Specification) -> list[tuple[Group, Group]]:
@@ -75,7 +73,7 @@ def learn(
     features = {n: compressions(tree, stages, n) for n in range(len(tree))}
     questions: list[Question] = [(below[p.node], features[p.node], p.instrument) for p in specification.plans]
     questions += [(below[n], features[n], [()]) for n in range(len(tree))]
-    answers = third_moments(moments, questions)
+    answers = moments.responses(questions)
     crosses = answers[: len(specification.plans)]
     root, *means = [mean.squeeze(-1) for mean in answers[len(specification.plans) :]]
     systems = {}
@@ -99,7 +97,7 @@ def _learn_uncompressed(
         predicted[plan.node] = cross @ factors[plan.node]
     inner = [p for p in specification.plans if not tree.leaf_observables[p.node]]
     questions: list[Question] = [(targets(tree, specification, p.node), None, p.instrument) for p in inner]
-    *crosses, root = third_moments(moments, [*questions, (targets(tree, specification, 0), None, [()])])
+    *crosses, root = moments.responses([*questions, (targets(tree, specification, 0), None, [()])])
     operators: list[Tensor] = [torch.empty(0)] * len(tree)
     systems = {p.node: (cross, cross.flatten(0, -2) @ factors[p.node]) for p, cross in zip(inner, crosses, strict=True)}
     for nodes in equal(systems, lambda s: s[0].shape):

@@ -19,7 +19,6 @@ from torchpbp.graph.junction_tree import JunctionTree
 from torchpbp.model.two_stage import (
     Covariances,
     Learned,
-    Question,
     Stage1,
     System,
     apply_whitener,
@@ -28,13 +27,12 @@ from torchpbp.model.two_stage import (
     compressions,
     solve_all,
     targets,
-    third_moments,
     without,
 )
 from torchpbp.specification.specification import Specification
 from torchpbp.stage1.regressor import Predictor, Regression, Regressor, families
 from torchpbp.stage1.rows import Projections, Rows
-from torchpbp.stage2.moments import Group, Moments
+from torchpbp.stage2.moments import Group, Moments, Question
 
 ROWS_AT_ONCE = 8192
 
@@ -91,7 +89,7 @@ def learn_regressed(
     questions: list[Question] = [
         (targets(tree, specification, n), compressions(tree, stages, n), [()]) for n in range(len(tree))
     ]
-    root, *means = [answer.squeeze(-1) for answer in third_moments(moments, questions)]
+    root, *means = [answer.squeeze(-1) for answer in moments.responses(questions)]
     responses = [
         _response(tree, specification, plan.node, stages, mean, moments)
         for plan, mean in zip(specification.plans, means, strict=True)

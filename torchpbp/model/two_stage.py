@@ -8,7 +8,7 @@ shapes are solved together.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -20,11 +20,9 @@ from torchpbp.specification.specification import SeparatorPlan, Specification
 from torchpbp.stage1.ridge import ridge_factor
 from torchpbp.stage2.compression import compress
 from torchpbp.stage2.least_squares import least_squares
-from torchpbp.stage2.moments import FeatureMoments, Group, Moments
+from torchpbp.stage2.moments import Group, Moments
 
 T = TypeVar("T")
-Question = tuple[Sequence[Group], Sequence[Tensor] | None, Sequence[Group]]
-"""Groups below, their compressions, and groups of the instrument: a third moment."""
 
 SIGNIFICANCE = 1e-3
 """Level of the test for dimensions of a message that the data bear out."""
@@ -222,13 +220,6 @@ def assemble(
         (torch.empty(0), *(stages[n].strengths for n in nodes)),
         (0, *(stages[n].significant for n in nodes)),
     )
-
-
-def third_moments(moments: Moments, wanted: Sequence[Question]) -> list[Tensor]:
-    """E[(⊗θ_k) ηᵀ] for several questions, groups of the instrument joined along the last mode."""
-    if isinstance(moments, FeatureMoments):
-        return moments.responses(wanted)
-    return [torch.cat([moments.response(below, f, g) for g in near], dim=-1) for below, f, near in wanted]
 
 
 def apply_whitener(whitener: Tensor, matrix: Tensor) -> Tensor:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from torchpbp.contraction import contract
 from torchpbp.distributed import sum_over_processes
 from torchpbp.errors import NotFittedError, StructureError
 
@@ -121,7 +120,10 @@ class JointTables:
             raise StructureError(f"No table holds the variables {names}.")
         scope = self.scopes[best]
         stored = self.counts[self.offsets[best] : self.offsets[best + 1]].reshape([self.states[v] for v in scope])
-        return contract([stored], [scope], names) / self.rows
+        summed = [axis for axis, v in enumerate(scope) if v not in wanted]
+        left = [v for v in scope if v in wanted]
+        found = stored.sum(dim=summed) if summed else stored
+        return found.permute([left.index(v) for v in names]) / self.rows
 
     def constant_variables(self) -> list[str]:
         """Variables with several states of which only one was ever seen."""

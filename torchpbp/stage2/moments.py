@@ -16,6 +16,8 @@ from torchpbp.features.maps import FeatureMap
 from torchpbp.stage2.joint_tables import LARGEST_TABLE, JointTables
 
 Group = tuple[str, ...]
+Question = tuple[Sequence[Group], Sequence[Tensor] | None, Sequence[Group]]
+"""Groups below, their compressions, and groups of the instrument η: a third moment."""
 
 
 class Moments(ABC):
@@ -54,11 +56,11 @@ class Moments(ABC):
         """Factors (dim,) or a matrix (dim, dim) that bring features to unit second moment."""
 
     @abstractmethod
-    def response(self, below: Sequence[Group], features: Sequence[Tensor] | None, group: Group) -> Tensor:
-        """E[(⊗_k θ_k) φ_gᵀ] with θ_k = features_kᵀ φ_{below_k}, or θ_k = φ_{below_k} if features is None.
+    def responses(self, wanted: Sequence[Question]) -> list[Tensor]:
+        """E[(⊗_k θ_k) ηᵀ] with θ_k = features_kᵀ φ_{below_k}, or θ_k = φ_{below_k} if features is None.
 
         Returns:
-            (sizes of θ…, dim of group).
+            For each question (sizes of θ…, dims of the instrument's groups, joined).
         """
 
 
@@ -118,9 +120,13 @@ class TableMoments(Moments):
             code = code * self.dims[v] + torch.arange(self.dims[v]).reshape(shape)
         return code.reshape(-1)
 
-    def response(self, below: Sequence[Group], features: Sequence[Tensor] | None, group: Group) -> Tensor:
+    def responses(self, wanted: Sequence[Question]) -> list[Tensor]:
+        return [self._response(*question) for question in wanted]
+
+    def _response(self, below: Sequence[Group], features: Sequence[Tensor] | None, near: Sequence[Group]) -> Tensor:
         names = [v for g in below for v in g]
-        table = self.tables.table((*names, *group)).reshape(*[self.dim(g) for g in below], self.dim(group))
+        sizes = [self.dim(g) for g in below]
+        table = torch.cat([self.tables.table((*names, *g)).reshape(*sizes, self.dim(g)) for g in near], dim=-1)
         if features is None:
             return table
         raw = [f"raw{i}" for i in range(len(below))]
@@ -193,13 +199,7 @@ class FeatureMoments(Moments):
         values, vectors = torch.linalg.eigh(self.cross(group, group))
         return (vectors * (values.clamp(min=0) + self._kappa).rsqrt()) @ vectors.T
 
-    def response(self, below: Sequence[Group], features: Sequence[Tensor] | None, group: Group) -> Tensor:
-        return self.responses([(below, features, [group])])[0]
-
-    def responses(
-        self, wanted: Sequence[tuple[Sequence[Group], Sequence[Tensor] | None, Sequence[Group]]]
-    ) -> list[Tensor]:
-        """Several third moments from one pass; the groups of each are joined along the last mode."""
+    def responses(self, wanted: Sequence[Question]) -> list[Tensor]:
         groups = list(dict.fromkeys(g for below, _, near in wanted for g in (*below, *near)))
         sums: list[Tensor] = []
         for below, features, near in wanted:
