@@ -89,6 +89,9 @@ def test_every_choice_builds_its_task_and_learner(choice: str) -> None:
         graph = task.keywords["graph"]
         assert isinstance(graph, LatentGraph)
         assert learner(graph).graph is graph
+    elif "graphs" in task.keywords:
+        for graph in task.keywords["graphs"].values():
+            assert all(maker(graph).graph is graph for maker in (learner, *task.keywords["others"].values()))
     elif isinstance(task.keywords.get("data"), LabelSequences):
         graph = task.keywords["data"].network.graph
         assert learner(graph).graph is graph
@@ -121,6 +124,7 @@ def test_every_choice_builds_its_task_and_learner(choice: str) -> None:
         ("experiment=ng_single_block", "torchpbp.NormalGraphLearner"),
         ("experiment=ng_one_embedding", "torchpbp.NormalGraphLearner"),
         ("model=ng_deep_graph", "torchpbp.NormalGraphLearner"),
+        ("experiment=jt_synthetic", "torchpbp.PBP"),
     ],
 )
 def test_each_model_has_its_default_learner_and_the_command_line_wins(choice: str, learner: str) -> None:
@@ -225,7 +229,17 @@ def test_a_regressor_that_the_learner_would_ignore_is_refused() -> None:
 def test_a_model_file_shows_every_option_of_the_task_with_its_default(model: str) -> None:
     task = instantiate(composed(f"model={model}").model, _convert_="all")
     own_numbers = {"sizes", "repeats"} if model == "digits_comparison" else set()  # the learning curve's task
-    not_compared = own_numbers | {"learner", "seed", "output_dir", "graph", "data", "others", "trainer", "companion"}
+    not_compared = own_numbers | {
+        "learner",
+        "seed",
+        "output_dir",
+        "graph",
+        "graphs",
+        "data",
+        "others",
+        "trainer",
+        "companion",
+    }
     defaults = {p.name: p.default for p in inspect.signature(task.func).parameters.values()}
     shown = {k: as_tuples(v) for k, v in task.keywords.items()}
     if "network" in shown:  # a function of the library whose options are not set yet

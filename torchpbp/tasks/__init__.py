@@ -5,6 +5,7 @@ from torchpbp.tasks.digits_curve import run_digits_curve
 from torchpbp.tasks.digits_embedding import run_digits_embedding
 from torchpbp.tasks.digits_missing import run_digits_missing
 from torchpbp.tasks.jt_synthetic import run_jt_synthetic
+from torchpbp.tasks.learners import run_learners
 from torchpbp.tasks.ng_deep_graph import run_ng_deep_graph
 from torchpbp.tasks.ng_one_embedding import run_ng_one_embedding
 from torchpbp.tasks.ng_single_block import run_ng_single_block
@@ -19,6 +20,7 @@ __all__ = [
     "run_digits_embedding",
     "run_digits_missing",
     "run_jt_synthetic",
+    "run_learners",
     "run_ng_deep_graph",
     "run_ng_one_embedding",
     "run_ng_single_block",
