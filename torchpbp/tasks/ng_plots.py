@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from torchpbp.tasks.results import replacing
@@ -16,7 +17,9 @@ Courses = Mapping[str, Floats]
 """Label -> (repeats, steps) values."""
 
 
-def write_courses(path: str | os.PathLike[str], cases: Mapping[str, Courses], across: str, up: str) -> None:
+def write_courses(
+    path: str | os.PathLike[str], cases: Mapping[str, Courses], across: str, up: str, first: int = 1
+) -> None:
     """Draw how values change, one panel per case: the mean over repeats and a band of one standard error, as a PNG file.
 
     Args:
@@ -24,12 +27,13 @@ def write_courses(path: str | os.PathLike[str], cases: Mapping[str, Courses], ac
         cases: title of the panel -> its lines. A line with one step is drawn as a level.
         across: what the steps are.
         up: what the values are.
+        first: number of the first step.
     """
     figure, panels = _grid(len(cases), 3.6, 2.9)
     for axes, (title, courses) in zip(panels, cases.items(), strict=False):
         longest = max(values.shape[1] for values in courses.values())
         for number, (label, values) in enumerate(courses.items()):
-            steps = np.arange(1, longest + 1)
+            steps = np.arange(first, first + longest)
             mean, error = values.mean(axis=0), _standard_error(values)
             level = values.shape[1] == 1
             mean, error = (np.broadcast_to(a, (longest,)) for a in (mean, error))
@@ -38,7 +42,8 @@ def write_courses(path: str | os.PathLike[str], cases: Mapping[str, Courses], ac
             axes.fill_between(steps, mean - error, mean + error, color=color, alpha=0.2, linewidth=0)
         axes.set(title=title, xlabel=across, ylabel=up)
         axes.grid(alpha=0.3)
-        axes.legend(fontsize="x-small")
+    lines, labels = panels[0].get_legend_handles_labels()
+    figure.legend(lines, labels, loc="outside lower center", ncols=len(labels), fontsize="small")
     _save(figure, path)
 
 
@@ -67,7 +72,9 @@ def write_coefficients(
     """
     matrices = list(next(iter(courses.values())))
     columns = [*courses, *([] if truth is None else ["truth"])]
-    figure = Figure(figsize=(1.9 * len(columns), 1.6 * len(matrices)), layout="constrained")
+    width, height = 1.9 * len(columns) + 0.7, 1.5 * len(matrices) + 0.7
+    figure = Figure(figsize=(width, height))  # a layout engine would take seconds for so many panels
+    figure.subplots_adjust(0.6 / width, 0.3 / height, 1 - 0.1 / width, 1 - 0.3 / height, hspace=0.25, wspace=0.1)
     grid = figure.subplots(len(matrices), len(columns), sharey=True, squeeze=False)
     for row, matrix in enumerate(matrices):
         for column, rule in enumerate(columns):
@@ -77,6 +84,7 @@ def write_coefficients(
             elif truth is not None:
                 for value in truth[matrix]:
                     axes.axhline(value, color="black", linewidth=0.8)
+                axes.set_xticks([])
             axes.set_ylim(-0.02, 1.02)
             axes.tick_params(labelsize=6)
             if row == 0:
@@ -86,14 +94,14 @@ def write_coefficients(
     _save(figure, path)
 
 
-def _grid(number: int, width: float, height: float) -> tuple[Figure, list[object] | npt.NDArray[np.object_]]:
-    columns = min(3, number)
+def _grid(number: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
+    columns = 2 if number in (2, 4) else min(3, number)
     rows = -(-number // columns)
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False).ravel()
     for unused in panels[number:]:
         unused.set_visible(False)
-    return figure, panels
+    return figure, list(panels)
 
 
 def _standard_error(values: Floats) -> Floats:

@@ -88,7 +88,7 @@ def run_ng_single_block(
             lines += _lines(case, "random matrix", drawn, later)
     if output_dir is not None:
         folder = Path(output_dir)
-        write_courses(folder / "log_likelihood.png", courses, "iterations + 1", "log-likelihood")
+        write_courses(folder / "log_likelihood.png", courses, "iterations", "log-likelihood", first=0)
         write_coefficients(folder / "coefficients.png", coefficients)
     facts: Metrics = {"seed": seed, "rows": rows, "iterations": iterations}
     return finish(pd.DataFrame(lines), ("log_likelihood", "test_log_likelihood"), facts, output_dir, verbose)
