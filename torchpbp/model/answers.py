@@ -258,7 +258,7 @@ def check_query(graph: LatentGraph, names: Sequence[str], evidence: Evidence) ->
     for name in names:
         if name in graph.latent:
             raise QueryError(
-                f"Query of '{name}': it is latent. PBP learns the distribution of observables only; query one of "
+                f"Query of '{name}': it is latent. The model is of the observables' distribution only; query one of "
                 f"{', '.join(graph.observed)}."
             )
         if name not in graph.variables:
