@@ -26,6 +26,9 @@ GRAPHS = {
         {"a": 2, "b": 3, "c": 2, "h": 3, "x": 2, "y": 4, "z": 2},
         latent=["h", "b"],
     ),
+    "names that branches would like to have": LatentGraph(
+        [("h", "h(1)"), ("h", "1>h"), ("g", "1>h")], {"h": 2, "h(1)": 3, "1>h": 2, "g": 2}, latent=["h"]
+    ),
     "forest with a lone variable and a childless latent": LatentGraph(
         [("h", "x"), ("h", "g"), ("u", "v")], {"h": 2, "x": 3, "g": 2, "u": 2, "v": 3, "w": 4}, latent=["h", "g"]
     ),
@@ -215,6 +218,8 @@ def test_bad_normal_graphs() -> None:
         NormalGraph({"x": 2}, [Block("b", "x", "y")])
     with pytest.raises(StructureError, match="Branch 'x' leads to two nodes"):
         NormalGraph({"x": 2, "y": 2, "z": 2}, [Block("b", "x", "y"), Block("c", "x", "z")])
+    with pytest.raises(StructureError, match="Two blocks are called 'b'"):
+        NormalGraph({"x": 2, "y": 2, "z": 2}, [Block("b", "x", "y"), Block("b", "y", "z")])
     with pytest.raises(StructureError, match="one number of states, got"):
         NormalGraph({"x": 2, "y": 3}, [], [Diverter(("x",), ("y",))])
     with pytest.raises(StructureError, match=r"expected a matrix of shape \(2, 3\), got \(3, 2\)"):

@@ -44,7 +44,7 @@ def convert(graph: LatentGraph) -> Converted:
         StructureError: for all other graphs.
     """
     check_structure(graph)
-    states: dict[str, int] = {}
+    states = {v: graph.num_states(v) for v in graph.names}
     blocks: list[Block] = []
     diverters: list[Diverter] = []
     entry: dict[str, str] = {}
@@ -52,11 +52,10 @@ def convert(graph: LatentGraph) -> Converted:
     constant = 0.0
     hidden = set(graph.latent)
     for v in graph.names:
-        size = states[v] = graph.num_states(v)
         readers = list(graph.children(v)) if v in hidden else [*graph.children(v), ""]
-        replicas = [v] if len(readers) == 1 else [f"{v}({i})" for i in range(1, len(readers) + 1)]
+        replicas = [v]
         if len(readers) > 1:
-            states |= dict.fromkeys(replicas, size)
+            replicas = [_branch(states, f"{v}({i})", states[v]) for i in range(1, len(readers) + 1)]
             diverters.append(Diverter((v,), tuple(replicas)))
         for reader, replica in zip(readers, replicas, strict=False):  # a childless latent has no reader
             if reader:
@@ -68,20 +67,25 @@ def convert(graph: LatentGraph) -> Converted:
         if len(parents) == 1:
             source = ports[parents[0], v]
         elif not parents:
-            source = f"1>{v}"
-            states[source] = 1
+            source = _branch(states, f"1>{v}", 1)
         else:
             sizes = [graph.num_states(p) for p in parents]
-            source = f"({' '.join(parents)})>{v}"
-            states[source] = math.prod(sizes)
-            replicas = [f"{source}({i})" for i in range(1, len(parents) + 1)]
+            source = _branch(states, f"({' '.join(parents)})>{v}", math.prod(sizes))
+            replicas = [_branch(states, f"{source}({i})", states[source]) for i in range(1, len(parents) + 1)]
             for parent, replica, matrix in zip(parents, replicas, to_product(sizes), strict=True):
-                states[replica] = states[source]
                 blocks.append(Block(f"{parent}>{replica}", ports[parent, v], replica, fixed=matrix))
             diverters.append(Diverter(tuple(replicas), (source,)))
             constant += log_constant(sizes)
         blocks.append(Block(v, source, v))
     return Converted(NormalGraph(states, blocks, diverters, constant), entry, {v: v for v in graph.names})
+
+
+def _branch(states: dict[str, int], name: str, size: int) -> str:
+    """Add a branch under a name that neither a variable nor another branch has."""
+    while name in states:
+        name += "'"
+    states[name] = size
+    return name
 
 
 def check_structure(graph: LatentGraph) -> None:

@@ -95,7 +95,11 @@ class NormalGraph:
         log_constant: float = 0.0,
     ) -> None:
         self.states = dict(states)
-        self.blocks = {block.name: block for block in blocks}
+        self.blocks: dict[str, Block] = {}
+        for block in blocks:
+            if block.name in self.blocks:
+                raise StructureError(f"Two blocks are called '{block.name}'. Give each a name of its own.")
+            self.blocks[block.name] = block
         self.diverters = tuple(diverters)
         self.log_constant = log_constant
         self.head: dict[str, Block | Diverter] = {}  # where a branch leads to
@@ -126,14 +130,15 @@ class NormalGraph:
         """The same graph with a diverter on a branch, and a new free branch where one can listen in or inject [NG 2.2].
 
         Args:
-            branch: to split; its first half keeps the name, the second is called ``<branch>'``.
+            branch: to split; its first half keeps the name, the second is called ``<branch>'`` (or more primes).
             tap: name of the new branch.
         """
         self._require_known(branch)
+        if tap in self.states:
+            raise StructureError(f"split: the graph has a branch '{tap}' already. Choose another name.")
         second = f"{branch}'"
-        for name in (tap, second):
-            if name in self.states:
-                raise StructureError(f"split: the graph has a branch '{name}' already. Choose another name.")
+        while second in self.states or second == tap:
+            second += "'"
         states = {**self.states, second: self.states[branch], tap: self.states[branch]}
         reader = self.head.get(branch)
         blocks = [Block(b.name, second if b is reader else b.input, b.output, b.fixed) for b in self.blocks.values()]
