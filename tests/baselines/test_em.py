@@ -113,6 +113,8 @@ def test_bad_input(tmp_path):
         EM(graph, progress=False).fit({"x1": [0, 1], "x2": [None, None], "x3": [0, 1]})
     with pytest.raises(DataError, match=r"column 'x2', row 1: expected a whole number .* got 0\.5"):
         EM(graph, progress=False).fit({"x1": [0, 1], "x2": [math.nan, 0.5], "x3": [0, 1]})
+    with pytest.raises(DataError, match="row 1: state 4 is out of range; expected 0 to 3, or -1 for a missing value"):
+        EM(graph, progress=False).fit({"x1": [0, 1], "x2": [-1, 4], "x3": [0, 1]})
     with pytest.raises(StructureError, match="start: expected a network on the learner's own graph"):
         EM(graph, start=DiscreteNetwork.random(templates.naive_bayes(3, states=2)))
     zeros = {v: torch.eye(3, 4).double() for v in graph.observed}
