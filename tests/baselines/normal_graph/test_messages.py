@@ -141,6 +141,19 @@ def test_splitting_a_branch_lets_information_in_and_out() -> None:
     torch.testing.assert_close(softly.posterior("h1"), network.posterior("h1", {**rows, "h2": soft}))
 
 
+def test_splitting_a_branch_that_leads_into_a_block() -> None:
+    network = DiscreteNetwork.random(templates.hmm(3, states=3, observed_states=2), seed=7)
+    split = convert(network.graph).graph.split("h3", "tap")  # x3 is all that h3 leads to
+    assert split.blocks["x3"].input == "h3'"
+    state = torch.tensor([0, 1, 2])
+    tap = {"tap": torch.eye(3).double()[state]}
+    messages = propagate(split, thetas_from_tables(network.graph, network.cpts), tap, 3)
+    for v in ("x3", "h1"):
+        torch.testing.assert_close(messages.posterior(v), network.posterior(v, {"h3": state}))
+    twice = split.split("h3", "h3''")  # names of halves are free ones
+    assert {"h3", "h3'", "h3''", "h3'''"} <= set(twice.states)
+
+
 def test_splitting_a_terminal_and_a_branch_in_front_of_a_diverter() -> None:
     network = DiscreteNetwork.random(GRAPHS["naive_bayes"], seed=8)
     converted = convert(network.graph)
