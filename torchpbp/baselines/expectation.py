@@ -99,6 +99,8 @@ class ExpectationStep:
         for v, values in rows.items():
             node = min(n for n, clique in enumerate(self.tree.cliques) if v in clique)
             self.evidence[node][v] = values
+        self.ends = {v for v in rows if not any(v in scope[:-1] for scope in self.layout.scopes)}
+        self.gaps = {v for v, values in rows.items() if bool((values < 0).any())}
         self._number_patterns()
 
     def __call__(self, vectors: Tensor, chosen: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -134,8 +136,10 @@ class ExpectationStep:
         up: dict[int, tuple[Tensor, Tensor | None, int]] = {}  # message, logarithm of its scale, variables since
         for node in range(len(self.tree) - 1, -1, -1):
             rows = self.firsts[node] if self._static(node, chosen) else chosen
-            parts: list[Part] = [(tables[s], (RUN, *s)) for s in self.factors[node]]
-            parts += [(self.lookup[v][:, x[rows]], (v, ROW)) for v, x in self.evidence[node].items()]
+            parts = [self._factor(tables[s], s, node, rows) for s in self.factors[node]]
+            parts += [
+                (self.lookup[v][:, x[rows]], (v, ROW)) for v, x in self.evidence[node].items() if v not in self.ends
+            ]
             factors, log_scale = len(self.evidence[node]), None
             for child in self.tree.children[node]:
                 message, scale, below = up.pop(child)
@@ -152,6 +156,19 @@ class ExpectationStep:
             up[node] = message, log_scale, factors
         message, log_scale, _ = up[0]
         return message.log() if log_scale is None else message.log() + log_scale
+
+    def _factor(self, table: Tensor, scope: Scope, node: int, rows: Tensor) -> Part:
+        """A table, at the rows' states if its last variable is observed and has no children: faster than weights of states.
+
+        Where that variable is missing, its probabilities add up to 1; each of them still has its derivative.
+        """
+        if scope[-1] not in self.ends:
+            return table, (RUN, *scope)
+        states = self.evidence[node][scope[-1]][rows]
+        if scope[-1] in self.gaps:
+            table = torch.cat([table, table.sum(dim=-1, keepdim=True)], dim=-1)
+            states = states.remainder(table.shape[-1])  # -1 stands for the last
+        return _picked(table, states), (RUN, *scope[:-1], ROW)
 
     def _contracted(self, parts: list[Part], separator: Scope, runs: int, rows: int) -> Tensor:
         """(runs, *separator, rows) product of the parts, with ones for modes that none of them has."""
