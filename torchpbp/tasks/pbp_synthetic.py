@@ -77,6 +77,8 @@ def run_pbp_synthetic(
                     kept = {k: found[k] for k in ("kl", "fit_seconds", "kl_ignoring_evidence")}
                     rows.append({"learner": name, "rows": size, "repeat": repeat, **kept})
                     bar.update()
+            if output_dir is not None:  # a long run that is interrupted leaves what it has measured
+                write_csv(Path(output_dir) / "metrics.csv", pd.DataFrame(rows))
     table = pd.DataFrame(rows)
     summary = summarised(table)
     metrics = _metrics(summary, learners) | {
@@ -91,7 +93,6 @@ def run_pbp_synthetic(
     }
     if output_dir is not None:
         write_json(Path(output_dir) / "metrics.json", metrics)
-        write_csv(Path(output_dir) / "metrics.csv", table)
         write_kl_and_seconds(Path(output_dir) / "kl_and_seconds.png", summary, f"{asked}, {repeats} random networks")
     if verbose:
         print(
