@@ -209,6 +209,12 @@ def test_mini_batches_labels_and_files(tmp_path):
     assert torch.equal(loaded.posterior("x1", {"x2": ["top", None]}), expected)
     assert torch.equal(loaded.log_evidence(labelled), model.log_evidence(labelled))
     assert (loaded.rows, loaded.floor, loaded.choices) == (400, 3 / 400, model.choices)
+    assert (loaded.specification, loaded.options, loaded.tree.cliques) == (
+        model.specification,
+        model.options,
+        model.tree.cliques,
+    )
+    assert torch.equal(loaded.fit(labelled).log_evidence(labelled), model.log_evidence(labelled))
 
 
 def test_bad_input(tmp_path, monkeypatch):

@@ -33,7 +33,7 @@ from torchpbp.model.operators import operator_shapes
 from torchpbp.model.pbp import EXACT_FLOOR
 from torchpbp.specification.specification import Specification, SpecificationOptions, specify
 from torchpbp.stage2.joint_tables import JointTables
-from torchpbp.stage2.moments import TableMoments
+from torchpbp.stage2.moments import Group, TableMoments
 
 LARGEST_QUERY = 4096
 """Joint states of a query at most: each takes an upward pass of its own."""
@@ -96,6 +96,21 @@ class SpectralJunctionTree:
         root: Sequence[str] | None = None,
         seed: int = 0,
     ) -> None:
+        self._configure(graph, rank, pool, largest_group, strict, root, seed)
+        specification = specify(self.tree, self.options)
+        self._plan(specification, outside_choices(self.tree, specification, self.options))
+
+    def _configure(
+        self,
+        graph: LatentGraph,
+        rank: int | None,
+        pool: int,
+        largest_group: int,
+        strict: bool,
+        root: Sequence[str] | None,
+        seed: int,
+    ) -> None:
+        """Check and keep the settings, and build the tree."""
         continuous = [v for v in graph.names if isinstance(graph.variables[v], Continuous)]
         if continuous:
             raise StructureError(
@@ -111,13 +126,14 @@ class SpectralJunctionTree:
         self.states = {v: graph.num_states(v) for v in graph.observed}
         known = graph.with_states({v: rank for v in unknown if rank is not None})
         self.tree = build_junction_tree(known, self.root_variables)
-        self.specification: Specification = specify(self.tree, self.options)
-        self.choices = outside_choices(self.tree, self.specification, self.options)
-        self._schedule = build_schedule(self.tree, operator_shapes(self.tree, self.specification, self.states))
         self.labels: dict[str, tuple[Any, ...]] = {}
         self.rows = 0
         self.floor = EXACT_FLOOR
         self._representation: Representation | None = None
+
+    def _plan(self, specification: Specification, choices: dict[int, tuple[Group, ...]]) -> None:
+        self.specification, self.choices = specification, choices
+        self._schedule = build_schedule(self.tree, operator_shapes(self.tree, specification, self.states))
 
     @property
     def representation(self) -> Representation:
@@ -266,6 +282,8 @@ class SpectralJunctionTree:
                 "root": None if self.root_variables is None else list(self.root_variables),
                 "seed": self.seed,
             },
+            "specification": self.specification.to_list(),
+            "choices": {n: [list(g) for g in groups] for n, groups in self.choices.items()},
             "operators": list(operators),
             "root": root,
             "singular_values": list(values),
@@ -281,7 +299,10 @@ class SpectralJunctionTree:
         saved = read_checkpoint(path, "cpu")
         if saved.get("learner") != "SpectralJunctionTree":
             raise CheckpointError(f"'{path}' holds no model learned by SpectralJunctionTree.")
-        model = cls(LatentGraph.from_dict(saved["graph"]), **saved["settings"])
+        model = cls.__new__(cls)  # the plan is in the file: no need to find it again
+        model._configure(LatentGraph.from_dict(saved["graph"]), **saved["settings"])
+        choices = {n: tuple(tuple(g) for g in groups) for n, groups in saved["choices"].items()}
+        model._plan(Specification.from_list(saved["specification"]), choices)
         model._representation = Representation(
             tuple(saved["operators"]), saved["root"], tuple(saved["singular_values"])
         )

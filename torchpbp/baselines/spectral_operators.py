@@ -14,14 +14,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.graph.junction_tree import JunctionTree
 from torchpbp.model.two_stage import equal, targets
 from torchpbp.specification.core_groups import group_size
-from torchpbp.specification.ranks import StructureProbe, numerical_rank
+from torchpbp.specification.ranks import StructureProbe, numerical_rank, scaled_cross
 from torchpbp.specification.specification import SeparatorPlan, Specification, SpecificationOptions
 from torchpbp.stage2.least_squares import least_squares
 from torchpbp.stage2.moments import Group, TableMoments
 
+LARGEST_WHOLE = 1 << 18
+"""Cells up to which one table over all near observables is summed, instead of one inference for each group."""
 Choices = Mapping[int, tuple[Group, ...]]
 """Node -> outside groups O_i₋ whose equations are stacked."""
 
@@ -55,20 +58,31 @@ def outside_choices(
         specification: its inside groups and ranks.
         options: ``pool`` and ``largest_group`` bound the search, ``seed`` is that of the random parameters behind ranks.
     """
-    probe = StructureProbe(tree, options.seed)
+    network = StructureProbe(tree, options.seed).network
     choices: dict[int, tuple[Group, ...]] = {}
     for plan in specification.plans:
         near = [v for _, v in tree.distances(plan.node, options.pool)][: options.pool]
+        whole: Tensor | None = None
+        if group_size((*plan.core, *near), network.states) <= LARGEST_WHOLE:
+            whole = network.joint((*plan.core, *near))
         choices[plan.node] = plan.instrument
         for size in range(1, len(near) + 1):
-            groups = [
-                g for g in combinations(near, size) if group_size(g, probe.network.states) <= options.largest_group
-            ]
-            valid = [g for g in groups if numerical_rank(probe.instrument_block(plan.core, g)) >= plan.rank]
+            groups = [g for g in combinations(near, size) if group_size(g, network.states) <= options.largest_group]
+            valid = [g for g in groups if _rank(network, plan.core, g, near, whole) >= plan.rank]
             if valid:
                 choices[plan.node] = tuple(valid)
                 break
     return choices
+
+
+def _rank(network: DiscreteNetwork, core: Group, group: Group, near: Sequence[str], whole: Tensor | None) -> int:
+    """Rank of P(core, group), from the table over the core and all near observables where there is one."""
+    if whole is None:
+        table = network.joint((*core, *group))
+    else:
+        rest = [len(core) + i for i, v in enumerate(near) if v not in group]
+        table = whole.sum(dim=rest) if rest else whole
+    return numerical_rank(scaled_cross(table.reshape(group_size(core, network.states), -1)))
 
 
 def required_scopes(tree: JunctionTree, specification: Specification, choices: Choices) -> list[Group]:

@@ -85,8 +85,12 @@ class StructureProbe:
     def instrument_block(self, core: Sequence[str], group: Sequence[str]) -> Tensor:
         """(core states, group states) cross moment, scaled so that rare states count as much as common ones."""
         table = self.network.joint((*core, *group))
-        cross = table.reshape(math.prod(self.network.states[v] for v in core), -1)
-        return cross / (cross.sum(dim=1, keepdim=True) * cross.sum(dim=0, keepdim=True)).sqrt()
+        return scaled_cross(table.reshape(math.prod(self.network.states[v] for v in core), -1))
+
+
+def scaled_cross(table: Tensor) -> Tensor:
+    """A joint table P(a, b) divided by √(P(a) P(b)): rare states then count as much as common ones."""
+    return table / (table.sum(dim=1, keepdim=True) * table.sum(dim=0, keepdim=True)).sqrt()
 
 
 def _unit_rows(matrix: Tensor) -> Tensor:
