@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal
@@ -13,6 +14,7 @@ from torch import Tensor
 from torchpbp.contraction import contract
 from torchpbp.errors import DataError, QueryError, ShapeError, StructureError
 from torchpbp.exact.calibration import Calibration, PotentialTree, Scope, hugin, potential_tree, shafer_shenoy
+from torchpbp.graph.bif import BIF, read_bif, write_bif
 from torchpbp.graph.clique_tree import build_clique_tree
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.inputs.evidence import Evidence, EvidenceLike, read_evidence
@@ -28,6 +30,9 @@ class DiscreteNetwork:
         graph: a directed graph whose variables are all discrete.
         cpts: name -> table of shape (states of each parent in ``graph.parents(name)`` order…, states of name); the last
             dimension sums to 1.
+
+    Attributes:
+        labels: name -> labels of its states, for networks read from a file.
 
     Example:
         >>> g = LatentGraph([("h", "x")], {"h": 2, "x": 2}, latent=["h"])
@@ -107,8 +112,37 @@ class DiscreteNetwork:
             cpts[v] = draw / draw.sum(dim=-1, keepdim=True)
         return cls(graph, cpts)
 
+    @classmethod
+    def from_bif(cls, path: str | os.PathLike[str], latent: Iterable[str] = ()) -> DiscreteNetwork:
+        """A network in the Bayesian Interchange Format; evidence may then name states by their labels.
+
+        Args:
+            path: of the file, plain or compressed by gzip.
+            latent: names of variables to count as hidden.
+        """
+        bif = read_bif(path)
+        network = cls(
+            LatentGraph(bif.edges, {v: len(labels) for v, labels in bif.states.items()}, latent),
+            {v: torch.from_numpy(table) for v, table in bif.tables.items()},
+        )
+        network.labels = dict(bif.states)
+        return network
+
+    def to_bif(self, path: str | os.PathLike[str], name: str = "torchpbp") -> None:
+        """Write a directed network in the Bayesian Interchange Format, states without labels as s0, s1, …
+
+        Args:
+            path: of the file; compressed by gzip if it ends with .gz.
+            name: of the network.
+        """
+        states = {v: tuple(self.labels.get(v, [f"s{i}" for i in range(n)])) for v, n in self.states.items()}
+        parents = {v: self.graph.parents(v) for v in self.graph.names}
+        tables = {v: table.detach().cpu().numpy() for v, table in self.cpts.items()}
+        write_bif(path, BIF(states, parents, tables), name)
+
     def _setup(self, graph: LatentGraph, factors: list[tuple[Scope, Tensor]]) -> None:
         self.graph = graph
+        self.labels: dict[str, tuple[Any, ...]] = {}
         self.factors = tuple(factors)
         self.states = {v: graph.num_states(v) for v in graph.names}
 
@@ -146,7 +180,7 @@ class DiscreteNetwork:
         _refuse_unknown("Query of", names, self.graph.names)
         if len(set(names)) != len(names) or not names:
             raise QueryError(f"Expected different query variables, got {names}.")
-        checked = read_evidence(evidence, self.states)
+        checked = read_evidence(evidence, self.states, labels=self.labels)
         for v in names:
             if checked.observed_everywhere(v):
                 raise QueryError(f"Query of '{v}': it is also in the evidence.")
@@ -163,7 +197,7 @@ class DiscreteNetwork:
         Returns:
             name -> (batch, states); a row that observes the variable holds a one-hot distribution.
         """
-        checked = read_evidence(evidence, self.states)
+        checked = read_evidence(evidence, self.states, labels=self.labels)
         pool = self.graph.names if include_latent else self.graph.observed
         wanted = [v for v in pool if not checked.observed_everywhere(v)]
         top = self.potential_tree.top
@@ -172,7 +206,7 @@ class DiscreteNetwork:
 
     def log_evidence(self, evidence: EvidenceLike = None, method: Method = "shafer-shenoy") -> Tensor:
         """(batch,) log P(evidence); -inf where the evidence is impossible."""
-        checked = read_evidence(evidence, self.states)
+        checked = read_evidence(evidence, self.states, labels=self.labels)
         run = self._run(method)
         chunks = [run(self.potential_tree, *self._weights(rows)).log_evidence for rows in _chunks(checked)]
         return torch.cat(chunks) - self._log_partition

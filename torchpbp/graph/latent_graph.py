@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import networkx as nx
 
 from torchpbp.errors import StructureError
+from torchpbp.graph.bif import read_bif
 
 
 @dataclass(frozen=True)
@@ -173,6 +175,17 @@ class LatentGraph:
         if unlisted:
             raise StructureError(f"Nodes {unlisted} of the networkx graph are missing from variables=.")
         return cls(list(graph.edges()), variables, latent, directed=graph.is_directed())
+
+    @classmethod
+    def from_bif(cls, path: str | os.PathLike[str], latent: Iterable[str] = ()) -> LatentGraph:
+        """Structure and numbers of states of a network in the Bayesian Interchange Format; its tables are left aside.
+
+        Args:
+            path: of the file, plain or compressed by gzip.
+            latent: names of hidden variables.
+        """
+        bif = read_bif(path)
+        return cls(bif.edges, {v: len(labels) for v, labels in bif.states.items()}, latent)
 
     def to_networkx(self) -> nx.DiGraph[str] | nx.Graph[str]:
         """To a networkx graph whose nodes carry ``states`` and ``latent``."""
