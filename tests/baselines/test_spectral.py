@@ -160,11 +160,11 @@ def test_tables_of_too_low_a_rank_are_reported():
     cpts = DiscreteNetwork.random(graph, seed=0).cpts
     cpts["h3"] = cpts["h3"][:1].expand(3, 3).clone()  # the past is forgotten: the halves are independent
     network = DiscreteNetwork(graph, cpts)
-    with pytest.warns(RankWarning, match="has rank 1 in these tables, the structure implies 3"):
+    with pytest.warns(RankWarning, match=r"of lower rank than the structure implies, .*\(rank 1, implied 3\)"):
         model = SpectralJunctionTree(graph).fit_population(network)
     rows = network.sample(50)
     torch.testing.assert_close(model.estimates(rows), network.log_evidence(rows).exp(), atol=0, rtol=TOLERANCE)
-    with pytest.raises(StructureError, match="The inverse exists on that part only"):
+    with pytest.raises(StructureError, match="inverses exist on that part only"):
         SpectralJunctionTree(graph, strict=True).fit_population(network)
 
 

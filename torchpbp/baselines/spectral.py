@@ -13,6 +13,7 @@ from torch import Tensor
 
 from torchpbp.baselines.spectral_operators import (
     Representation,
+    lost_rank,
     observable_representation,
     outside_choices,
     required_scopes,
@@ -38,8 +39,6 @@ from torchpbp.stage2.moments import Group, TableMoments
 LARGEST_QUERY = 4096
 """Joint states of a query at most: each takes an upward pass of its own."""
 ROWS_AT_ONCE = 1 << 16
-VANISHING = 1e-11
-"""A message's weakest singular value, relative to its strongest, at which the table is taken not to have the rank."""
 
 
 class SpectralJunctionTree:
@@ -179,18 +178,11 @@ class SpectralJunctionTree:
 
     def _learn(self, tables: JointTables) -> None:
         found = observable_representation(self.tree, self.specification, self.choices, TableMoments(tables))
-        for node in range(1, len(self.tree)):
-            values = found.singular_values[node]
-            rank = int((values > VANISHING * values[0]).sum())
-            if rank < self.specification.plan(node).rank:
-                text = (
-                    f"Separator {self.tree.separator_name(node)}: P(inside, outside) has rank {rank} in these tables, the "
-                    f"structure implies {len(values)}. The inverse exists on that part only. Lower the latents' numbers of "
-                    "states, or pass rank=."
-                )
-                if self.options.strict:
-                    raise StructureError(text)
-                warnings.warn(text, RankWarning, stacklevel=3)
+        lost = lost_rank(self.tree, self.specification, found)
+        if lost and self.options.strict:
+            raise StructureError(lost)
+        if lost:
+            warnings.warn(lost, RankWarning, stacklevel=3)
         self._representation = found
 
     # -- answers -------------------------------------------------------------------------------------------------

@@ -25,6 +25,8 @@ from torchpbp.stage2.moments import Group, TableMoments
 
 LARGEST_WHOLE = 1 << 18
 """Cells up to which one table over all near observables is summed, instead of one inference for each group."""
+VANISHING = 1e-11
+"""A singular value counts as zero below this part of the largest."""
 Choices = Mapping[int, tuple[Group, ...]]
 """Node -> outside groups O_i₋ whose equations are stacked."""
 
@@ -135,6 +137,23 @@ def observable_representation(
     order = range(1, len(tree))
     return Representation(
         (torch.empty(0), *(operators[n] for n in order)), root, (torch.empty(0), *(values[n] for n in order))
+    )
+
+
+def lost_rank(tree: JunctionTree, specification: Specification, found: Representation) -> str:
+    """What to say of separators whose tables have a lower rank than the structure implies; empty if none has."""
+    lost = []
+    for plan in specification.plans:
+        values = found.singular_values[plan.node]
+        rank = int((values > VANISHING * values[0]).sum())
+        if rank < plan.rank:
+            lost.append(f"{tree.separator_name(plan.node)} (rank {rank}, implied {plan.rank})")
+    if not lost:
+        return ""
+    shown = ", ".join(lost[:5]) + (", …" if len(lost) > 5 else "")
+    return (
+        f"Tables P(inside, outside) of lower rank than the structure implies, at separators {shown}. Their inverses exist on "
+        "that part only. Lower the latents' numbers of states, or pass rank=."
     )
 
 
