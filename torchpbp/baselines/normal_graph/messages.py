@@ -41,7 +41,7 @@ class Messages:
     def agreement(self, branch: str) -> Tensor:
         """(…, N) log Σ f·b of the normalised messages at a branch: at a variable that is observed, the logarithm of its
         probability given all other evidence [NG eq. 28]."""
-        return (self.value[branch, "forward"] * self.value[branch, "backward"]).sum(dim=-1).log()
+        return torch.linalg.vecdot(self.value[branch, "forward"], self.value[branch, "backward"]).log()
 
     def log_evidence(self) -> Tensor:
         """(…, N) log P(evidence): message constants of one branch in each connected part."""
@@ -171,5 +171,6 @@ def _towards(node: Diverter, branch: str) -> Direction:
 
 
 def _normalise(values: Tensor) -> tuple[Tensor, Tensor]:
-    total = values.sum(dim=-1, keepdim=True)
-    return torch.where(total > 0, values / total.clamp(min=1e-300), values), total[..., 0].log()
+    # A product with ones is several times as fast as a sum over so short a dimension. All zeros stay zeros.
+    total = values @ values.new_ones(values.shape[-1])
+    return values / total.clamp(min=1e-300).unsqueeze(-1), total.log()
