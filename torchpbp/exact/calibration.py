@@ -1,6 +1,6 @@
-"""Exact message passing on a clique tree with known potentials: sum-product [MP 3-5] and belief update [MP 8-12].
+"""Exact message passing on a clique tree with known potentials: sum-product [MP 3-5].
 
-Both run on a batch of rows, each with its own evidence. Messages are rescaled per row by their largest entry and the
+It runs on a batch of rows, each with its own evidence. Messages are rescaled per row by their largest entry and the
 logarithms added up, so that long trees neither underflow nor overflow.
 """
 
@@ -162,40 +162,6 @@ def _upward(
     return local, up, log_total
 
 
-def hugin(model: PotentialTree, weights: Mapping[str, Tensor], batch: int) -> Calibration:
-    """Belief update: cliques and separators keep full beliefs; messages divide out what was sent before [MP 8-12]."""
-    tree = model.tree
-    beliefs = []
-    for node, scope in enumerate(model.scopes):
-        table = model.potentials[node].unsqueeze(0)
-        for v in scope:
-            if model.top[v] == node and v in weights:
-                table = table * _broadcast(weights[v], (v,), scope)
-        beliefs.append(table.expand(batch, *table.shape[1:]))
-    separators = [model.potentials[0].new_ones(batch)] * len(tree)
-    log_total = torch.zeros_like(separators[0])
-
-    def send(source: int, target: int, edge: int) -> Tensor:
-        scope = model.separators[edge]
-        summed = tuple(i + 1 for i, v in enumerate(model.scopes[source]) if v not in scope)
-        message, log_scale = _rescaled(beliefs[source].sum(dim=summed) if summed else beliefs[source])
-        old = separators[edge].reshape(batch, *[1] * len(scope)) if separators[edge].ndim == 1 else separators[edge]
-        ratio = torch.where(
-            old != 0, message / torch.where(old != 0, old, torch.ones_like(old)), torch.zeros_like(message)
-        )
-        beliefs[target] = beliefs[target] * _broadcast(ratio, scope, model.scopes[target])
-        separators[edge] = message
-        return log_scale
-
-    for node in range(len(tree) - 1, 0, -1):
-        log_total = log_total + send(node, tree.parent[node], node)
-    log_total = log_total + beliefs[0].unsqueeze(1).flatten(1).sum(dim=1).log()
-    for node in range(1, len(tree)):
-        send(tree.parent[node], node, node)
-    parts = tuple(((b, (ROW, *scope)),) for b, scope in zip(beliefs, model.scopes, strict=True))
-    return Calibration(log_total, parts)
-
-
 def _product(parts: Sequence[tuple[Tensor, tuple[Hashable, ...]]], output: Scope, rows: Tensor) -> Tensor:
     if not any(ROW in modes for _, modes in parts):
         parts = [*parts, (rows, (ROW,))]
@@ -207,9 +173,3 @@ def _rescaled(message: Tensor) -> tuple[Tensor, Tensor]:
     scale = message.detach().abs().unsqueeze(1).flatten(1).amax(dim=1)  # a batch may have no rows
     safe = torch.where(scale > 0, scale, torch.ones_like(scale))
     return message / safe.reshape(-1, *[1] * (message.ndim - 1)), safe.log()
-
-
-def _broadcast(table: Tensor, scope: Scope, target: Scope) -> Tensor:
-    """View (batch, *scope) so that it multiplies a (batch, *target) table; both scopes are sorted alike."""
-    shape = [table.shape[0]] + [table.shape[1 + scope.index(v)] if v in scope else 1 for v in target]
-    return table.reshape(shape)

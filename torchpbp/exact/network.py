@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -13,13 +13,15 @@ from torch import Tensor
 
 from torchpbp.contraction import contract
 from torchpbp.errors import DataError, QueryError, ShapeError, StructureError
-from torchpbp.exact.calibration import Calibration, PotentialTree, Scope, hugin, potential_tree, shafer_shenoy
+from torchpbp.exact.belief_update import Beliefs, BeliefUpdate
+from torchpbp.exact.calibration import Calibration, PotentialTree, Scope, potential_tree, shafer_shenoy
 from torchpbp.graph.bif import BIF, read_bif, write_bif
 from torchpbp.graph.clique_tree import build_clique_tree
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.inputs.evidence import Evidence, EvidenceLike, read_evidence
 
-Method = Literal["shafer-shenoy", "hugin"]
+Method = Literal["hugin", "shafer-shenoy"]
+METHODS = get_args(Method)
 ROWS_PER_CHUNK = 1 << 16
 
 
@@ -160,15 +162,13 @@ class DiscreteNetwork:
 
     # -- queries -------------------------------------------------------------------------------------------------
 
-    def posterior(
-        self, query: str | Sequence[str], evidence: EvidenceLike = None, method: Method = "shafer-shenoy"
-    ) -> Tensor:
+    def posterior(self, query: str | Sequence[str], evidence: EvidenceLike = None, method: Method = "hugin") -> Tensor:
         """P(query | evidence), exactly.
 
         Args:
             query: a variable, latent or not, or several for their joint distribution.
             evidence: see :data:`torchpbp.inputs.EvidenceLike`; latents may be observed here too.
-            method: message passing scheme.
+            method: belief update ("hugin"), or sum-product messages ("shafer-shenoy"), which is slower.
 
         Returns:
             (batch, states) for one variable; (batch, states, states, …) for several.
@@ -190,7 +190,7 @@ class DiscreteNetwork:
         return torch.cat(chunks)
 
     def posteriors(
-        self, evidence: EvidenceLike = None, method: Method = "shafer-shenoy", include_latent: bool = False
+        self, evidence: EvidenceLike = None, method: Method = "hugin", include_latent: bool = False
     ) -> dict[str, Tensor]:
         """Posteriors of all variables not observed in every row, from one upward and one downward pass.
 
@@ -204,12 +204,10 @@ class DiscreteNetwork:
         chunks = [[c.marginal(top[v], (v,)) for v in wanted] for c in self._calibrations(checked, method)]
         return {v: torch.cat([chunk[i] for chunk in chunks]) for i, v in enumerate(wanted)}
 
-    def log_evidence(self, evidence: EvidenceLike = None, method: Method = "shafer-shenoy") -> Tensor:
+    def log_evidence(self, evidence: EvidenceLike = None, method: Method = "hugin") -> Tensor:
         """(batch,) log P(evidence); -inf where the evidence is impossible."""
         checked = read_evidence(evidence, self.states, labels=self.labels)
-        run = self._run(method)
-        chunks = [run(self.potential_tree, *self._weights(rows)).log_evidence for rows in _chunks(checked)]
-        return torch.cat(chunks) - self._log_partition
+        return self._log_evidence(checked, method) - self._log_partition
 
     def joint(self, variables: Iterable[str]) -> Tensor:
         """Marginal table P(variables), any subset in any order.
@@ -278,7 +276,7 @@ class DiscreteNetwork:
 
     @cached_property
     def _log_partition(self) -> Tensor:
-        return shafer_shenoy(self.potential_tree, {}, 1).log_evidence[0]
+        return self._belief_update({}, 1, downward=False).log_evidence[0]
 
     @cached_property
     def _calibrated_tables(self) -> tuple[list[Tensor], list[Tensor]]:
@@ -293,12 +291,28 @@ class DiscreteNetwork:
             conditionals.append(torch.where(below > 0, belief / below.clamp(min=1e-300), torch.zeros_like(belief)))
         return beliefs, conditionals
 
-    @staticmethod
-    def _run(method: Method) -> Any:
-        schemes = {"shafer-shenoy": shafer_shenoy, "hugin": hugin}
-        if method not in schemes:
-            raise QueryError(f"method: expected one of {list(schemes)}, got {method!r}.")
-        return schemes[method]
+    @cached_property
+    def _belief_update(self) -> BeliefUpdate:
+        return BeliefUpdate(self.potential_tree)
+
+    def _calibrated(self, rows: Evidence, method: Method, downward: bool = True) -> Beliefs | Calibration:
+        weights, batch = self._weights(rows)
+        if method == "shafer-shenoy":
+            return shafer_shenoy(self.potential_tree, weights, batch)
+        return self._belief_update(weights, batch, downward)
+
+    def _log_evidence(self, evidence: Evidence, method: Method) -> Tensor:
+        """(batch,) before the partition function is taken off."""
+        return torch.cat(
+            [self._calibrated(rows, method, False).log_evidence for rows in self._chunks(evidence, method)]
+        )
+
+    def _chunks(self, evidence: Evidence, method: Method) -> Iterable[Evidence]:
+        if method not in METHODS:
+            raise QueryError(f"method: expected one of {list(METHODS)}, got {method!r}.")
+        step = self._belief_update.rows_at_once if method == "hugin" else ROWS_PER_CHUNK
+        for start in range(0, max(1, evidence.batch), step):
+            yield evidence.rows(slice(start, start + step))
 
     def _weights(self, evidence: Evidence) -> tuple[dict[str, Tensor], int]:
         tensors = {
@@ -306,11 +320,10 @@ class DiscreteNetwork:
         }
         return {v: t for v, t in tensors.items() if t is not None}, evidence.batch
 
-    def _calibrations(self, evidence: Evidence, method: Method) -> Iterable[Calibration]:
-        run = self._run(method)
+    def _calibrations(self, evidence: Evidence, method: Method) -> Iterable[Beliefs | Calibration]:
         start = 0
-        for rows in _chunks(evidence):
-            result: Calibration = run(self.potential_tree, *self._weights(rows))
+        for rows in self._chunks(evidence, method):
+            result = self._calibrated(rows, method)
             _refuse_impossible(torch.isinf(result.log_evidence), start)
             start += rows.batch
             yield result
@@ -325,22 +338,12 @@ class DiscreteNetwork:
         for i, v in enumerate(names):
             pick = torch.eye(self.states[v], dtype=torch.float64)[grid[:, i]].repeat(evidence.batch, 1)
             weights[v] = weights[v] * pick if v in weights else pick
-        combined = Evidence(batch, {}, weights)
-        run = self._run(method)
-        logs = torch.cat([run(self.potential_tree, *self._weights(rows)).log_evidence for rows in _chunks(combined)])
-        logs = logs.reshape(evidence.batch, cells)
+        logs = self._log_evidence(Evidence(batch, {}, weights), method).reshape(evidence.batch, cells)
         _refuse_impossible(torch.isinf(logs).all(dim=1), 0)
         return torch.softmax(logs, dim=1).reshape(evidence.batch, *shape)
 
     def __repr__(self) -> str:
         return f"DiscreteNetwork({self.graph!r})"
-
-
-def _chunks(evidence: Evidence) -> Iterable[Evidence]:
-    if evidence.batch == 0:
-        yield evidence
-    for start in range(0, evidence.batch, ROWS_PER_CHUNK):
-        yield evidence.rows(slice(start, start + ROWS_PER_CHUNK))
 
 
 def _codes(values: Sequence[Tensor], states: Sequence[int], rows: int) -> Tensor:
