@@ -240,6 +240,7 @@ def test_a_model_file_shows_every_option_of_the_task_with_its_default(model: str
         "others",
         "trainer",
         "companion",
+        "teacher",
     }
     defaults = {p.name: p.default for p in inspect.signature(task.func).parameters.values()}
     shown = {k: as_tuples(v) for k, v in task.keywords.items()}

@@ -16,12 +16,13 @@ from torchpbp.data.splits import hide_points
 from torchpbp.errors import DataError
 from torchpbp.model.pbp import PBP
 from torchpbp.tasks.classification import check_data, check_learner
+from torchpbp.tasks.embedding_lessons import LessonSettings, prepare_lessons
 from torchpbp.tasks.embedding_network import NetworkAverage
 from torchpbp.tasks.embedding_opinions import Opinion, companion_opinion, fit_companion, network_opinion
 from torchpbp.tasks.embedding_plots import write_hidden_plot, write_training_plot
 from torchpbp.tasks.embedding_report import HALF, format_embedding, report
 from torchpbp.tasks.embedding_start import build_network, count_parameters, perceptron_twin
-from torchpbp.tasks.embedding_training import StrokeTraining, TrainingSettings, train_network
+from torchpbp.tasks.embedding_training import MOST_HIDDEN, StrokeTraining, TrainingSettings, train_network
 from torchpbp.tasks.results import Metrics, write_csv, write_json
 
 if TYPE_CHECKING:
@@ -53,6 +54,11 @@ def run_digits_embedding(
     shear: float = 0.2,
     warp: float = 0.1,
     jitter: float = 2.0,
+    teacher: nn.Module | None = None,
+    lessons: int = 3,
+    lesson_weight: float = 1.0,
+    lesson_power: float = 0.5,
+    lesson_rows: int = 128,
     companion: nn.Module | None = None,
     companion_weight: float = 0.2,
     companion_gain: float = 0.15,
@@ -68,8 +74,8 @@ def run_digits_embedding(
     """Train an encoder of pen strokes with a PBP layer behind it, and its twin with a perceptron of as many parameters.
 
     The encoder weighs ``states`` states of each point; the layer, a hidden chain with the digit on its middle, answers with
-    the digit's posterior. Gradients pass through the layer. A generative companion, which errs in other ways, may have a
-    say in both networks' answers. Validation rows set the confidence of each. Nothing is chosen on test rows.
+    the digit's posterior. Gradients pass through the layer. Both networks may learn from the answers of a generative
+    teacher besides the labels, and a generative companion may have a say in both networks' answers. Validation rows set the confidence of each. Nothing is chosen on test rows.
 
     Args:
         data: the pen digits; its ``train_size`` sets the rows per class to learn from.
@@ -93,11 +99,18 @@ def run_digits_embedding(
         shear: the same, x per unit of y.
         warp: the same, bend of each axis.
         jitter: the same, of each coordinate.
+        teacher: an unfitted model of the sixteen coordinates (such as learner=pen_density), copied for each digit. ``None``:
+            the networks learn from labels only.
+        lessons: copies of each training stroke about which it is asked (see
+            :class:`~torchpbp.tasks.embedding_lessons.LessonSettings` for this and the next three).
+        lesson_weight: of the loss on its answers.
+        lesson_power: of its probabilities.
+        lesson_rows: per step.
         companion: an unfitted model of the sixteen coordinates (such as learner=pen_average), copied for each digit; its
             probabilities multiply those of either network. ``None``: the networks stay alone.
         companion_weight: power to which its probabilities are raised before, for complete strokes.
         companion_gain: what each hidden point adds to that power.
-        copies: slanted copies of each training stroke for the companion to learn from as well.
+        copies: slanted copies of each training stroke for teacher and companion to learn from as well.
         slant: how far they lean (see :func:`torchpbp.data.augment.slanted_copies`).
         hidden: numbers of points to hide in test rows.
         limit: validation and test rows at most; all by default.
@@ -126,8 +139,10 @@ def run_digits_embedding(
     for key, value in (("companion_weight", companion_weight), ("companion_gain", companion_gain)):
         if not 0 <= value < float("inf"):
             raise DataError(f"{key}: expected a number of at least 0, got {value}.")
-    if companion is not None:
-        check_learner(companion)
+    lesson_settings = LessonSettings(lessons, lesson_weight, lesson_power, lesson_rows)
+    for model in (teacher, companion):
+        if model is not None:
+            check_learner(model)
     folder = None if output_dir is None else Path(output_dir)
     val_x, val_y = data.val_x[:limit], data.val_y[:limit]
     checks = {k: hide_points(val_x, k, seed) for k in (0, HALF)}
@@ -137,6 +152,13 @@ def run_digits_embedding(
     facts: Metrics = {}
     opinions: dict[str, Opinion] = {}
     histories = {}
+    taught = None
+    if teacher is not None:
+        start = time.perf_counter()
+        classifier = fit_companion(teacher, data.train_x, data.train_y, copies, slant, seed, verbose)
+        distortions = (rotation, shear, warp, jitter)
+        taught = prepare_lessons(classifier, data.train_x, lesson_settings, distortions, MOST_HIDDEN, seed)
+        facts["seconds/lessons"] = time.perf_counter() - start
     for name, prefix in (("pbp", ""), ("twin", TWIN)):
         start = time.perf_counter()
         members = []
@@ -157,7 +179,7 @@ def run_digits_embedding(
         network = NetworkAverage(members)
         facts[f"parameters/{name}"] = count_parameters(network)
         facts[f"parameters/{name}_heads"] = sum(count_parameters(member.head) for member in members)
-        training = StrokeTraining(network, settings, (data.train_x, data.train_y), val)
+        training = StrokeTraining(network, settings, (data.train_x, data.train_y), val, taught)
         average = train_network(training, trainer, folder, prefix, _checkpoint_for(ckpt_path, prefix), verbose)
         histories[name] = pd.DataFrame(training.history)
         opinions[name] = network_opinion(average, checks, tests)

@@ -81,15 +81,17 @@ def fit_companion(
 def companion_opinion(
     classifier: GenerativeClassifier, val: Mapping[int, Tensor], tests: Mapping[int, Tensor]
 ) -> Opinion:
-    """Ask a generative classifier; digits that it never saw get the least probability that counts."""
+    """Ask a generative classifier (see :func:`ask_companion`)."""
+    told, tested = ({k: ask_companion(classifier, x) for k, x in part.items()} for part in (val, tests))
+    return Opinion(told, tested)
 
-    def ask(strokes: Tensor) -> Tensor:
-        told = torch.from_numpy(classifier.predict_log_proba(strokes.double()))
-        full = torch.full((len(told), CLASSES), FLOOR, dtype=torch.float64)
-        full[:, torch.from_numpy(classifier.classes_)] = told.clamp(min=FLOOR)
-        return _normalised(full)
 
-    return Opinion({k: ask(x) for k, x in val.items()}, {k: ask(x) for k, x in tests.items()})
+def ask_companion(classifier: GenerativeClassifier, strokes: Tensor) -> Tensor:
+    """(rows, classes) float64 log-probabilities; digits that it never saw get the least one that counts."""
+    told = torch.from_numpy(classifier.predict_log_proba(strokes.double()))
+    full = torch.full((len(told), CLASSES), FLOOR, dtype=torch.float64)
+    full[:, torch.from_numpy(classifier.classes_)] = told.clamp(min=FLOOR)
+    return _normalised(full)
 
 
 def fit_temperature(log_proba: Tensor, digits: Tensor) -> float:

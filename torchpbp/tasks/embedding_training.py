@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from torchpbp.data.augment import distorted, hidden_at_random
 from torchpbp.distributed import gather_objects
 from torchpbp.errors import DataError, DataWarning, TorchPBPError
+from torchpbp.tasks.embedding_lessons import Lessons
 from torchpbp.tasks.embedding_network import NetworkAverage
 
 WARM_UP = 0.15
@@ -80,15 +81,22 @@ class StrokeTraining(LightningModule):
         settings: of the training.
         train: (rows, 16) strokes and (rows,) digits to learn from.
         val: the same to validate with; some points should be hidden.
+        lessons: a teacher's answers to learn as well, if any.
     """
 
     def __init__(
-        self, network: NetworkAverage, settings: TrainingSettings, train: Sequence[Tensor], val: Sequence[Tensor]
+        self,
+        network: NetworkAverage,
+        settings: TrainingSettings,
+        train: Sequence[Tensor],
+        val: Sequence[Tensor],
+        lessons: Lessons | None = None,
     ) -> None:
         super().__init__()
         self.network = network
         self.average = copy.deepcopy(network).requires_grad_(False)
         self.settings = settings
+        self.lessons = lessons
         self.train_rows, self.val_rows = TensorDataset(*train), TensorDataset(*val)
         self.history: list[dict[str, float]] = []
         self.restored = 0
@@ -118,11 +126,12 @@ class StrokeTraining(LightningModule):
         generator = torch.Generator().manual_seed(number)
         strokes = distorted(batch[0], s.rotation, s.shear, s.warp, s.jitter, generator)
         strokes = hidden_at_random(strokes, s.hide, MOST_HIDDEN, generator)
-        loss = self._loss(strokes, batch[1])
+        lesson = None if self.lessons is None else self.lessons.draw(strokes, generator)
+        loss = self._loss(strokes, batch[1], lesson)
         finite = self.trainer.strategy.reduce_boolean_decision(bool(loss.isfinite()), all=True)
         if not finite:
             self._restore()
-            loss = self._loss(strokes, batch[1])
+            loss = self._loss(strokes, batch[1], lesson)
             if not bool(loss.isfinite()):
                 raise TorchPBPError(
                     "The loss is not finite even with the best weights so far. Look for infinite values in the strokes, or "
@@ -131,12 +140,17 @@ class StrokeTraining(LightningModule):
         self._epoch_losses.append(loss.detach() / len(self.network.members))
         return loss
 
-    def _loss(self, strokes: Tensor, digits: Tensor) -> Tensor:
+    def _loss(self, strokes: Tensor, digits: Tensor, lesson: tuple[Tensor, Tensor] | None) -> Tensor:
         """Sum of the members' losses, so that each learns as if it were alone."""
-        losses = [
-            nn.functional.cross_entropy(member(strokes), digits, label_smoothing=self.settings.smoothing)
-            for member in self.network.members
-        ]
+        together = strokes if lesson is None else torch.cat([strokes, lesson[0]])
+        losses = []
+        for member in self.network.members:
+            logits = member(together)
+            own = logits[: len(strokes)]
+            losses.append(nn.functional.cross_entropy(own, digits, label_smoothing=self.settings.smoothing))
+            if lesson is not None and self.lessons is not None:
+                taught = nn.functional.cross_entropy(logits[len(strokes) :], lesson[1])
+                losses.append(self.lessons.weight * taught)
         return torch.stack(losses).sum()
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
