@@ -74,7 +74,8 @@ def test_results_are_printed(capfd: pytest.CaptureFixture[str]) -> None:
     metrics = run(run_ng_deep_graph, verbose=True)
     out, err = capfd.readouterr()
     assert f"deep, aggregated: ml {metrics['aggregated/deep/ml']:.1f} ± " in out
-    assert f"ml>=kl {metrics['aggregated_holds/deep/ml>=kl']}/3" in out
+    holds, gain = (metrics[f"aggregated_{name}/deep/ml>=kl"] for name in ("holds", "gain"))
+    assert f"ml>=kl {holds}/3 ({gain:+.2f} ± " in out
     assert "4/4" in err
 
 
@@ -91,6 +92,8 @@ def test_how_often_one_rule_is_at_least_as_good_as_the_next() -> None:
     assert metrics["score_holds/c/ml>=kl"] == 2  # a tie counts
     assert metrics["score_holds/c/kl>=vit"] == 2
     assert "score_holds/c/vit>=var" not in metrics
+    assert metrics["score_gain/c/kl>=vit"] == pytest.approx((1 + 3 - 7) / 3)
+    assert metrics["score_gain_standard_error/c/ml>=kl"] == pytest.approx(1 / math.sqrt(3))  # of 0, -1 and 1
     assert metrics["score/c/kl"] == 2.0
     assert metrics["score_standard_error/c/truth"] == 0.0
     assert metrics["repeats/c"] == 3

@@ -161,7 +161,8 @@ def compare(table: pd.DataFrame, measures: Sequence[str]) -> Metrics:
 
     Returns:
         "<measure>/<case>/<rule>", "<measure>_standard_error/<case>/<rule>" (None for one repeat), "<measure>_holds/<case>/
-        ml>=kl" and so on, and "repeats/<case>".
+        ml>=kl" and so on (repeats), "<measure>_gain/<case>/ml>=kl" (mean difference within a repeat) with its standard
+        error, and "repeats/<case>".
     """
     metrics: Metrics = {}
     for case, part in table.groupby("case", sort=False):
@@ -170,13 +171,19 @@ def compare(table: pd.DataFrame, measures: Sequence[str]) -> Metrics:
             for rule in [r for r in part["rule"].unique() if r in wide]:
                 values = wide[rule].dropna()
                 metrics[f"{measure}/{case}/{rule}"] = float(values.mean())
-                error = float(values.std()) / math.sqrt(len(values)) if len(values) > 1 else None
-                metrics[f"{measure}_standard_error/{case}/{rule}"] = error
+                metrics[f"{measure}_standard_error/{case}/{rule}"] = _standard_error(values)
             for better, worse in itertools.pairwise([r for r in RULES if r in wide]):
-                holds = wide[better] >= wide[worse] - TIE * wide[worse].abs()
+                difference = wide[better] - wide[worse]
+                holds = difference >= -TIE * wide[worse].abs()
                 metrics[f"{measure}_holds/{case}/{better}>={worse}"] = int(holds.sum())
+                metrics[f"{measure}_gain/{case}/{better}>={worse}"] = float(difference.mean())
+                metrics[f"{measure}_gain_standard_error/{case}/{better}>={worse}"] = _standard_error(difference)
         metrics[f"repeats/{case}"] = int(part.loc[part["rule"].isin(RULES), "repeat"].nunique())
     return metrics
+
+
+def _standard_error(values: pd.Series[float]) -> float | None:
+    return float(values.std()) / math.sqrt(len(values)) if len(values) > 1 else None
 
 
 def finish(
@@ -211,18 +218,19 @@ def format_comparison(metrics: Metrics) -> str:
         case = repeats.removeprefix("repeats/")
         for measure in dict.fromkeys(k.split("/")[0] for k in metrics if k.split("/")[1:2] == [case]):
             prefix = f"{measure}/{case}/"
-            if measure.endswith(("_holds", "_standard_error", "repeats")):
+            if measure.endswith(("_holds", "_gain", "_standard_error", "repeats")):
                 continue
             cells = []
             for key in [k for k in metrics if k.startswith(prefix)]:
-                rule, error = (
-                    key.removeprefix(prefix),
-                    metrics[f"{measure}_standard_error/{case}/{key.removeprefix(prefix)}"],
-                )
+                rule = key.removeprefix(prefix)
+                error = metrics[f"{measure}_standard_error/{case}/{rule}"]
                 cells.append(f"{rule} {metrics[key]:.1f}" + ("" if error is None else f" ± {error:.1f}"))
             holds = f"{measure}_holds/{case}/"
-            order = [
-                f"{k.removeprefix(holds)} {v}/{metrics[repeats]}" for k, v in metrics.items() if k.startswith(holds)
-            ]
+            order = []
+            for key in [k for k in metrics if k.startswith(holds)]:
+                pair = key.removeprefix(holds)
+                gain, error = (metrics[f"{measure}_{g}/{case}/{pair}"] for g in ("gain", "gain_standard_error"))
+                spread = "" if error is None else f" ± {error:.2f}"
+                order.append(f"{pair} {metrics[key]}/{metrics[repeats]} ({gain:+.2f}{spread})")
             lines.append(f"{case}, {measure}: {'; '.join(cells)}\n    {', '.join(order)}")
     return "\n".join(lines)
