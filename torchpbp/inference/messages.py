@@ -109,13 +109,15 @@ def downward_message(weight: Tensor, above: Tensor, below: Sequence[Tensor], k: 
 
 def root_message(root: Tensor, below: Sequence[Tensor | None], k: int) -> Tensor:
     """T ×_{j≠k} up(S_j): (batch, rank of child k)."""
-    letters = "abc"[: root.ndim]
-    others = [j for j in range(root.ndim) if j != k]
     batch = next(b for b in below if b is not None).shape[0]
-    if not others:
-        return root.expand(batch, -1)
-    terms = ",".join("n" + letters[j] for j in others)
-    return torch.einsum(f"{letters},{terms}->n{letters[k]}", root, *[below[j] for j in others])
+    message, modes = root, "abc"[: root.ndim]
+    # Two operands at a time: with more, einsum looks for a path on every call.
+    for j in sorted((j for j in range(root.ndim) if j != k), reverse=True):
+        letter = "abc"[j]
+        rest = "n" + modes.replace(letter, "").removeprefix("n")
+        message = torch.einsum(f"{modes},n{letter}->{rest}", message, below[j])
+        modes = rest
+    return message if "n" in modes else message.expand(batch, -1)
 
 
 def leaf_table(weight: Tensor, downward: Tensor) -> Tensor:
