@@ -58,7 +58,7 @@ def own_estimate(table: Tensor, position: int, zetas: Sequence[Tensor]) -> Tenso
     Args:
         table: (batch, features…) from :func:`leaf_estimates`.
         position: which observable.
-        zetas: per observable its evidence vector, (batch, features) or (features,).
+        zetas: per observable its evidence vector, (batch, features) or (features,); at ``position`` anything.
 
     Returns:
         (batch, features of the observable).
@@ -85,17 +85,17 @@ def as_distribution(estimate: Tensor, floor: float | Tensor, fallback: Tensor | 
         fallback: (states,) or (batch, states) distribution to retreat to; without one, only empty rows are replaced, by
             the uniform distribution.
     """
-    mass = estimate.detach().abs().sum(dim=-1, keepdim=True)
-    empty = mass == 0
-    safe = torch.where(empty, torch.ones_like(mass), mass)
+    absolute = estimate.abs().sum(dim=-1, keepdim=True)
+    empty = absolute == 0
+    mass = torch.where(empty, 1.0, absolute)
     least = floor.to(estimate.dtype) if isinstance(floor, Tensor) else torch.full_like(mass, floor)
-    clipped = torch.maximum(estimate / safe, least) + empty.to(estimate.dtype)
+    clipped = torch.maximum(estimate / mass.detach(), least) + empty.to(estimate.dtype)
     result = clipped / clipped.sum(dim=-1, keepdim=True)
     if fallback is None:
         return result
-    noise = (2 * negative_mass(estimate)).clamp(max=1).unsqueeze(-1)
-    noise = torch.where(empty, torch.ones_like(noise), noise)
-    return (1 - noise) * result + noise * fallback
+    # Twice the negative share: |e| − e is 0 where e is positive and 2|e| where it is negative.
+    noise = (1 - estimate.sum(dim=-1, keepdim=True) / mass).clamp(max=1)
+    return torch.lerp(result, fallback.expand_as(result), noise)
 
 
 def negative_mass(estimate: Tensor) -> Tensor:

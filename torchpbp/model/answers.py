@@ -207,8 +207,8 @@ class Answers(nn.Module):
         for v in names:
             leaf = self.tree.leaf_of[v]
             group = self.tree.leaf_observables[leaf]
-            zetas = [self.observables[u].zeta(evidence, weight) for u in group]
-            result[v] = own_estimate(tables[leaf], group.index(v), zetas)
+            others = {u: self.observables[u].zeta(evidence, weight) for u in group if u != v}
+            result[v] = own_estimate(tables[leaf], group.index(v), [others.get(u, weight) for u in group])
         return result
 
     def _answer(self, observable: Observable, estimate: Tensor, evidence: Evidence, raw: bool) -> Tensor | Density:
