@@ -15,13 +15,16 @@ from torch import Tensor
 
 from torchpbp.distributed import sum_over_processes
 from torchpbp.errors import NotFittedError, StructureError
+from torchpbp.stage2.covers import Cover, count_rows, find_covers
 
 Scope = tuple[str, ...]
 
 LARGEST_TABLE = 1 << 26
 """Cells of one table; beyond it a structure is refused rather than the memory exhausted."""
 INDEX_BUDGET = 1 << 22
-"""Indices held at once while counting."""
+"""Indices held at once while counting few rows."""
+ENOUGH_ROWS = 1 << 15
+"""Rows from which on counting by covers pays; smaller mini-batches wait until there are as many."""
 
 
 class JointTables:
@@ -49,8 +52,12 @@ class JointTables:
         self.offsets = [0]
         for size in sizes:
             self.offsets.append(self.offsets[-1] + size)
-        self.counts = torch.zeros(self.offsets[-1], dtype=torch.float64)
         self.rows = 0.0
+        self._counts = torch.zeros(self.offsets[-1], dtype=torch.float64)
+        self._waiting: list[list[Tensor]] = []  # rows not counted yet, as narrow columns
+        self._waiting_rows = 0
+        self._covers: list[tuple[Cover, list[int]]] = []  # with the numbers of the tables they stand for
+        self._cover_groups: list[tuple[Scope, list[int]]] | None = None
         members = [frozenset(s) for s in self.scopes]
         self._holders: dict[str, list[tuple[int, frozenset[str]]]] = {}  # smallest table first
         for i in sorted(range(len(sizes)), key=sizes.__getitem__):
@@ -71,22 +78,81 @@ class JointTables:
             result.append((rows, strides.to(torch.int64).reshape(rows.shape), offsets))
         return result
 
-    def add(self, codes: Tensor) -> None:
+    def add(self, codes: Tensor | Sequence[Tensor]) -> None:
         """Count a mini-batch.
 
         Args:
-            codes: (variables, rows) int64 states, variables in the order of ``states``.
+            codes: (variables, rows) states of any integer dtype, or one (rows,) tensor per variable; variables in the order
+                of ``states``. States must be within range.
         """
-        total = codes.shape[1]
+        columns = list(codes)
+        total = len(columns[0]) if columns else 0
+        keep = total < ENOUGH_ROWS  # those rows wait, and the caller may reuse his memory
+        sizes = self.states.values()
+        columns = [c.detach().to("cpu", _narrow(s), copy=keep) for c, s in zip(columns, sizes, strict=True)]
+        self.rows += total
+        self._waiting.append(columns)
+        self._waiting_rows += total
+        if self._waiting_rows >= ENOUGH_ROWS:
+            self._count_waiting()
+
+    @property
+    def counts(self) -> Tensor:
+        """(cells of all tables,) counts as float64, one table after the other."""
+        self._settle()
+        return self._counts
+
+    @counts.setter
+    def counts(self, values: Tensor) -> None:
+        self._settle()
+        self._counts = values
+
+    def _settle(self) -> None:
+        """Count rows that still wait, and bring what the covers hold into the tables."""
+        if self._waiting_rows:
+            self._count_waiting()
+        for cover, members in self._covers:
+            if len(members) > 1:
+                sums = cover.marginals([self.scopes[i] for i in members])
+                for i, found in zip(members, sums, strict=True):
+                    self._counts[self.offsets[i] : self.offsets[i + 1]] += found
+        self._covers = []
+
+    def _count_waiting(self) -> None:
+        waiting, rows = self._waiting, self._waiting_rows
+        self._waiting, self._waiting_rows = [], 0
+        columns = waiting[0] if len(waiting) == 1 else [torch.cat(parts) for parts in zip(*waiting, strict=True)]
+        if rows < ENOUGH_ROWS:
+            self._count_directly(torch.stack([c.long() for c in columns]))
+            return
+        if not self._covers:
+            self._covers = [(self._cover(group, held), held) for group, held in self._groups()]
+        count_rows([cover for cover, _ in self._covers], dict(zip(self.states, columns, strict=True)))
+
+    def _groups(self) -> list[tuple[Scope, list[int]]]:
+        if self._cover_groups is None:
+            self._cover_groups = find_covers(self.scopes, self.states)
+        return self._cover_groups
+
+    def _cover(self, group: Scope, members: list[int]) -> Cover:
+        """A cover of a single table counts in place."""
+        own = self._counts[self.offsets[members[0]] : self.offsets[members[0] + 1]] if len(members) == 1 else None
+        return Cover(group, self.states, own)
+
+    def _count_directly(self, codes: Tensor) -> None:
+        """Count few rows, all tables of one size at once."""
         step = max(1, INDEX_BUDGET // max(1, len(self.scopes)))
-        for start in range(0, total, step):
+        for start in range(0, codes.shape[1], step):
             part = codes[:, start : start + step]
             for rows, strides, offsets in self._index:
                 cells = offsets.unsqueeze(1).expand(-1, part.shape[1])
                 for k in range(rows.shape[1]):
                     cells = torch.addcmul(cells, part[rows[:, k]], strides[:, k].unsqueeze(1))
-                self.counts += torch.bincount(cells.reshape(-1), minlength=len(self.counts))
-        self.rows += total
+                found = cells.reshape(-1)
+                if len(self._counts) <= 4 * len(found):
+                    self._counts += torch.bincount(found, minlength=len(self._counts))
+                else:
+                    self._counts.index_add_(0, found, torch.ones(len(found), dtype=torch.float64))
 
     def merge(self, other: JointTables) -> None:
         """Add another worker's counts over the same scopes."""
@@ -102,8 +168,9 @@ class JointTables:
 
     def fill(self, joint: Callable[[Scope], Tensor]) -> None:
         """Take exact probabilities in place of counts."""
+        counts = self.counts
         for i, scope in enumerate(self.scopes):
-            self.counts[self.offsets[i] : self.offsets[i + 1]] = joint(scope).reshape(-1)
+            counts[self.offsets[i] : self.offsets[i + 1]] = joint(scope).reshape(-1)
         self.rows = 1.0
 
     def table(self, variables: Sequence[str]) -> Tensor:
@@ -119,7 +186,8 @@ class JointTables:
         if best is None:
             raise StructureError(f"No table holds the variables {names}.")
         scope = self.scopes[best]
-        stored = self.counts[self.offsets[best] : self.offsets[best + 1]].reshape([self.states[v] for v in scope])
+        self._settle()
+        stored = self._counts[self.offsets[best] : self.offsets[best + 1]].reshape([self.states[v] for v in scope])
         summed = [axis for axis, v in enumerate(scope) if v not in wanted]
         left = [v for v in scope if v in wanted]
         found = stored.sum(dim=summed) if summed else stored
@@ -148,3 +216,7 @@ def _strides(sizes: Sequence[int]) -> list[int]:
     for i in range(len(sizes) - 2, -1, -1):
         result[i] = result[i + 1] * sizes[i + 1]
     return result
+
+
+def _narrow(states: int) -> torch.dtype:
+    return torch.uint8 if states <= 256 else torch.int32
