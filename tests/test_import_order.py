@@ -29,10 +29,10 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("model",),
     ("baselines",),
     ("refinement",),
-    ("data", "gram", "layer"),
+    ("data", "gram", "layer", "loading"),
     ("ensemble", "classifier"),
     ("tasks",),
-    ("sweep_report",),
+    ("__main__", "sweep_report"),
     ("train",),
 )
 """Data flows downward. A new folder is placed here before it is used."""

@@ -12,6 +12,7 @@ from torchpbp.gram import KernelPBP
 from torchpbp.graph import Continuous, JunctionTree, LatentGraph, build_junction_tree, templates
 from torchpbp.inputs import Evidence
 from torchpbp.layer import PBPDistribution, PBPLayer
+from torchpbp.loading import load
 from torchpbp.model import PBP
 from torchpbp.refinement import RefinedPBP, refine
 from torchpbp.stage1 import KernelRidge, Ridge
@@ -50,6 +51,7 @@ __all__ = [
     "SpectralJunctionTree",
     "build_junction_tree",
     "errors",
+    "load",
     "refine",
     "templates",
 ]
