@@ -7,7 +7,6 @@ import json
 import math
 import os
 import platform
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -19,6 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 from tqdm.auto import tqdm
 
+from benchmarks.clock import measure
 from torchpbp.errors import DataError
 from torchpbp.tasks.results import replacing
 
@@ -101,13 +101,13 @@ def compare(
     with tqdm(total=(rounds + 1) * len(names), desc=title, unit="timing", disable=not verbose) as bar:
         for name, call in contestants.items():
             call()  # caches, lazy imports, compilation
-            calls[name] = max(1, math.ceil(least_seconds / max(_measure(call, 1), 1e-9)))
+            calls[name] = max(1, math.ceil(least_seconds / max(measure(call, 1), 1e-9)))
             bar.update()
         for turn in range(rounds):
             gc.collect()  # here and not before each measurement, where it would take longer than most of them
             first = turn % len(names)
             for name in names[first:] + names[:first]:
-                seconds[name].append(_measure(contestants[name], calls[name]))
+                seconds[name].append(measure(contestants[name], calls[name]))
                 bar.update()
     return Comparison(title, names[0] if reference is None else reference, seconds, calls)
 
@@ -179,20 +179,6 @@ def draw_comparisons(comparisons: Sequence[Comparison], threads: int) -> Figure:
     plural = "" if threads == 1 else "s"
     panels[-1].set_xlabel(f"time / best time of the reference ({threads} thread{plural})")
     return figure
-
-
-def _measure(call: Callable[[], object], times: int) -> float:
-    """Seconds per call."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        start = time.perf_counter()
-        for _ in range(times):
-            call()
-        return (time.perf_counter() - start) / times
-    finally:
-        if collecting:
-            gc.enable()
 
 
 def _version(package: str) -> str | None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import gc
 import json
 import re
+import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks import timing
 from benchmarks.timing import Comparison, compare, draw_comparisons, environment, write_comparisons
 from torchpbp.errors import DataError
 
@@ -30,7 +30,7 @@ def test_contestants_take_turns_in_a_turning_order() -> None:
 
 def test_quick_callables_are_repeated_and_seconds_are_per_call(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr(timing.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
     called: Counter[str] = Counter()
 
     def work(name: str, seconds: float) -> None:

@@ -1,0 +1,86 @@
+"""The command line of the benchmarks."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+import torch
+from tqdm.auto import tqdm
+
+from benchmarks import queries, training
+from benchmarks.contest import Settings
+from benchmarks.report import Claim
+from benchmarks.workers import Workers
+
+BENCHMARKS: tuple[ModuleType, ...] = (training, queries)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run benchmarks.
+
+    Args:
+        arguments: of the command line.
+    """
+    available = {module.__name__.rpartition(".")[2]: module for module in BENCHMARKS}
+    given = _parser(list(available)).parse_args(arguments)
+    if given.list:
+        for name, module in available.items():
+            print(f"{name:<10}  {(module.__doc__ or '').splitlines()[0]}")
+        return
+    size = "tiny" if given.tiny else "quick" if given.quick else "full"
+    rounds = given.rounds or {"tiny": 1, "quick": 2, "full": 3}[size]
+    limit = given.limit or {"tiny": 30.0, "quick": 10.0, "full": 60.0}[size]
+    torch.set_num_threads(given.threads)  # of this process, which draws data and checks answers
+    claims: list[Claim] = []
+    names = given.names or list(available)
+    with Workers(given.threads) as workers, tqdm(names, unit="benchmark") as bar:
+        settings = Settings(workers, size, rounds, limit, lambda text: bar.set_description(text[:70]))
+        for name in bar:
+            report = available[name].run(settings)
+            report.write(given.output, size, given.threads)
+            bar.clear()
+            print(report, end="\n\n", flush=True)
+            claims += report.claims
+    missed = sum(claim.met is False for claim in claims)
+    unknown = sum(claim.met is None for claim in claims)
+    print(f"{len(claims)} targets: {len(claims) - missed - unknown} met, {missed} missed, {unknown} not measured.")
+
+
+def _parser(names: list[str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="torchpbp against other libraries.")
+    parser.add_argument("names", nargs="*", metavar="name", help=f"which ones; all by default: {', '.join(names)}")
+    parser.add_argument("--quick", action="store_true", help="smaller numbers, under three minutes for all")
+    parser.add_argument("--tiny", action="store_true", help="every step with numbers that mean nothing, in seconds")
+    parser.add_argument("--threads", type=_positive, default=1, help="of each library's process (default 1)")
+    parser.add_argument("--rounds", type=_positive, help="measurements of each contestant (default 3; quick: 2)")
+    parser.add_argument("--limit", type=_positive, help="seconds for one call of a contestant (default 60; quick: 10)")
+    parser.add_argument("--output", default="benchmarks/results", help="folder for the results")
+    parser.add_argument("--list", action="store_true", help="show what there is and stop")
+    original = parser.parse_args
+
+    def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+        given = original(arguments)
+        unknown = [name for name in given.names if name not in names]
+        if unknown:
+            parser.error(f"names: expected some of {', '.join(names)}, got {', '.join(unknown)}.")
+        return given
+
+    parser.parse_args = parse  # type: ignore[method-assign,assignment]
+    return parser
+
+
+def _positive(text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit("Use: python -m benchmarks")

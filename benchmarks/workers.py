@@ -1,0 +1,223 @@
+"""One process per library, with a stated number of threads, that prepares and times contestants on demand.
+
+Libraries bring thread pools, allocators and import-time settings of their own; in separate processes they cannot get in
+each other's way. A process that exceeds its time limit is ended, and started afresh when it is next needed.
+"""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import Any
+
+from benchmarks.clock import measure
+from benchmarks.contestant import Contestant
+
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "NUMBA_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
+STARTUP_SECONDS = 120.0
+"""For importing libraries and preparing, on top of the time limit."""
+
+
+class WorkerError(Exception):
+    """A contestant raised an error in its process; the message is that of the error."""
+
+
+class TooSlow(Exception):
+    """A contestant did not finish in time."""
+
+
+class Worker:
+    """A process of one library, seen from outside.
+
+    Args:
+        library: for its name.
+        threads: that it may use.
+
+    Attributes:
+        holds: labels of the contestants prepared in it.
+    """
+
+    def __init__(self, library: str, threads: int) -> None:
+        self.holds: set[str] = set()
+        context = multiprocessing.get_context("spawn")
+        self._connection, theirs = context.Pipe()
+        self._process = context.Process(target=serve, args=(theirs,), name=f"benchmark {library}", daemon=True)
+        with _environment(dict.fromkeys(THREAD_VARIABLES, str(threads))):
+            self._process.start()
+        theirs.close()
+
+    def ask(self, command: str, *arguments: Any, limit: float) -> Any:
+        """Have something done and wait for the answer; see :meth:`send` and :meth:`receive`."""
+        self.send(command, *arguments)
+        return self.receive(limit)
+
+    def send(self, command: str, *arguments: Any) -> None:
+        """Have something done.
+
+        Args:
+            command: one of those listed below.
+            arguments: of it; picklable.
+        """
+        if self.alive:
+            with suppress(BrokenPipeError, ConnectionResetError):  # receive() tells
+                self._connection.send((command, arguments))
+
+    def receive(self, limit: float) -> Any:
+        """The answer to the earliest command that has not been answered yet.
+
+        Args:
+            limit: seconds.
+
+        Raises:
+            TooSlow: no answer in time; the process has been ended.
+            WorkerError: the contestant failed.
+        """
+        try:
+            if not self._connection.poll(limit):
+                self.stop()
+                raise TooSlow
+            good, value = self._connection.recv()
+        except (EOFError, OSError):
+            self.stop()
+            raise WorkerError("its process ended, perhaps for lack of memory") from None
+        if not good:
+            raise WorkerError(value)
+        return value
+
+    def stop(self) -> None:
+        """End the process."""
+        self._connection.close()
+        if self._process.is_alive():
+            self._process.terminate()
+        self._process.join()
+
+    @property
+    def alive(self) -> bool:
+        return self._process.is_alive()
+
+
+class Workers:
+    """The processes of a run, started as they are needed.
+
+    Args:
+        threads: of each, where a contestant does not say otherwise.
+    """
+
+    def __init__(self, threads: int = 1) -> None:
+        self.threads = threads
+        self._running: dict[tuple[str, int], Worker] = {}
+
+    def of(self, contestant: Contestant) -> Worker:
+        """The process of a contestant's library."""
+        key = contestant.library, contestant.threads or self.threads
+        if key not in self._running or not self._running[key].alive:
+            self._running[key] = Worker(*key)
+        return self._running[key]
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for worker in self._running.values():
+            worker.stop()
+        self._running.clear()
+
+
+def serve(connection: Connection) -> None:
+    """Life of a worker process: do what is asked until the other side hangs up."""
+    silence = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):  # libraries print progress and warnings; errors travel through the connection
+        os.dup2(silence, stream)
+    kept: dict[str, Contestant] = {}
+    while True:
+        try:
+            command, arguments = connection.recv()
+        except EOFError:
+            return
+        except Exception as error:  # a contestant whose module does not load here
+            connection.send((False, f"{type(error).__name__}: {error}"))
+            continue
+        try:
+            value = _COMMANDS[command](kept, *arguments)
+            connection.send((True, value))
+        except Exception as error:
+            connection.send((False, f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]))
+
+
+def _prepare(kept: dict[str, Contestant], contestant: Contestant) -> None:
+    contestant.prepare()
+    kept[contestant.label] = contestant
+
+
+def _answer(kept: dict[str, Contestant], label: str) -> tuple[float, Any]:
+    """Seconds of a first call, and its answer."""
+    contestant = kept[label]
+    start = time.perf_counter()
+    result = contestant.run()
+    seconds = time.perf_counter() - start
+    return seconds, contestant.answer(result)
+
+
+def _time(kept: dict[str, Contestant], label: str, calls: int) -> float:
+    return measure(kept[label].run, calls)
+
+
+def _tidy(kept: dict[str, Contestant]) -> None:
+    gc.collect()
+
+
+def _drop(kept: dict[str, Contestant]) -> None:
+    kept.clear()
+    gc.collect()
+
+
+def _peak_memory(kept: dict[str, Contestant]) -> int:
+    """Most bytes this process has held. ``ru_maxrss`` would start from the size of the process that started this one."""
+    try:
+        with open("/proc/self/status", encoding="ascii") as lines:
+            return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+    except (OSError, StopIteration):
+        import resource
+
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+_COMMANDS = {
+    "prepare": _prepare,
+    "answer": _answer,
+    "time": _time,
+    "tidy": _tidy,
+    "drop": _drop,
+    "peak_memory": _peak_memory,
+}
+
+
+@contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    """Environment variables for processes started meanwhile."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
