@@ -16,7 +16,7 @@ def test_one_pass_equals_the_update_written_out():
     """Two mini-batches by hand, with step sizes 2^-a and 3^-a."""
     data = NETWORK.sample(10, seed=1)
     model = OnlineEM(NETWORK.graph, exponents=[0.7], batch_size=5, iterations=1, prior=0.1, progress=False).fit(data)
-    start = DiscreteNetwork.random(NETWORK.graph, 0)
+    start = DiscreteNetwork.random(NETWORK.graph, model.runs[0].seed)
     order = torch.randperm(10, generator=torch.Generator().manual_seed(0))
     for k, batch in enumerate(order.split(5)):
         step = ExpectationStep(NETWORK.graph, {v: x[batch] for v, x in data.items()}, torch.ones(5))
