@@ -13,7 +13,7 @@ from torchpbp.graph import Continuous, JunctionTree, LatentGraph, build_junction
 from torchpbp.inputs import Evidence
 from torchpbp.layer import PBPDistribution, PBPLayer
 from torchpbp.loading import load
-from torchpbp.model import PBP
+from torchpbp.model import PBP, Counts
 from torchpbp.refinement import RefinedPBP, refine
 from torchpbp.stage1 import KernelRidge, Ridge
 from torchpbp.stage2 import LeastSquaresLayer
@@ -29,6 +29,7 @@ __all__ = [
     "PBP",
     "RBF",
     "Continuous",
+    "Counts",
     "DiscreteNetwork",
     "Evidence",
     "GenerativeClassifier",

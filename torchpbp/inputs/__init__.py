@@ -1,6 +1,7 @@
 """Input: training tables and evidence, checked and brought into one form."""
 
-from torchpbp.inputs.columns import ColumnReader, DataLike
+from torchpbp.inputs.columns import ColumnReader
 from torchpbp.inputs.evidence import Evidence, EvidenceLike, read_evidence
+from torchpbp.inputs.sources import DataLike
 
 __all__ = ["ColumnReader", "DataLike", "Evidence", "EvidenceLike", "read_evidence"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NoReturn
 
 import numpy as np
 import pandas as pd
@@ -13,13 +13,20 @@ from torch import Tensor
 from torchpbp.errors import DataError, ShapeError
 from torchpbp.graph.latent_graph import Continuous, Domain
 from torchpbp.inputs.evidence import as_array, is_code_range, own_tensor, states_from_labels
+from torchpbp.inputs.sources import DataLike, Matrix, TableLike, narrow_dtype, open_data
 
-TableLike: TypeAlias = Mapping[str, Any] | pd.DataFrame
-DataLike: TypeAlias = TableLike | Iterable[TableLike]
-"""A table (dict of columns or DataFrame), or an iterable of such tables as mini-batches."""
+__all__ = ["ROWS_PER_BATCH", "ColumnReader", "DataLike"]
 
 ROWS_PER_BATCH = 1 << 17
 """Rows of an in-memory table handled at once; bounds the memory of counting."""
+
+WIDENED = {
+    torch.bool: torch.uint8,
+    torch.uint16: torch.int32,
+    torch.uint32: torch.int64,
+    torch.uint64: torch.int64,
+}
+"""Dtypes that torch knows few operations for."""
 
 
 class ColumnReader:
@@ -38,6 +45,7 @@ class ColumnReader:
     ) -> None:
         self.states = dict(states)
         self.missing = missing
+        self._read_before = False
         self._counts = {v: d for v, d in self.states.items() if isinstance(d, int)}
         self.labels: dict[str, tuple[Any, ...]] = {k: tuple(v) for k, v in (labels or {}).items()}
 
@@ -46,38 +54,45 @@ class ColumnReader:
         for table in self.tables(data, rows):
             yield torch.stack(list(table.values()))
 
-    def tables(self, data: DataLike, rows: int = ROWS_PER_BATCH) -> Iterator[dict[str, Tensor]]:
+    def tables(self, data: DataLike, rows: int = ROWS_PER_BATCH, narrow: bool = False) -> Iterator[dict[str, Tensor]]:
         """Yield name -> (rows,) states as int64, or values of continuous variables as float64.
+
+        Args:
+            data: what to read.
+            rows: most rows of a table at once.
+            narrow: yield states in the smallest dtype that is counted in (uint8, or int32 beyond 256 states).
 
         Raises:
             DataError: no rows, missing column, missing or fractional values, states out of range, unseen category.
             ShapeError: columns of different lengths or with more than one dimension.
         """
-        streaming = not isinstance(data, Mapping | pd.DataFrame)
-        if streaming and (isinstance(data, str | bytes | Tensor | np.ndarray) or not isinstance(data, Iterable)):
-            raise DataError(
-                f"Expected a dict of columns, a pandas DataFrame, or an iterable of such mini-batches; got {type(data).__name__}."
-            )
+        source = open_data(data, self.states)
+        for v, labels in source.labels(self.labels).items():
+            self._learn_labels(v, labels, "")
         total = 0
-        for number, table in enumerate(data if streaming else [data]):
-            if not isinstance(table, Mapping | pd.DataFrame):
-                raise DataError(
-                    f"Mini-batch {number}: expected a dict of columns or a DataFrame, got {type(table).__name__}."
-                )
-            where = f"mini-batch {number}, " if streaming else ""
-            columns = self._columns(table, where, streaming)
+        for number, table in enumerate(source.tables(rows)):
+            where = f"mini-batch {number}, " if source.streaming else ""
+            columns = self._columns(table, where, source.streaming)
             length = len(next(iter(columns.values())))
+            first = 0 if source.streaming else total
+            whole = self.missing or isinstance(table, Matrix)
             for start in range(0, length, rows):
                 part = {v: c[start : start + rows] for v, c in columns.items()}
                 yield {
-                    v: self._states(v, c, where, start)
+                    v: self._states(v, c, where, first + start, whole, narrow)
                     if v in self._counts
-                    else _values(v, c, self.states[v], where, start)
+                    else _values(v, c, self.states[v], where, first + start)
                     for v, c in part.items()
                 }
             total += length
+        if total == 0 and self._read_before:
+            raise DataError(
+                "The data could be read only once: a further pass over it found no rows. Pass data that can be opened again, "
+                "such as a table, a list of mini-batches, a file, or a DataLoader over a Dataset with indices."
+            )
         if total == 0:
             raise DataError("The training data is empty: expected at least one row, got none.")
+        self._read_before = True
 
     def _columns(self, table: TableLike, where: str, streaming: bool) -> dict[str, Tensor | np.ndarray]:
         absent = [v for v in self.states if v not in table]
@@ -108,7 +123,7 @@ class ColumnReader:
             return np.asarray(value)  # continuous: checked as numbers later
         if isinstance(value, pd.Categorical):
             self._learn_labels(name, list(value.categories), where)
-            return np.asarray(value.astype(object), dtype=object)
+            return self._renumbered(name, value)
         try:
             array = as_array(value)
         except ValueError:
@@ -131,6 +146,12 @@ class ColumnReader:
                 self._learn_labels(name, sorted(set(present)), where)
         return array
 
+    def _renumbered(self, name: str, column: pd.Categorical) -> Tensor:
+        """States of a category column; -1 where missing. Its categories may be fewer, or in another order."""
+        states = pd.Index(list(self.labels[name]), dtype=object).get_indexer(list(column.categories))
+        smallest = np.min_scalar_type(-len(self.labels[name]) - 1)
+        return torch.from_numpy(np.append(states, -1).astype(smallest)[column.codes])
+
     def _learn_labels(self, name: str, categories: list[Any], where: str) -> None:
         known = self.labels.get(name)
         if known is not None:
@@ -143,7 +164,10 @@ class ColumnReader:
             )
         self.labels[name] = tuple(categories)
 
-    def _states(self, name: str, column: Tensor | np.ndarray, where: str, start: int) -> Tensor:
+    def _states(
+        self, name: str, column: Tensor | np.ndarray, where: str, start: int, whole: bool, narrow: bool
+    ) -> Tensor:
+        """Checked states. ``whole``: they may come as whole floating-point numbers."""
         labels = self.labels.get(name)
         if isinstance(column, np.ndarray):
             if column.dtype == object:
@@ -161,7 +185,7 @@ class ColumnReader:
                     f"{self._counts[name] - 1}."
                 )
             column = own_tensor(column)
-        if self.missing and column.is_floating_point():  # the only plain numbers that have a NaN
+        if whole and column.is_floating_point():
             column = self._whole_numbers(name, column, where, start)
         if column.is_floating_point() or column.is_complex():
             raise DataError(
@@ -173,7 +197,15 @@ class ColumnReader:
                     else "."
                 )
             )
-        codes = column.to(torch.int64)
+        if column.dtype in WIDENED:
+            column = column.to(WIDENED[column.dtype])
+        low, high = torch.aminmax(column)
+        if int(low) < (-1 if self.missing else 0) or int(high) >= self._counts[name]:
+            self._refuse(name, column.to(torch.int64), where, start)
+        return column.to(narrow_dtype(self._counts[name]) if narrow and not self.missing else torch.int64)
+
+    def _refuse(self, name: str, codes: Tensor, where: str, start: int) -> NoReturn:
+        """Say which states are out of range, or missing."""
         missing = codes == -1
         if bool(missing.any()) and not self.missing:
             count = int(missing.sum())
@@ -182,14 +214,11 @@ class ColumnReader:
                 f"{where}column '{name}': {count} of {len(codes)} values are missing ({extent}). Missing values in "
                 "training data are not supported yet: drop those rows, or make 'missing' a state of its own."
             )
-        bad = (codes < (-1 if self.missing else 0)) | (codes >= self._counts[name])
-        if bool(bad.any()):
-            row = int(bad.nonzero()[0])
-            raise DataError(
-                f"{where}column '{name}', row {start + row}: state {int(codes[row])} is out of range; expected 0 to "
-                f"{self._counts[name] - 1}{', or -1 for a missing value' if self.missing else ''}."
-            )
-        return codes
+        row = int(((codes < -1) | (codes >= self._counts[name])).nonzero()[0])
+        raise DataError(
+            f"{where}column '{name}', row {start + row}: state {int(codes[row])} is out of range; expected 0 to "
+            f"{self._counts[name] - 1}{', or -1 for a missing value' if self.missing else ''}."
+        )
 
     def _whole_numbers(self, name: str, column: Tensor, where: str, start: int) -> Tensor:
         """Floating-point states as integers, NaN as -1."""
@@ -198,8 +227,8 @@ class ColumnReader:
         if bool(bad.any()):
             row = int(bad.nonzero()[0])
             raise DataError(
-                f"{where}column '{name}', row {start + row}: expected a whole number from 0 to {self._counts[name] - 1}, "
-                f"or NaN for a missing value; got {float(column[row])}."
+                f"{where}column '{name}', row {start + row}: expected a whole number from 0 to {self._counts[name] - 1}"
+                f"{', or NaN for a missing value' if self.missing else ''}; got {float(column[row])}."
             )
         return filled.to(torch.int64)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,6 +50,7 @@ class Fitted:
         rows: number of rows, over all processes.
         observables: with their feature maps.
         constant: discrete columns that hold one state only.
+        counts: tables behind the operators, where nothing else is.
         rank_scores: of the candidates for the rank.
         bandwidth_scores: of the candidates for the bandwidth.
     """
@@ -59,6 +60,7 @@ class Fitted:
     rows: float
     observables: nn.ModuleList
     constant: list[str]
+    counts: JointTables | None = None
     rank_scores: list[RankScore] = field(default_factory=list)
     bandwidth_scores: dict[float, float] = field(default_factory=dict)
 
@@ -115,10 +117,29 @@ class Fitter:
             chosen, scores, moments = next(iter(plans)), [], self._moments(list(plans.values()), tables, observables)
         learned = self._learn(plans[chosen], moments, tables, observables)
         constant = moments.tables.constant_variables() if isinstance(moments, TableMoments) else []
-        return Fitted(plans[chosen], learned, moments.rows, observables, constant, scores, bandwidth_scores)
+        counts = None
+        if isinstance(moments, TableMoments) and not self.regressor.needs_rows:
+            counts = moments.tables if len(plans) == 1 else moments.tables.restricted(required_scopes(*plans[chosen]))
+        return Fitted(plans[chosen], learned, moments.rows, observables, constant, counts, scores, bandwidth_scores)
+
+    def count(self, tables: Tables, scopes: Iterable[Iterable[str]]) -> JointTables:
+        """Count the rows of this process, where all variables are discrete."""
+        counts = JointTables(scopes, self.states)
+        for table in tables():
+            counts.add([table[v] for v in self.states])
+        return counts
+
+    def solve(self, plan: Plan, counts: JointTables) -> Fitted:
+        """Learn from counts, where all variables are discrete and stage 1 is linear."""
+        learned = learn(*plan, TableMoments(counts), *self._penalties(counts.rows), self.compressed)
+        observables = nn.ModuleList(self.observables.values())
+        return Fitted(plan, learned, counts.rows, observables, counts.constant_variables(), counts)
+
+    def _penalties(self, rows: float) -> tuple[float, float]:
+        return self.ridge[0] / rows, self.ridge[1] / rows
 
     def _learn(self, plan: Plan, moments: Moments, tables: Tables, observables: nn.ModuleList) -> Learned:
-        penalties = self.ridge[0] / moments.rows, self.ridge[1] / moments.rows
+        penalties = self._penalties(moments.rows)
         if not self.regressor.needs_rows:
             return learn(*plan, moments, *penalties, self.compressed)
         maps = {o.name: o.map for o in observables if isinstance(o, Observable)}
@@ -131,9 +152,7 @@ class Fitter:
         by_groups = not self.regressor.needs_rows
         if self.discrete:
             needed = required_scopes if by_groups else required_own_scopes
-            counts = JointTables([scope for plan in plans for scope in needed(*plan)], self.states)
-            for table in tables():
-                counts.add(torch.stack([table[v] for v in self.states]))
+            counts = self.count(tables, [scope for plan in plans for scope in needed(*plan)])
             counts.sum_over_processes()
             return TableMoments(counts)
         maps = {o.name: o.map for o in observables if isinstance(o, Observable)}
@@ -149,7 +168,7 @@ class Fitter:
         if isinstance(moments, TableMoments):
             counts = moments.tables
             rest = JointTables(counts.scopes, counts.states)
-            rest.add(torch.stack([held[v] for v in self.states]))
+            rest.add([held[v] for v in self.states])
             rest.sum_over_processes()
             counts.merge(rest)
             return chosen, scores, TableMoments(counts)
@@ -205,7 +224,7 @@ class Fitter:
                 f"A rank or bandwidth chosen on data needs rows to hold out: got {int(moments.rows)} to learn from and "
                 f"{count} to score on, at least 10 each are needed. Give it as a number instead."
             )
-        held = hold_out.rows
+        held = {v: x if x.is_floating_point() else x.long() for v, x in hold_out.rows.items()}
         named = {o.name: o for o in observables if isinstance(o, Observable)}
         evidence = Evidence(
             len(next(iter(held.values()))),

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 import pandas as pd
 import torch
 from torch import Tensor, nn
-from tqdm.auto import tqdm
 
 from torchpbp.errors import DataError, DataWarning, NotFittedError, StructureError
 from torchpbp.exact.network import DiscreteNetwork
@@ -21,13 +20,14 @@ from torchpbp.graph.latent_graph import Continuous, LatentGraph
 from torchpbp.inference.queries import as_distribution, leaf_estimates
 from torchpbp.inference.schedule import build_schedule
 from torchpbp.inference.variables import Observable, make_map, prepare
-from torchpbp.inputs.columns import ROWS_PER_BATCH, ColumnReader, DataLike
+from torchpbp.inputs.columns import ROWS_PER_BATCH, ColumnReader
 from torchpbp.inputs.evidence import Evidence, EvidenceLike
-from torchpbp.model.answers import Answers
+from torchpbp.inputs.sources import DataLike, open_data, with_progress
 from torchpbp.model.checkpoint import read_checkpoint, write_checkpoint
 from torchpbp.model.diagnostics import diagnostics_table, random_patterns
-from torchpbp.model.fitting import Fitter, Plan, check_labels
+from torchpbp.model.fitting import Fitted, Fitter, Plan, check_labels
 from torchpbp.model.operators import RootOperator, SeparatorOperator, operator_shapes
+from torchpbp.model.partial import CountedModel, Counts
 from torchpbp.model.population import learn_population
 from torchpbp.model.selection import CANDIDATE_RANKS, RankScore
 from torchpbp.model.two_stage import Learned
@@ -38,7 +38,7 @@ from torchpbp.stage1.regressor import Regressor, Ridge
 EXACT_FLOOR = 1e-15
 
 
-class PBP(Answers):
+class PBP(CountedModel):
     """Predictive Belief Propagation [PBP]: fit from data without EM, then ask P(X | any evidence).
 
     The graph becomes a junction tree whose leaves hold the observables. At each separator stage 1 predicts features of
@@ -115,6 +115,7 @@ class PBP(Answers):
         self.seed = seed
         self.options = SpecificationOptions(None, singles, pool, largest_group, strict, 20200207 + seed)
         self.labels: dict[str, tuple[Any, ...]] = {}
+        self.counts: Counts | None = None
         self.rank_scores: list[RankScore] = []
         self.bandwidth_scores: dict[float, float] = {}
         self.fitted = False
@@ -201,47 +202,57 @@ class PBP(Answers):
 
     # -- learning ------------------------------------------------------------------------------------------------
 
-    def fit(self, data: DataLike, batch_size: int = ROWS_PER_BATCH) -> PBP:
+    def fit(self, data: DataLike, batch_size: int = ROWS_PER_BATCH, columns: Sequence[str] | None = None) -> PBP:
         """Learn from data: in one pass where all variables are discrete, in four otherwise.
 
         Args:
-            data: dict of columns (tensors, arrays, lists), a pandas DataFrame (numbers, category or string columns), or
-                an iterable of such tables as mini-batches. Mini-batches give the same result as one table. With
-                continuous variables the iterable must be one that can be walked several times, such as a list or a
-                DataLoader.
+            data: dict of columns (tensors, arrays, lists) or pandas DataFrame (numbers, category or string columns); array,
+                memory map or tensor of shape (rows, variables), or structured array; path of a Parquet file or folder,
+                Arrow Dataset or Table (extra ``arrow``); or an iterable of such tables as mini-batches, such as a DataLoader,
+                whose batches may also be tuples of tensors. However it is cut into batches, the result is the same.
+                With continuous variables the data is read several times and must come in the same order each time.
             batch_size: rows of a table handled at once; bounds the memory used.
+            columns: names of the columns of arrays and tensors; ``graph.observed`` by default.
 
         Returns:
             The model itself.
 
         Raises:
             DataError: empty data, missing columns or values, states out of range, fractional states.
-            ShapeError: columns of different lengths.
+            ShapeError: columns of different lengths, arrays of the wrong width.
         """
-        discrete = len(self.states) == len(self.observables)
-        if not discrete and isinstance(data, Iterator):
+        reader = ColumnReader({v: o.domain for v, o in self.observables.items()})
+        source = open_data(data, reader.states, columns)
+        fitter = self._fitter()
+        if not fitter.discrete and not source.reopenable:
             raise DataError(
                 "Continuous variables need several passes over the data, but it is a one-way iterator. Pass a table, a list "
-                "of mini-batches or a DataLoader."
+                "of mini-batches, a file or a DataLoader."
             )
-        reader = ColumnReader({v: o.domain for v, o in self.observables.items()})
+        narrow = fitter.discrete and not self.regressor.needs_rows
 
         def tables() -> Iterator[dict[str, Tensor]]:
-            return iter(tqdm(reader.tables(data, batch_size), desc="reading", unit="batch", delay=2, leave=False))
+            return with_progress(reader.tables(source, batch_size, narrow), source.length)
 
-        fitter = Fitter(
-            self.observables, self.kernel_map, self.regressor, self.ridge, self.whitening, self.compressed, self.seed
-        )
         with torch.no_grad():
             found = fitter.fit(tables, self._candidates())
         check_labels(reader.labels)
+        self._adopt(found, reader.labels)
+        self.rank_scores, self.bandwidth_scores = found.rank_scores, found.bandwidth_scores
+        return self
+
+    def _fitter(self) -> Fitter:
+        return Fitter(
+            self.observables, self.kernel_map, self.regressor, self.ridge, self.whitening, self.compressed, self.seed
+        )
+
+    def _adopt(self, found: Fitted, labels: Mapping[str, tuple[Any, ...]]) -> None:
         if found.constant:
             text = f"Columns {found.constant} hold one state only: the model learns that they never vary."
-            warnings.warn(text, DataWarning, stacklevel=2)
+            warnings.warn(text, DataWarning, stacklevel=3)
         self._accept(found.plan, found.learned, int(found.rows), found.floor, found.observables)
-        self.rank_scores, self.bandwidth_scores = found.rank_scores, found.bandwidth_scores
-        self.labels = reader.labels
-        return self
+        self.labels = dict(labels)
+        self.counts = None if found.counts is None else Counts(found.counts, labels)
 
     def fit_population(self, network: DiscreteNetwork) -> PBP:
         """Learn from the exact moments of a known network, as if from infinitely many rows.
@@ -256,6 +267,7 @@ class PBP(Answers):
         plan = self.tree, self.specification
         learned = learn_population(*plan, network, self.regressor, self.compressed)
         self._accept(plan, learned, 0, EXACT_FLOOR, self._observables)
+        self.counts = None
         return self
 
     def _candidates(self) -> dict[int, Plan]:
@@ -330,9 +342,17 @@ class PBP(Answers):
 
     # -- saving --------------------------------------------------------------------------------------------------
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write graph, settings and operators to one file; an existing file is replaced only once the new one is whole."""
+    def save(self, path: str | os.PathLike[str], counts: bool = False) -> None:
+        """Write graph, settings and operators to one file; an existing file is replaced only once the new one is whole.
+
+        Args:
+            path: of the file.
+            counts: write the counts behind the fit as well, so that the model can go on with :meth:`partial_fit` after
+                loading. They take ``model.counts.nbytes`` bytes.
+        """
         self._require_fitted()
+        if counts and self.counts is None:
+            raise NotFittedError("This model keeps no counts that could be saved. Save it with counts=False.")
         settings = {
             "rank": self.rank,
             "ridge": list(self.ridge),
@@ -355,6 +375,7 @@ class PBP(Answers):
             "labels": {v: list(x) for v, x in self.labels.items()},
             "dtype": str(self._separators[0].weight.dtype).removeprefix("torch."),
             "state": self.state_dict(),
+            "counts": self.counts.to_dict() if counts and self.counts is not None else None,
         }
         write_checkpoint(path, content)
 
@@ -377,6 +398,7 @@ class PBP(Answers):
         model._build(tree, Specification.from_list(saved["specification"]))
         model.load_state_dict(saved["state"])
         model.labels = {v: tuple(x) for v, x in saved["labels"].items()}
+        model.counts = None if saved.get("counts") is None else Counts.from_dict(saved["counts"])
         model.fitted = True
         return model.to(map_location)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -14,8 +14,9 @@ from torch import Tensor
 from torchpbp.distributed import world_size
 from torchpbp.errors import DataError, StructureError
 from torchpbp.graph.latent_graph import LatentGraph
-from torchpbp.inputs.columns import ROWS_PER_BATCH, ColumnReader, DataLike
+from torchpbp.inputs.columns import ROWS_PER_BATCH, ColumnReader
 from torchpbp.inputs.evidence import Evidence
+from torchpbp.inputs.sources import DataLike, open_data
 from torchpbp.model.checkpoint import read_checkpoint, write_checkpoint
 from torchpbp.model.pbp import PBP
 from torchpbp.refinement.descent import take
@@ -79,12 +80,15 @@ class RefinedPBP(PBP):
         self.settings.resolved(self)
         self.refinement: Refinement | None = None
 
-    def fit(self, data: DataLike, batch_size: int = ROWS_PER_BATCH) -> RefinedPBP:
+    additive = False  # descent needs the rows
+
+    def fit(self, data: DataLike, batch_size: int = ROWS_PER_BATCH, columns: Sequence[str] | None = None) -> RefinedPBP:
         """Learn by two-stage regression, then refine. All rows are kept in memory while fitting.
 
         Args:
             data: as in :meth:`PBP.fit`.
             batch_size: rows of a table handled at once by the two-stage fit.
+            columns: names of the columns of arrays, as in :meth:`PBP.fit`.
 
         Raises:
             DataError: as :meth:`PBP.fit`, and if there are too few rows to hold some out; the model is then left as it was.
@@ -95,14 +99,15 @@ class RefinedPBP(PBP):
         if world_size() > 1:
             raise StructureError("Refinement works in a single process; learner=pbp can share rows among several.")
         reader = ColumnReader({v: o.domain for v, o in self.observables.items()})
-        count = sum(len(next(iter(table.values()))) for table in reader.tables(data, batch_size))
+        source = open_data(data, reader.states, columns)
+        count = sum(len(next(iter(table.values()))) for table in reader.tables(source, batch_size))
         if count < self.folds * LEAST_ROWS:
             raise DataError(
                 f"Refinement: expected at least {self.folds * LEAST_ROWS} rows for {self.folds} folds, got {count}. "
                 "Lower folds, or use PBP."
             )
-        super().fit(data, batch_size)
-        rows = read_rows(self, data)
+        super().fit(data, batch_size, columns)
+        rows = read_rows(self, source)
         settings = self.settings.resolved(self)
         trace = self._cross_validated(rows, settings, batch_size)
         best = trace.best()
@@ -137,9 +142,9 @@ class RefinedPBP(PBP):
         finally:
             self.refinement = report
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], counts: bool = False) -> None:
         """Write the model with its refinement settings. A loss function of one's own is not written."""
-        super().save(path)
+        super().save(path, counts)
         content = read_checkpoint(path, "cpu")
         own = {f.name: getattr(self.settings, f.name) for f in fields(Settings) if f.name not in ("objective", "seed")}
         objective = self.settings.objective

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from torchpbp.distributed import sum_over_processes
 from torchpbp.errors import NotFittedError, StructureError
+from torchpbp.inputs.sources import narrow_dtype
 from torchpbp.stage2.covers import Cover, count_rows, find_covers
 
 Scope = tuple[str, ...]
@@ -89,7 +90,7 @@ class JointTables:
         total = len(columns[0]) if columns else 0
         keep = total < ENOUGH_ROWS  # those rows wait, and the caller may reuse his memory
         sizes = self.states.values()
-        columns = [c.detach().to("cpu", _narrow(s), copy=keep) for c, s in zip(columns, sizes, strict=True)]
+        columns = [c.detach().to("cpu", narrow_dtype(s), copy=keep) for c, s in zip(columns, sizes, strict=True)]
         self.rows += total
         self._waiting.append(columns)
         self._waiting_rows += total
@@ -156,10 +157,32 @@ class JointTables:
 
     def merge(self, other: JointTables) -> None:
         """Add another worker's counts over the same scopes."""
-        if other.scopes != self.scopes or other.states != self.states:
-            raise StructureError("Tables can be merged only if they are over the same scopes and states.")
+        refused = "Tables can be merged only if they are over the same scopes and states"
+        if other.states != self.states:
+            both = dict.fromkeys((*self.states, *other.states))
+            differ = {v: (self.states.get(v), other.states.get(v)) for v in both}
+            differ = {v: pair for v, pair in differ.items() if pair[0] != pair[1]}
+            raise StructureError(f"{refused}; numbers of states here and there: {differ}.")
+        if other.scopes != self.scopes:
+            here, there = set(self.scopes) - set(other.scopes), set(other.scopes) - set(self.scopes)
+            raise StructureError(
+                f"{refused}; only here: {sorted(here)[:3]}, only there: {sorted(there)[:3]}. Count with models of the same "
+                "graph and options."
+            )
         self.counts += other.counts
         self.rows += other.rows
+
+    def restricted(self, scopes: Iterable[Iterable[str]]) -> JointTables:
+        """Tables of their own over some of the scopes, or parts of them."""
+        result = JointTables(scopes, self.states)
+        if self.rows > 0:
+            result.fill(self._sums)
+        result.rows = self.rows
+        return result
+
+    def holds(self, variables: Sequence[str]) -> bool:
+        """Whether some table has all these variables."""
+        return not variables or self._holder(variables) is not None
 
     def sum_over_processes(self) -> None:
         """Add the counts of all processes, each of which has counted its share of the rows."""
@@ -177,21 +200,25 @@ class JointTables:
         """P(variables) with dimensions in the order asked for."""
         if self.rows <= 0:
             raise NotFittedError("No rows have been counted yet.")
-        names = tuple(variables)
-        if not names:
-            return torch.ones((), dtype=torch.float64)
-        wanted = set(names)
-        rarest = min(names, key=lambda v: len(self._holders.get(v, ())))
-        best = next((i for i, members in self._holders.get(rarest, ()) if wanted <= members), None)
+        return self._sums(variables) / self.rows if variables else torch.ones((), dtype=torch.float64)
+
+    def _holder(self, variables: Sequence[str]) -> int | None:
+        """Number of the smallest table with all these variables."""
+        wanted = set(variables)
+        rarest = min(variables, key=lambda v: len(self._holders.get(v, ())))
+        return next((i for i, members in self._holders.get(rarest, ()) if wanted <= members), None)
+
+    def _sums(self, variables: Sequence[str]) -> Tensor:
+        """Counts of the joint states of some variables, with dimensions in the order asked for."""
+        best = self._holder(variables)
         if best is None:
-            raise StructureError(f"No table holds the variables {names}.")
+            raise StructureError(f"No table holds the variables {tuple(variables)}.")
         scope = self.scopes[best]
-        self._settle()
-        stored = self._counts[self.offsets[best] : self.offsets[best + 1]].reshape([self.states[v] for v in scope])
-        summed = [axis for axis, v in enumerate(scope) if v not in wanted]
-        left = [v for v in scope if v in wanted]
+        stored = self.counts[self.offsets[best] : self.offsets[best + 1]].reshape([self.states[v] for v in scope])
+        summed = [axis for axis, v in enumerate(scope) if v not in variables]
+        left = [v for v in scope if v in variables]
         found = stored.sum(dim=summed) if summed else stored
-        return found.permute([left.index(v) for v in names]) / self.rows
+        return found.permute([left.index(v) for v in variables])
 
     def constant_variables(self) -> list[str]:
         """Variables with several states of which only one was ever seen."""
@@ -216,7 +243,3 @@ def _strides(sizes: Sequence[int]) -> list[int]:
     for i in range(len(sizes) - 2, -1, -1):
         result[i] = result[i + 1] * sizes[i + 1]
     return result
-
-
-def _narrow(states: int) -> torch.dtype:
-    return torch.uint8 if states <= 256 else torch.int32

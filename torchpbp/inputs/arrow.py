@@ -1,0 +1,184 @@
+"""Parquet files and Arrow tables, read in batches. pyarrow is an optional extra and is loaded only when it is needed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from torchpbp.errors import DataError
+from torchpbp.graph.latent_graph import Domain
+
+BATCHES_AHEAD = 1
+"""Batches and files read ahead of the one in use: memory is bounded by a few batches and one row group."""
+
+
+def _kind(data: Any) -> str:
+    """Name of an Arrow class; '' for everything else. Does not import pyarrow."""
+    found = [c.__name__ for c in type(data).__mro__ if c.__module__.split(".")[0] == "pyarrow"]
+    return next((n for n in found if n in ("Table", "RecordBatch", "Dataset")), "")
+
+
+def is_rows(data: Any) -> bool:
+    """Whether data is an Arrow Dataset, Table or RecordBatch."""
+    return _kind(data) != ""
+
+
+def is_batch(data: Any) -> bool:
+    """Whether data is an Arrow RecordBatch or Table in memory."""
+    return _kind(data) in ("Table", "RecordBatch")
+
+
+def open_parquet(path: str | os.PathLike[str]) -> Any:
+    """A Dataset over a Parquet file or a folder of such files."""
+    target = Path(path)
+    if not target.exists():
+        raise DataError(f"No such file or folder: '{path}'.")
+    if target.is_file() and target.suffix.lower() not in (".parquet", ".pq"):
+        raise DataError(
+            f"'{path}' is not a Parquet file by its name (.parquet, .pq). Read other formats with pandas; its chunksize= gives "
+            "mini-batches."
+        )
+    if target.is_dir() and not any(f.suffix.lower() in (".parquet", ".pq") for f in target.rglob("*")):
+        raise DataError(f"The folder '{path}' holds no Parquet files (.parquet, .pq).")
+    try:
+        import pyarrow.dataset
+    except ImportError:
+        raise DataError(
+            "Parquet files are read by pyarrow, which is not installed. Run: pip install 'torchpbp[arrow]'."
+        ) from None
+    try:
+        return pyarrow.dataset.dataset(str(target), format="parquet", partitioning="hive")
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(f"'{path}' cannot be read as Parquet: {error}") from error
+
+
+class ArrowRows:
+    """Rows of an Arrow Dataset, Table or RecordBatch.
+
+    Args:
+        data: where they are.
+        states: variables wanted, with their numbers of states.
+    """
+
+    def __init__(self, data: Any, states: Mapping[str, Domain]) -> None:
+        self._data, self._states = data, dict(states)
+        present = data.schema.names
+        absent = [v for v in states if v not in present]
+        if absent:
+            raise DataError(f"missing columns {absent}. The data has: {', '.join(present[:20]) or 'none'}.")
+        twice = [v for v in states if present.count(v) > 1]
+        if twice:
+            raise DataError(f"columns {twice} occur more than once. Give each column its own name.")
+        self.length: int = data.count_rows() if _kind(data) == "Dataset" else data.num_rows
+
+    def tables(self, rows: int) -> Iterator[dict[str, Any]]:
+        """Batches of at most so many rows."""
+        for batch in self._batches(list(self._states), rows):
+            yield as_table(batch, self._states)
+
+    def labels(self, known: Iterable[str]) -> dict[str, list[Any]]:
+        """Labels of columns of strings, sorted, and of dictionary columns, in the order of the dictionaries.
+
+        Files and row groups may have dictionaries of their own, so these columns are read once ahead of the others, unless
+        the first dictionary is complete.
+
+        Args:
+            known: variables that need none.
+        """
+        wanted = [
+            v
+            for v, states in self._states.items()
+            if v not in known and isinstance(states, int) and _holds_labels(self._data.schema.field(v).type)
+        ]
+        found: dict[str, dict[Any, None]] = {v: {} for v in wanted}
+        left = list(wanted)
+        if wanted:
+            for batch in self._batches(wanted, 1 << 17):
+                for v in left:
+                    found[v] |= dict.fromkeys(_encoded(batch.column(v)).dictionary.to_pylist())
+                dictionaries = [v for v in left if not _is_text(self._data.schema.field(v).type)]
+                left = [v for v in left if v not in dictionaries or len(found[v]) < int(str(self._states[v]))]
+                if not left:
+                    break
+        text = {v for v in wanted if _is_text(self._data.schema.field(v).type)}
+        return {v: sorted(x) if v in text else list(x) for v, x in found.items() if x}
+
+    def _batches(self, names: list[str], rows: int) -> Iterator[Any]:
+        if _kind(self._data) == "RecordBatch":
+            whole = self._data.select(names)
+            return iter(whole.slice(start, rows) for start in range(0, len(whole), rows))
+        if _kind(self._data) == "Table":
+            return iter(self._data.select(names).to_batches(max_chunksize=rows))
+        return iter(
+            self._data.to_batches(
+                columns=names, batch_size=rows, batch_readahead=BATCHES_AHEAD, fragment_readahead=BATCHES_AHEAD
+            )
+        )
+
+
+def as_table(batch: Any, states: Mapping[str, Domain], where: str = "") -> dict[str, Any]:
+    """Columns of a RecordBatch or Table that are wanted, as numbers or pandas categories."""
+    if _kind(batch) == "Table":
+        batch = batch.unify_dictionaries().combine_chunks()
+    present = [v for v in batch.schema.names if v in states]
+    return {v: _column(v, _whole(batch.column(v)), isinstance(states[v], int), where) for v in present}
+
+
+def _whole(column: Any) -> Any:
+    return column.combine_chunks() if hasattr(column, "combine_chunks") else column
+
+
+def _column(name: str, array: Any, discrete: bool, where: str) -> np.ndarray | pd.Categorical:
+    import pyarrow
+    from pyarrow import types
+
+    kind = array.type
+    if discrete and _holds_labels(kind):
+        coded = _encoded(array)
+        codes = coded.indices.cast(pyarrow.int32()).fill_null(-1).to_numpy(zero_copy_only=False)
+        return pd.Categorical.from_codes(codes, categories=pd.Index(coded.dictionary.to_pylist(), dtype=object))
+    if types.is_dictionary(kind):
+        array, kind = array.dictionary_decode(), kind.value_type
+    if types.is_null(kind):
+        return np.full(len(array), -1) if discrete else np.full(len(array), np.nan)
+    if types.is_boolean(kind):
+        array, kind = array.cast(pyarrow.uint8()), pyarrow.uint8()
+    if types.is_integer(kind):
+        if not discrete:
+            return np.asarray(array.cast(pyarrow.float64()).to_numpy(zero_copy_only=False))
+        if array.null_count:
+            array = array.cast(pyarrow.int64()).fill_null(-1)  # a missing state
+        return np.asarray(array.to_numpy(zero_copy_only=False))
+    if types.is_floating(kind) or types.is_decimal(kind):
+        return np.asarray(array.cast(pyarrow.float64()).to_numpy(zero_copy_only=False))
+    expected = "integers, booleans, strings or a dictionary of labels" if discrete else "numbers"
+    raise DataError(f"{where}column '{name}' has Arrow type {kind}: expected {expected}. Cast the column.")
+
+
+def _is_text(kind: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+
+def _holds_labels(kind: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_dictionary(kind)) or _is_text(kind)
+
+
+def _encoded(column: Any) -> Any:
+    """A dictionary array whose labels are distinct and none of them missing."""
+    from pyarrow import types
+
+    array = _whole(column)
+    if not types.is_dictionary(array.type):
+        return array.dictionary_encode()
+    if array.dictionary.null_count or len(array.dictionary.unique()) < len(array.dictionary):
+        return array.dictionary_decode().dictionary_encode()
+    return array

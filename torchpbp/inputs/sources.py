@@ -1,0 +1,175 @@
+"""Where rows come from: tables, arrays, files and streams, opened as mini-batches of named columns."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from torchpbp.errors import DataError, ShapeError
+from torchpbp.graph.latent_graph import Domain
+from torchpbp.inputs import arrow
+
+TableLike: TypeAlias = Mapping[str, Any] | pd.DataFrame
+
+
+class Matrix(dict[str, "Tensor | np.ndarray"]):
+    """Columns of one array. They share a dtype, so states may come as whole floating-point numbers."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Opened data.
+
+    Args:
+        tables: gives a fresh iterator over tables; its argument is the number of rows wanted at once, where that can be
+            chosen.
+        streaming: whether the data comes as mini-batches of the caller's own, by whose number mistakes are reported.
+        reopenable: whether it can be read more than once.
+        length: number of rows, if known.
+        labels: finds the labels of label columns ahead of reading, given the variables whose labels are known already.
+    """
+
+    tables: Callable[[int], Iterator[TableLike]]
+    streaming: bool = False
+    reopenable: bool = True
+    length: int | None = None
+    labels: Callable[[Iterable[str]], dict[str, list[Any]]] = lambda known: {}
+
+
+DataLike: TypeAlias = TableLike | Tensor | np.ndarray | str | os.PathLike[str] | Iterable[Any] | Source
+"""What a model learns from:
+
+- a dict of columns or a pandas DataFrame;
+- an array, memory map or tensor of shape (rows, variables), or a structured array;
+- a Parquet file or folder (a path), or an Arrow Dataset or Table;
+- an iterable of mini-batches of these kinds, such as a DataLoader; a tuple of tensors is taken for their columns side by side.
+"""
+
+
+def open_data(data: DataLike, states: Mapping[str, Domain], columns: Sequence[str] | None = None) -> Source:
+    """Open data of any kind.
+
+    Args:
+        data: see :data:`DataLike`; opened data is handed back as it is.
+        states: variables wanted, in the order that columns without names have, with their numbers of states.
+        columns: names of the columns of arrays, if they are others or in another order.
+
+    Raises:
+        DataError: nothing that can be read, no such file, missing columns.
+        ShapeError: an array with the wrong number of columns.
+    """
+    if isinstance(data, Source):
+        return data
+    names = tuple(states)
+    if isinstance(data, Mapping | pd.DataFrame):
+        _no_names_needed(columns, "A table")
+        table: TableLike = data
+        return Source(lambda rows: iter([table]), length=len(data) if isinstance(data, pd.DataFrame) else None)
+    if isinstance(data, Tensor | np.ndarray):
+        matrix = array_columns(data, names, columns)
+        return Source(lambda rows: iter([matrix]), length=len(data))
+    if isinstance(data, str | os.PathLike):
+        data = arrow.open_parquet(data)
+    if arrow.is_rows(data):
+        _no_names_needed(columns, "A Parquet file or Arrow table")
+        rows = arrow.ArrowRows(data, states)
+        return Source(rows.tables, length=rows.length, labels=rows.labels)
+    if isinstance(data, bytes) or not isinstance(data, Iterable):
+        raise DataError(
+            "Expected a dict of columns, a pandas DataFrame, an array (rows, variables), a Parquet path, an Arrow table or an "
+            f"iterable of mini-batches; got {type(data).__name__}."
+        )
+
+    def stream(rows: int) -> Iterator[TableLike]:
+        for number, batch in enumerate(data):
+            yield _as_table(batch, number, states, columns)
+
+    return Source(stream, streaming=True, reopenable=not isinstance(data, Iterator))
+
+
+def _as_table(batch: Any, number: int, states: Mapping[str, Domain], columns: Sequence[str] | None) -> TableLike:
+    """One mini-batch of a stream as a table."""
+    if isinstance(batch, Mapping | pd.DataFrame):
+        return batch
+    where = f"mini-batch {number}, "
+    if arrow.is_batch(batch):
+        return arrow.as_table(batch, states, where)
+    if isinstance(batch, Tensor | np.ndarray):
+        return array_columns(batch, tuple(states), columns, where)
+    if isinstance(batch, tuple | list) and batch and all(isinstance(part, Tensor | np.ndarray) for part in batch):
+        return _side_by_side(batch, tuple(states), columns, where)
+    raise DataError(
+        f"Mini-batch {number}: expected a dict of columns, a DataFrame, or a tensor or tuple of tensors with the columns of "
+        f"{list(states)[:8]}; got {type(batch).__name__}."
+    )
+
+
+def array_columns(
+    array: Tensor | np.ndarray, names: Sequence[str], columns: Sequence[str] | None = None, where: str = ""
+) -> dict[str, Tensor | np.ndarray]:
+    """Columns of a (rows, variables) array, or of a structured one, as views: nothing is read yet."""
+    if isinstance(array, np.ndarray) and array.dtype.names is not None:
+        _no_names_needed(columns, "A structured array")
+        return {v: array[v] for v in array.dtype.names}
+    if array.ndim != 2:
+        raise ShapeError(
+            f"{where}expected an array of shape (rows, {len(columns or names)}), got {tuple(array.shape)}. Give one row per "
+            "sample and one column per variable."
+        )
+    found = _named(array.shape[1], names, columns, where)
+    return Matrix({v: array[:, i] for i, v in enumerate(found)})
+
+
+def _side_by_side(
+    parts: Sequence[Tensor | np.ndarray], names: Sequence[str], columns: Sequence[str] | None, where: str
+) -> Matrix:
+    """Columns of several tensors, (rows,) or (rows, variables), in their order."""
+    single: list[Tensor | np.ndarray] = []
+    for part in parts:
+        if part.ndim not in (1, 2):
+            raise ShapeError(f"{where}expected tensors of shape (rows,) or (rows, variables), got {tuple(part.shape)}.")
+        single += [part] if part.ndim == 1 else [part[:, i] for i in range(part.shape[1])]
+    return Matrix(zip(_named(len(single), names, columns, where), single, strict=True))
+
+
+def _named(width: int, names: Sequence[str], columns: Sequence[str] | None, where: str) -> Sequence[str]:
+    """Names of so many columns without any."""
+    if columns is None:
+        if width != len(names):
+            raise ShapeError(
+                f"{where}expected {len(names)} columns, the graph's observables in their order ({', '.join(names)}), got "
+                f"{width}. Pass columns= with the name of each column."
+            )
+        return names
+    if len(columns) != width:
+        raise ShapeError(f"{where}columns= names {len(columns)} columns, but the array has {width}.")
+    twice = sorted({v for v in columns if list(columns).count(v) > 1})
+    if twice:
+        raise DataError(f"columns= names {twice} more than once.")
+    return columns
+
+
+def _no_names_needed(columns: Sequence[str] | None, what: str) -> None:
+    if columns is not None:
+        raise DataError(f"{what} names its own columns: leave out columns=, which is for arrays without names.")
+
+
+def with_progress(tables: Iterator[dict[str, Tensor]], length: int | None) -> Iterator[dict[str, Tensor]]:
+    """The same tables, with a progress bar in rows on what takes longer than two seconds."""
+    with tqdm(total=length, desc="reading", unit="row", unit_scale=True, delay=2, leave=False) as bar:
+        for table in tables:
+            yield table
+            bar.update(len(next(iter(table.values()))))
+
+
+def narrow_dtype(states: int) -> torch.dtype:
+    """The smallest dtype in which states are counted."""
+    return torch.uint8 if states <= 256 else torch.int32
