@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     size = "tiny" if given.tiny else "quick" if given.quick else "full"
     rounds = given.rounds or {"tiny": 1, "quick": 2, "full": 3}[size]
-    limit = given.limit or {"tiny": 30.0, "quick": 10.0, "full": 60.0}[size]
+    limit = given.limit or {"tiny": 30.0, "quick": 5.0, "full": 60.0}[size]
     torch.set_num_threads(given.threads)  # of this process, which draws data and checks answers
     claims: list[Claim] = []
     names = given.names or list(available)
@@ -56,7 +56,7 @@ def _parser(names: list[str]) -> argparse.ArgumentParser:
     parser.add_argument("--tiny", action="store_true", help="every step with numbers that mean nothing, in seconds")
     parser.add_argument("--threads", type=_positive, default=1, help="of each library's process (default 1)")
     parser.add_argument("--rounds", type=_positive, help="measurements of each contestant (default 3; quick: 2)")
-    parser.add_argument("--limit", type=_positive, help="seconds for one call of a contestant (default 60; quick: 10)")
+    parser.add_argument("--limit", type=_positive, help="seconds for one call of a contestant (default 60; quick: 5)")
     parser.add_argument("--output", default="benchmarks/results", help="folder for the results")
     parser.add_argument("--list", action="store_true", help="show what there is and stop")
     original = parser.parse_args

@@ -15,6 +15,8 @@ from benchmarks.timing import Comparison
 from benchmarks.workers import STARTUP_SECONDS, TooSlow, Worker, WorkerError, Workers
 from torchpbp.errors import DataError
 
+BUDGET = 20.0
+"""Seconds for all rounds of one contestant in one contest."""
 Check = Callable[[Mapping[str, Answer]], None]
 
 
@@ -76,7 +78,7 @@ def contest(
 ) -> Outcome:
     """Let contestants do the same work, compare what they answer, and time them in interleaved rounds.
 
-    The first call of each is not measured, unless all rounds of it would exceed the time limit: then it is the only one.
+    The first call of each is not measured, unless all rounds of it would take more than 20 s: then it is the only one.
 
     Args:
         settings: of the run.
@@ -148,7 +150,7 @@ def _rounds(
     calls = {label: max(1, math.ceil(least_seconds / max(first, 1e-9))) for label, first in firsts.items()}
     running = []
     for contestant in entered:
-        if firsts[contestant.label] * settings.rounds > settings.limit:
+        if firsts[contestant.label] * settings.rounds > BUDGET:
             seconds[contestant.label].append(firsts[contestant.label])
         else:
             running.append(contestant)

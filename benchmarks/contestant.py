@@ -83,3 +83,8 @@ def stacked(rows: list[dict[str, Array]], states: dict[str, int]) -> Answer:
         for v, values in row.items():
             result[v][i] = values
     return result
+
+
+def first_step(variable: str) -> str:
+    """Name in an answer of a variable's table after a single iteration of EM."""
+    return f"{variable} after one iteration"

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from benchmarks.contestant import Answer, Array, Contestant, Tables, evidence_rows
+from benchmarks.contestant import Answer, Array, Contestant, Tables, evidence_rows, first_step
 from torchpbp import EM, PBP, DiscreteNetwork, LatentGraph
 from torchpbp.model.regressed import required_own_scopes
 from torchpbp.stage2.joint_tables import JointTables
@@ -169,6 +169,11 @@ class EMFit(Contestant):
         iterations = [len(run.objective) for run in result.runs]
         found: Answer = {v: t.numpy() for v, t in result.network.cpts.items()}
         converged = np.array([run.converged for run in result.runs])
+        if self._start is not None:
+            once = EM(self._graph, start=self._start, progress=False, **{**self.settings, "iterations": 1}).fit(
+                self._data
+            )
+            found |= {first_step(v): t.numpy() for v, t in once.network.cpts.items()}
         return found | {"iterations": np.array(iterations), "converged": converged} | asked(result, self.questions)
 
 

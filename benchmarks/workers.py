@@ -97,9 +97,14 @@ class Worker:
             raise WorkerError(value)
         return value
 
-    def stop(self) -> None:
-        """End the process."""
+    def stop(self, patience: float = 0.0) -> None:
+        """End the process.
+
+        Args:
+            patience: seconds that it has to leave by itself, as it does when the connection is closed.
+        """
         self._connection.close()
+        self._process.join(patience)
         if self._process.is_alive():
             self._process.terminate()
         self._process.join()
@@ -134,7 +139,7 @@ class Workers:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for worker in self._running.values():
-            worker.stop()
+            worker.stop(patience=5.0)
         self._running.clear()
 
 
