@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +18,8 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from torchpbp.baselines.expectation import ExpectationStep, numbered
-from torchpbp.errors import CheckpointError, DataError, DataWarning, NotFittedError, StructureError
+from torchpbp.baselines.gaps import informative
+from torchpbp.errors import CheckpointError, DataError, NotFittedError, StructureError
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.graph.latent_graph import Continuous, LatentGraph
 from torchpbp.inputs.columns import ColumnReader, DataLike
@@ -43,6 +43,7 @@ class Run:
     objective: tuple[float, ...]
     converged: bool
     exponent: float | None = None
+
 
 STREAM = 0x454D
 """Sets the seeds of starts apart from all others."""
@@ -135,7 +136,7 @@ class EM:
         """
         states = {v: self.graph.num_states(v) for v in self.graph.observed}
         reader = ColumnReader(states, missing=True)
-        codes = _informative(states, torch.cat(list(reader.batches(data)), dim=1))
+        codes = informative(states, torch.cat(list(reader.batches(data)), dim=1))
         step = self._expectation_step(dict(zip(states, codes, strict=True)))
         candidates = self._candidates()
         starts = self._starts(candidates)
@@ -271,25 +272,6 @@ class EM:
         model._network = DiscreteNetwork(model.graph, saved["tables"])
         model.labels = {v: tuple(x) for v, x in saved["labels"].items()}
         return model
-
-
-def _informative(names: Mapping[str, int], codes: Tensor) -> Tensor:
-    """The rows that show something, of (variables, rows) states with -1 where missing."""
-    seen = codes >= 0
-    for name, column in zip(names, seen, strict=True):
-        if not bool(column.any()):
-            raise DataError(
-                f"Column '{name}': all {len(column)} values are missing. Make '{name}' a latent of the graph, or leave it out."
-            )
-    empty = int((~seen.any(dim=0)).sum())
-    if empty:
-        warnings.warn(
-            f"{empty} of {codes.shape[1]} rows have no value at all. They say nothing about the model and are not counted.",
-            DataWarning,
-            stacklevel=3,
-        )
-        codes = codes[:, seen.any(dim=0)]
-    return codes
 
 
 def _shapes(graph: LatentGraph) -> dict[str, tuple[tuple[str, int], ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from pathlib import Path
 
 import pytest
@@ -158,6 +159,19 @@ def test_rows_may_be_incomplete_or_soft() -> None:
     again = NormalGraphLearner(graph, restarts=4, progress=False).fit_evidence(soft)
     for v in graph.names:
         torch.testing.assert_close(again.thetas[v], model.thetas[v])
+
+
+def test_tables_may_have_gaps() -> None:
+    graph = templates.naive_bayes(3, states=2, observed_states=3)
+    columns = {v: [0.0, 1.0, math.nan, 2.0, 1.0] for v in graph.observed} | {"x2": [None, 0, 2, 2, -1]}
+    codes = {v: torch.tensor([0, 1, -1, 2, 1]) for v in graph.observed} | {"x2": torch.tensor([-1, 0, 2, 2, -1])}
+    settings = {"epochs": 3, "progress": False}
+    by_table = NormalGraphLearner(graph, **settings).fit(columns)
+    by_evidence = NormalGraphLearner(graph, **settings).fit_evidence(codes)
+    for v in graph.names:
+        assert torch.equal(by_table.thetas[v], by_evidence.thetas[v])
+    with pytest.raises(DataError, match="Column 'x1': all 5 values are missing"):
+        NormalGraphLearner(graph, **settings).fit({**columns, "x1": [None] * 5})
 
 
 def test_starts_are_fixed_by_the_seed_and_do_not_depend_on_each_other() -> None:

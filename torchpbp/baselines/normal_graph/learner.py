@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from torchpbp.baselines.gaps import informative
 from torchpbp.baselines.normal_graph.conversion import convert, tables_from_thetas, thetas_from_tables
 from torchpbp.baselines.normal_graph.learning import STARTS, Rows, Start, Trace, learn
 from torchpbp.baselines.normal_graph.messages import Messages, propagate
@@ -121,17 +122,19 @@ class NormalGraphLearner:
     # -- learning ------------------------------------------------------------------------------------------------
 
     def fit(self, data: DataLike, mask: Any = None) -> NormalGraphLearner:
-        """Learn from complete rows of the observables.
+        """Learn from rows of the observables, in which values may be missing at random.
 
         Args:
-            data: as for :meth:`torchpbp.PBP.fit`.
+            data: as for :meth:`torchpbp.EM.fit`.
             mask: (rows,) learning mask L[n]: 1 for rows to learn from, 0 for rows that are only measured. All by default.
 
         Returns:
             The learner itself.
         """
-        reader = ColumnReader(self._states())
+        reader = ColumnReader(self._states(), missing=True)
         codes = torch.cat(list(reader.batches(data)), dim=1)
+        telling = informative(self._states(), codes)
+        codes = telling if mask is None else codes  # the entries of a mask keep their rows
         self.labels = reader.labels
         return self.fit_evidence(Evidence(codes.shape[1], dict(zip(self._states(), codes, strict=True))), mask)
 
