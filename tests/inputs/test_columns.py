@@ -244,14 +244,11 @@ def test_a_stream_is_read_one_table_at_a_time():
         ({"x": np.array([1, "a"], dtype=object), "y": [0, 1]}, DataError, "column 'x' mixes strings with other values"),
         ({"x": np.array(["2020-01-01"], dtype="datetime64[D]"), "y": [0]}, DataError, "column 'x' holds datetime64"),
         ({"x": pd.to_datetime(pd.Series(["2020-01-01"])), "y": [0]}, DataError, "column 'x' holds datetime64"),
-        ("x.csv", DataError, "Expected a dict of columns, a pandas DataFrame, or an iterable .* got str"),
-        (b"x", DataError, "got bytes"),
-        (torch.zeros(2, 2), DataError, "got Tensor"),
-        (np.zeros((2, 2)), DataError, "got ndarray"),
+        (b"x", DataError, "Expected a dict of columns, a pandas DataFrame, an array .* got bytes"),
         (5, DataError, "got int"),
         (None, DataError, "got NoneType"),
-        ([torch.zeros(2, 2)], DataError, "Mini-batch 0: expected a dict of columns or a DataFrame, got Tensor"),
-        ([(X, Y)], DataError, "Mini-batch 0: expected a dict of columns or a DataFrame, got tuple"),
+        ([(X, Y)], DataError, "Mini-batch 0: expected a dict of columns, a DataFrame, or a tensor .* got tuple"),
+        ([()], DataError, "Mini-batch 0: expected a dict of columns, .* got tuple"),
     ],
 )
 def test_mistakes_are_refused(data, error, message):

@@ -150,12 +150,12 @@ def _column(name: str, array: Any, discrete: bool, where: str) -> np.ndarray | p
         array, kind = array.cast(pyarrow.uint8()), pyarrow.uint8()
     if types.is_integer(kind):
         if not discrete:
-            return np.asarray(array.cast(pyarrow.float64()).to_numpy(zero_copy_only=False))
+            return np.asarray(array.cast(pyarrow.float64(), safe=False).to_numpy(zero_copy_only=False))
         if array.null_count:
             array = array.cast(pyarrow.int64()).fill_null(-1)  # a missing state
         return np.asarray(array.to_numpy(zero_copy_only=False))
     if types.is_floating(kind) or types.is_decimal(kind):
-        return np.asarray(array.cast(pyarrow.float64()).to_numpy(zero_copy_only=False))
+        return np.asarray(array.cast(pyarrow.float64(), safe=False).to_numpy(zero_copy_only=False))
     expected = "integers, booleans, strings or a dictionary of labels" if discrete else "numbers"
     raise DataError(f"{where}column '{name}' has Arrow type {kind}: expected {expected}. Cast the column.")
 
