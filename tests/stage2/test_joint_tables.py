@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from tests.graph.strategies import SMALL
 from tests.oracle import Oracle
 from torchpbp import DiscreteNetwork
 from torchpbp.errors import NotFittedError, StructureError
-from torchpbp.stage2 import joint_tables
+from torchpbp.stage2 import covers, joint_tables
 from torchpbp.stage2.joint_tables import JointTables
 
 STATES = {"a": 2, "b": 3, "c": 4, "d": 1, "e": 3}
@@ -80,6 +80,109 @@ def test_counting_in_small_steps_changes_nothing(monkeypatch):
     whole = filled(scopes, data)
     monkeypatch.setattr(joint_tables, "INDEX_BUDGET", 21)
     assert torch.equal(filled(scopes, data).counts, whole.counts)
+
+
+@given(
+    scopes=scopes_of_names,
+    cuts=st.lists(st.integers(0, 90), max_size=5),
+    largest=st.sampled_from([1, 6, 30, 1000]),
+    enough=st.integers(1, 50),
+    at_once=st.integers(1, 100),
+)
+def test_counting_by_covers_changes_nothing(scopes, cuts, largest, enough, at_once):
+    """However large covers are, and however rows are cut into batches, some of which wait."""
+    data = codes(90, seed=3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(covers, "LARGEST_COVER", largest)
+        patch.setattr(covers, "ROWS_AT_ONCE", at_once)
+        patch.setattr(joint_tables, "ENOUGH_ROWS", enough)
+        tables = filled(scopes, *[data[:, a:b] for a, b in pairwise([0, *sorted(cuts), 90])])
+        for scope in tables.scopes:
+            np.testing.assert_array_equal(tables.table(scope), counted(data, scope))
+        tables.add(data)  # goes on after it was read
+    assert tables.rows == 180
+    for scope in scopes:
+        np.testing.assert_allclose(tables.table(scope), counted(data, scope), atol=1e-15)
+
+
+@given(scopes=scopes_of_names, largest=st.sampled_from([1, 6, 30, 1000]))
+def test_covers_hold_every_scope_once_and_stay_small(scopes, largest):
+    kept = JointTables(scopes, STATES).scopes
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(covers, "LARGEST_COVER", largest)
+        found = covers.find_covers(kept, STATES)
+    assert sorted(i for _, held in found for i in held) == list(range(len(kept)))
+    for group, held in found:
+        assert set(group) == {v for i in held for v in kept[i]}
+        assert list(group) == sorted(group, key=list(STATES).index)
+        assert len(held) == 1 or np.prod([STATES[v] for v in group]) <= largest
+
+
+def test_overlapping_tables_share_a_cover():
+    triples = list(combinations("abcde", 3))
+    assert covers.find_covers(triples, dict.fromkeys("abcde", 4)) == [(tuple("abcde"), list(range(10)))]
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool])
+@pytest.mark.parametrize("enough", [1, 1000])
+def test_columns_of_any_dtype(monkeypatch, dtype, enough):
+    monkeypatch.setattr(joint_tables, "ENOUGH_ROWS", enough)
+    states = dict.fromkeys("abcdefghij", 2)  # more joint states than a byte holds
+    data = torch.randint(2, (10, 70), generator=torch.Generator().manual_seed(0))
+    wide, narrow = JointTables([states], states), JointTables([states], states)
+    wide.add(data)
+    narrow.add([column.to(dtype) for column in data])
+    assert torch.equal(wide.counts, narrow.counts)
+
+
+@pytest.mark.parametrize("sizes", [(256, 2), (1, 256), (255, 1), (300, 3), (16, 16, 2)])
+def test_states_at_the_edge_of_a_byte(monkeypatch, sizes):
+    monkeypatch.setattr(joint_tables, "ENOUGH_ROWS", 1)
+    states = {f"v{i}": s for i, s in enumerate(sizes)}
+    data = torch.tensor([[s - 1, 0, s // 2, s - 1] for s in sizes])
+    tables = JointTables([states], states)
+    tables.add(data)
+    expected = torch.zeros(sizes, dtype=torch.float64)
+    expected.index_put_(tuple(data), torch.ones(4, dtype=torch.float64), accumulate=True)
+    assert torch.equal(tables.counts.reshape(sizes), expected)
+
+
+def test_memory_given_may_be_reused_while_rows_wait():
+    data = codes(20)
+    batch = data.to(torch.uint8)
+    tables = JointTables([("a", "b")], STATES)
+    tables.add(batch)
+    batch.zero_()
+    np.testing.assert_array_equal(tables.table(("a", "b")), counted(data, ("a", "b")))
+
+
+def test_a_large_table_and_few_rows(monkeypatch):
+    """Far more cells than rows are counted one by one, in both ways."""
+    states = {"a": 1000, "b": 1000}
+    data = torch.tensor([[5, 999, 5], [7, 0, 7]])
+    for enough in (1, 1000):
+        monkeypatch.setattr(joint_tables, "ENOUGH_ROWS", enough)
+        tables = JointTables([("a", "b")], states)
+        tables.add(data)
+        assert tables.counts.nonzero().flatten().tolist() == [5007, 999000]
+        assert tables.counts[5007] == 2
+
+
+@given(scopes=scopes_of_names, rows=st.integers(0, 30))
+def test_restricted_tables_are_counts_of_their_own(scopes, rows):
+    whole = filled([tuple(STATES)], codes(rows))
+    part = whole.restricted(scopes)
+    assert part.scopes == JointTables(scopes, STATES).scopes
+    assert part.rows == rows
+    assert torch.equal(part.counts, filled(scopes, codes(rows)).counts)
+    part.counts += 1
+    assert torch.equal(whole.counts, filled([tuple(STATES)], codes(rows)).counts)
+
+
+def test_which_groups_are_held():
+    tables = JointTables([("a", "b", "c"), ("c", "e")], STATES)
+    assert all(tables.holds(group) for group in [(), ("b",), ("c", "a"), ("e", "c")])
+    assert not any(tables.holds(group) for group in [("a", "e"), ("d",), ("zz",), ("a", "b", "c", "e")])
 
 
 def test_only_maximal_scopes_are_stored():
@@ -147,6 +250,10 @@ def test_tables_that_do_not_match_are_not_merged():
     for other in (JointTables([("a", "c")], STATES), JointTables([("a", "b")], {**STATES, "a": 5})):
         with pytest.raises(StructureError, match="only if they are over the same scopes and states"):
             tables.merge(other)
+    with pytest.raises(StructureError, match=r"numbers of states here and there: {'a': \(2, 5\)}"):
+        tables.merge(JointTables([("a", "b")], {**STATES, "a": 5}))
+    with pytest.raises(StructureError, match=r"only here: \[\('a', 'b'\)\], only there: \[\('a', 'c'\)\]"):
+        tables.merge(JointTables([("a", "c")], STATES))
 
 
 def test_a_table_too_large_is_refused_before_memory_is_taken():
