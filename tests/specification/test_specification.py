@@ -177,8 +177,9 @@ def test_a_pool_without_pairs_warns():
         r"Separator {B, C} above {b1, b2, d1, d2}: instrument rank 3, needs 4\. Answers that cross it will be biased\. "
         r"Add outside observables, raise pool="
     )
-    with pytest.warns(RankWarning, match=message):
-        specification = specify(tree, SpecificationOptions(pool=1))
+    for again in (tree, build_junction_tree(templates.diamond())):  # a plan made before is remembered, its faults too
+        with pytest.warns(RankWarning, match=message):
+            specification = specify(again, SpecificationOptions(pool=1))
     plan = plan_above(tree, specification, "B C", "b1 b2 d1 d2")
     assert (plan.needed, plan.reached, plan.rank) == (4, 3, 4)
 

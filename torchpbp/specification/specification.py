@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from torchpbp.errors import RankWarning, StructureError
@@ -99,6 +100,19 @@ def specify(
         sizes: feature dimensions of each observable, by which groups are limited; its number of states by default.
     """
     options = options or SpecificationOptions()
+    specification = _planned(tree, replace(options, strict=False), None if sizes is None else tuple(sizes.items()))
+    for plan in reversed(specification.plans):
+        if plan.reached < plan.needed:
+            _report(tree, plan.node, plan.needed, plan.reached, options)
+    return specification
+
+
+@lru_cache(maxsize=64)
+def _planned(
+    tree: JunctionTree, options: SpecificationOptions, items: tuple[tuple[str, int], ...] | None
+) -> Specification:
+    """A plan depends on nothing else, and models of one structure are made again and again: one per class, fold or seed."""
+    sizes = None if items is None else dict(items)
     probes = _Probes(tree, options.seed)
     plans: dict[int, SeparatorPlan] = {}
     cores: dict[int, Group] = {}
@@ -110,8 +124,6 @@ def specify(
             if second[-1] > reached:
                 core, instrument, reached = second
         cores[node] = core
-        if reached < needed:
-            _report(tree, node, needed, reached, options)
         rank = needed if options.rank is None else min(needed, options.rank)
         plans[node] = SeparatorPlan(node, core, instrument, rank, needed, reached)
     return Specification(tuple(plans[node] for node in range(1, len(tree))))

@@ -79,12 +79,15 @@ class TableMoments(Moments):
         self.rows = tables.rows
         self._cross: dict[tuple[Group, Group], Tensor] = {}
         self._scale: dict[Group, Tensor] = {}
+        self._mean: dict[Group, Tensor] = {}
 
     def ones(self, group: Group) -> Tensor:
         return (self.mean(group) > 0).to(torch.float64)
 
     def mean(self, group: Group) -> Tensor:
-        return self.tables.table(group).reshape(-1)
+        if group not in self._mean:
+            self._mean[group] = self.tables.table(group).reshape(-1)
+        return self._mean[group]
 
     def whitener(self, group: Group) -> Tensor:
         """1/√p of each joint state; 0 where it never occurs. Rare states then weigh as much as common ones."""
