@@ -49,7 +49,23 @@ def fit_all(processes: int) -> dict[str, list[torch.Tensor]]:
         share = own_share(len(next(iter(data.values()))))
         model.fit({v: x[share] for v, x in data.items()})
         found[name] = [p.detach() for p in model.parameters()]
+    found["in parts"] = [p.detach() for p in fit_in_parts().parameters()]
     return found
+
+
+def fit_in_parts() -> PBP:
+    """Rows that come in two parts, as arrays; each process has its share of both."""
+    network = DiscreteNetwork.random(templates.hmm(4), seed=0)
+    data = network.sample(701, seed=1)
+    model = PBP(network.graph)
+    for rows in (slice(0, 400), slice(400, 701)):
+        part = torch.stack([data[v][rows] for v in network.graph.observed], dim=1).to(torch.uint8).numpy()
+        model.partial_fit(part[own_share(len(part))])
+    assert model.counts is not None
+    assert model.counts.rows == 701  # of all processes
+    own = model.count({v: x[own_share(701)] for v, x in data.items()})
+    assert own.rows == len(range(*own_share(701).indices(701)))  # of this one
+    return model
 
 
 if __name__ == "__main__":
