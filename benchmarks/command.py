@@ -10,12 +10,12 @@ from types import ModuleType
 import torch
 from tqdm.auto import tqdm
 
-from benchmarks import queries, training
+from benchmarks import digits, growth, hmm, queries, training
 from benchmarks.contest import Settings
 from benchmarks.report import Claim
 from benchmarks.workers import Workers
 
-BENCHMARKS: tuple[ModuleType, ...] = (training, queries)
+BENCHMARKS: tuple[ModuleType, ...] = (training, hmm, queries, digits, growth)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

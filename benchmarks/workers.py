@@ -191,8 +191,8 @@ def _drop(kept: dict[str, Contestant]) -> None:
     gc.collect()
 
 
-def _peak_memory(kept: dict[str, Contestant]) -> int:
-    """Most bytes this process has held. ``ru_maxrss`` would start from the size of the process that started this one."""
+def peak_memory() -> int:
+    """Most bytes that this process has held. ``ru_maxrss`` would start from the size of the process that started this one."""
     try:
         with open("/proc/self/status", encoding="ascii") as lines:
             return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
@@ -209,7 +209,6 @@ _COMMANDS = {
     "time": _time,
     "tidy": _tidy,
     "drop": _drop,
-    "peak_memory": _peak_memory,
 }
 
 

@@ -1,0 +1,137 @@
+"""Pen digits: time to train and to predict against scikit-learn's classifiers, accuracy beside.
+
+All learn from the official training rows without copies and predict the official test rows. Settings are fixed: those of
+conf/learner for torchpbp, those in benchmarks/rivals/classifiers.py for the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from benchmarks.contest import Check, Settings, contest
+from benchmarks.contestant import Answer, Array
+from benchmarks.report import Panel, Report
+from benchmarks.rivals.classifiers import DigitsContestant, Mixtures, Neighbours, SupportVectors
+from torchpbp import PBP, KernelPBP, Nystroem, ScoreAverage, templates
+from torchpbp.classifier import GenerativeClassifier
+from torchpbp.data.digits import load_digits
+from torchpbp.errors import DataError
+
+CHANCE = 0.2
+"""Accuracy that shows that a classifier has learned something."""
+
+
+@dataclass
+class KernelChain(DigitsContestant):
+    """One kernel model of a hidden chain (conf/learner/gram.yaml)."""
+
+    library: ClassVar[str] = "torchpbp"
+
+    def make(self) -> Any:
+        return GenerativeClassifier(learner=chain(None, 7.0))
+
+
+@dataclass
+class Average(DigitsContestant):
+    """The average of four kernel models (conf/learner/pen_average.yaml)."""
+
+    library: ClassVar[str] = "torchpbp"
+
+    def make(self) -> Any:
+        axes = [[f"{axis}{t}" for t in range(1, 9)] for axis in "xy"]
+        densities = [
+            KernelPBP(templates.pen_clique(), bandwidth=20.0, evidence_bandwidth=7.0),
+            KernelPBP(templates.pen_clique(), bandwidth=20.0, evidence_bandwidth=8.0, sequences=axes),
+        ]
+        members = [chain(120, 7.0), chain(120, 8.0, sequences=axes), *densities]
+        return GenerativeClassifier(learner=ScoreAverage(members, weights=[2, 2, 1, 1]))
+
+
+@dataclass
+class Features(DigitsContestant):
+    """PBP with ten kernel features per coordinate (conf/learner/nystroem.yaml)."""
+
+    library: ClassVar[str] = "torchpbp"
+
+    def make(self) -> Any:
+        features = Nystroem(size=10, bandwidth=14.0, landmarks="grid")
+        options = {"rank": 30, "ridge": (1.0, 1.0), "whitening": 0.01, "singles": 2, "root": ["h1"]}
+        return GenerativeClassifier(learner=PBP(templates.pen_strokes(), features=features, **options))
+
+
+def chain(landmarks: int | None, evidence_bandwidth: float, **options: Any) -> KernelPBP:
+    """A kernel model of a hidden chain over the points."""
+    return KernelPBP(
+        templates.pen_strokes(),
+        bandwidth=20.0,
+        evidence_bandwidth=evidence_bandwidth,
+        core_leaves=2,
+        instrument_leaves=2,
+        landmarks=landmarks,
+        ridge=(0.1, 0.1),
+        root=["h1"],
+        **options,
+    )
+
+
+CONTESTANTS: dict[str, type[DigitsContestant]] = {
+    "PBP, kernel chain": KernelChain,
+    "PBP, average of four": Average,
+    "PBP, ten features": Features,
+    "1-NN": Neighbours,
+    "SVM": SupportVectors,
+    "GMM per class": Mixtures,
+}
+
+
+def run(settings: Settings) -> Report:
+    """Train all, then predict with all."""
+    report = Report("digits")
+    data = load_digits()
+    every = int(settings.choose(1, 3, 60))  # each so-manieth row
+    train_x, train_y = data.train_x[::every].numpy(), data.train_y[::every].numpy()
+    few = int(settings.choose(1, 10, 100))
+    test_x, test_y = data.test_x[::few].numpy(), data.test_y[::few].numpy()
+    training = f"training on {len(train_y):,} rows"
+    predicting = f"predicting {len(test_y):,} rows"
+
+    def contestants(timed_predicting: bool) -> list[DigitsContestant]:
+        return [make(label, train_x, train_y, test_x, timed_predicting) for label, make in CONTESTANTS.items()]
+
+    predicted = contest(settings, contestants(True), predicting, sensible(test_y))
+    trained = contest(settings, contestants(False), training)
+    report.add(trained, training)
+    report.add(predicted, predicting)
+    panels = [
+        Panel("errors by training time", f"seconds, {training}", "test errors, %"),
+        Panel("errors by prediction time", f"seconds, {predicting}", "test errors, %"),
+    ]
+    report.panels += panels
+    for label, answer in predicted.answers.items():
+        accuracy = float((answer["predicted"] == test_y).mean())
+        both = trained.seconds(label), predicted.seconds(label)
+        for panel, seconds in zip(panels, both, strict=True):
+            panel.add(label, seconds or 0.0, 100 * (1 - accuracy))
+        report.records.append({"who": label, "accuracy": accuracy, "fit_seconds": both[0], "predict_seconds": both[1]})
+        shown = ["-" if s is None else f"{s:.3g} s" for s in both]
+        report.notes.append(f"{label}: {100 * accuracy:.2f} %, training {shown[0]}, prediction {shown[1]}")
+    return report
+
+
+def sensible(labels: Array) -> Check:
+    """A check that each classifier does much better than guessing."""
+
+    def check(answers: Mapping[str, Answer]) -> None:
+        for label, answer in answers.items():
+            found = answer["predicted"]
+            accuracy = float(np.mean(found == labels)) if found.shape == labels.shape else 0.0
+            if accuracy < CHANCE:
+                raise DataError(
+                    f"{label}: expected digits, got predictions with an accuracy of {accuracy:.2f}. Nothing was timed."
+                )
+
+    return check

@@ -1,0 +1,154 @@
+"""How time and memory of PBP grow with rows, chain length, numbers of states and treewidth.
+
+Each point has a process of its own. Memory is what the process's peak rises by, above data and libraries.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from benchmarks.contest import Settings
+from benchmarks.contestant import Answer, Contestant
+from benchmarks.report import Claim, Panel, Report
+from benchmarks.workers import STARTUP_SECONDS, TooSlow, Workers, peak_memory
+from torchpbp import PBP, DiscreteNetwork, LatentGraph, templates
+
+QUERIES = 100
+ROWS, LENGTH, STATES, WIDTH = "rows", "chain length", "states of an observable", "treewidth"
+MEASURES = {"build": "construction", "fit": "fit", "query": f"all posteriors of {QUERIES} rows"}
+
+
+@dataclass
+class Point(Contestant):
+    """One model: constructed, fitted and asked, each the best of several times."""
+
+    library: ClassVar[str] = "torchpbp"
+    axis: str
+    value: int
+    rounds: int
+    rows: int = 1_000
+
+    def graph(self) -> LatentGraph:
+        """The structure at this point."""
+        if self.axis == ROWS:
+            return templates.diamond()
+        if self.axis == LENGTH:
+            return templates.hmm(self.value)
+        if self.axis == STATES:
+            return templates.hmm(6, 2, self.value)
+        return templates.hmm(10, 2, 4, order=self.value)
+
+    def prepare(self) -> None:
+        graph = self.graph()
+        rows = self.value if self.axis == ROWS else self.rows
+        self._data = DiscreteNetwork.random(graph, seed=1).sample(rows, seed=2)
+        shown = np.random.default_rng(0).random((len(self._data), QUERIES)) < 0.3
+        self._evidence = {
+            v: torch.where(torch.from_numpy(s), x[:QUERIES], -1)
+            for (v, x), s in zip(self._data.items(), shown, strict=True)
+        }
+        small = templates.naive_bayes(3)  # lazy imports and first calls
+        PBP(small).fit(DiscreteNetwork.random(small, seed=1).sample(100)).posteriors()
+        # the peak counts from here, where the system allows it
+        with suppress(OSError), open("/proc/self/clear_refs", "w", encoding="ascii") as switch:
+            switch.write("5")
+        self._before = peak_memory()
+
+    def run(self) -> Any:
+        graph = self.graph()
+        seconds: dict[str, list[float]] = {name: [] for name in MEASURES}
+        memory = 0
+        for turn in range(self.rounds):
+            times = [time.perf_counter()]
+            model = PBP(graph)
+            times.append(time.perf_counter())
+            model.fit(self._data)
+            times.append(time.perf_counter())
+            with torch.no_grad():
+                model.posteriors(self._evidence)
+            times.append(time.perf_counter())
+            for name, before, after in zip(MEASURES, times[:-1], times[1:], strict=True):
+                seconds[name].append(after - before)
+            if turn == 0:
+                memory = peak_memory() - self._before
+            if times[-1] - times[0] > 5:
+                break  # long enough to be little disturbed
+        return {name: min(values) for name, values in seconds.items()} | {"memory": memory}
+
+    def answer(self, result: Any) -> Answer:
+        return {name: np.array(value) for name, value in result.items()}
+
+
+def run(settings: Settings) -> Report:
+    """All axes."""
+    report = Report("growth")
+    axes: dict[str, Sequence[int]] = {
+        ROWS: settings.choose(
+            [10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000], [100_000, 1_000_000], [200, 400]
+        ),
+        LENGTH: settings.choose([10, 30, 100, 300, 1_000], [25, 100], [4, 6]),
+        STATES: settings.choose([2, 4, 8, 16, 32, 64], [4, 32], []),
+        WIDTH: settings.choose([1, 2, 3, 4, 5], [1, 3], []),
+    }
+    for axis, values in axes.items():
+        points = {value: _measured(settings, report, axis, value) for value in values}
+        found = {value: point for value, point in points.items() if point}
+        if found:
+            _report_axis(settings, report, axis, found)
+    return report
+
+
+def _measured(settings: Settings, report: Report, axis: str, value: int) -> dict[str, float]:
+    """Seconds and bytes at one point, from a fresh process; empty if it took too long."""
+    label = f"{axis} {value:,}"
+    settings.note(label)
+    point = Point(label, axis, value, settings.rounds)
+    with Workers(settings.workers.threads) as workers:
+        worker = workers.of(point)
+        try:
+            worker.ask("prepare", point, limit=settings.limit + STARTUP_SECONDS)
+            _, answer = worker.ask("answer", label, limit=settings.limit + STARTUP_SECONDS)
+        except TooSlow:
+            report.left_out[label] = f"more than {settings.limit + STARTUP_SECONDS:g} s"
+            return {}
+    numbers = {name: float(value) for name, value in answer.items()}
+    report.records.append({"axis": axis, "value": value, **numbers})
+    return numbers
+
+
+def _report_axis(settings: Settings, report: Report, axis: str, found: dict[int, dict[str, float]]) -> None:
+    times = Panel(f"time by {axis}", axis, "seconds")
+    memory = Panel(f"memory by {axis}", axis, "peak above data and libraries, MB")
+    report.panels += [times, memory]
+    for value, point in found.items():
+        for name, text in MEASURES.items():
+            times.add(text, value, point[name])
+        memory.add("memory", value, point["memory"] / 1e6)
+    slopes = {name: exponent({v: p[name] for v, p in found.items()}) for name in (*MEASURES, "memory")}
+    shown = ", ".join(f"{name} {'-' if s is None else f'{s:.2f}'}" for name, s in slopes.items())
+    report.notes.append(f"{axis}, exponents on the larger half of {list(found)}: {shown}")
+    report.records.append({"axis": axis, **{f"exponent_{name}": s for name, s in slopes.items()}})
+    if settings.size == "tiny":
+        return
+    for name in {ROWS: ("fit",), LENGTH: ("build", "fit", "query")}.get(axis, ()):
+        slope = slopes[name]
+        text = f"{axis}: exponent of {MEASURES[name]}, distance from 1"
+        note = "" if slope is None else f"exponent {slope:.3f}"
+        report.claims.append(Claim(text, None if slope is None else abs(slope - 1), at_most=0.1, note=note))
+
+
+def exponent(points: dict[int, float]) -> float | None:
+    """Slope of a line through the larger half of the points, at least two of them, on logarithmic scales."""
+    kept = [(x, y) for x, y in sorted(points.items()) if y > 0]
+    kept = kept[min(len(kept) // 2, len(kept) - 2) :] if len(kept) > 1 else []
+    if not kept:
+        return None
+    x, y = np.log(np.array(kept, dtype=np.float64)).T
+    return float(np.polyfit(x, y, 1)[0])
