@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
+from typing import TypeVar
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from benchmarks.timing import Comparison
 from benchmarks.workers import STARTUP_SECONDS, TooSlow, Worker, WorkerError, Workers
 from torchpbp.errors import DataError
 
+T = TypeVar("T")
 BUDGET = 20.0
 """Seconds for all rounds of one contestant in one contest."""
 Check = Callable[[Mapping[str, Answer]], None]
@@ -38,7 +40,7 @@ class Settings:
     limit: float = 60.0
     note: Callable[[str], None] = lambda text: None
 
-    def choose(self, full: object, quick: object, tiny: object) -> object:
+    def choose(self, full: T, quick: T, tiny: T) -> T:
         """The value for this size."""
         return {"full": full, "quick": quick, "tiny": tiny}[self.size]
 

@@ -7,75 +7,19 @@ conf/learner for torchpbp, those in benchmarks/rivals/classifiers.py for the oth
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import numpy as np
 
 from benchmarks.contest import Check, Settings, contest
 from benchmarks.contestant import Answer, Array
+from benchmarks.own import Average, Features, KernelChain
 from benchmarks.report import Panel, Report
 from benchmarks.rivals.classifiers import DigitsContestant, Mixtures, Neighbours, SupportVectors
-from torchpbp import PBP, KernelPBP, Nystroem, ScoreAverage, templates
-from torchpbp.classifier import GenerativeClassifier
 from torchpbp.data.digits import load_digits
 from torchpbp.errors import DataError
 
 CHANCE = 0.2
 """Accuracy that shows that a classifier has learned something."""
-
-
-@dataclass
-class KernelChain(DigitsContestant):
-    """One kernel model of a hidden chain (conf/learner/gram.yaml)."""
-
-    library: ClassVar[str] = "torchpbp"
-
-    def make(self) -> Any:
-        return GenerativeClassifier(learner=chain(None, 7.0))
-
-
-@dataclass
-class Average(DigitsContestant):
-    """The average of four kernel models (conf/learner/pen_average.yaml)."""
-
-    library: ClassVar[str] = "torchpbp"
-
-    def make(self) -> Any:
-        axes = [[f"{axis}{t}" for t in range(1, 9)] for axis in "xy"]
-        densities = [
-            KernelPBP(templates.pen_clique(), bandwidth=20.0, evidence_bandwidth=7.0),
-            KernelPBP(templates.pen_clique(), bandwidth=20.0, evidence_bandwidth=8.0, sequences=axes),
-        ]
-        members = [chain(120, 7.0), chain(120, 8.0, sequences=axes), *densities]
-        return GenerativeClassifier(learner=ScoreAverage(members, weights=[2, 2, 1, 1]))
-
-
-@dataclass
-class Features(DigitsContestant):
-    """PBP with ten kernel features per coordinate (conf/learner/nystroem.yaml)."""
-
-    library: ClassVar[str] = "torchpbp"
-
-    def make(self) -> Any:
-        features = Nystroem(size=10, bandwidth=14.0, landmarks="grid")
-        options = {"rank": 30, "ridge": (1.0, 1.0), "whitening": 0.01, "singles": 2, "root": ["h1"]}
-        return GenerativeClassifier(learner=PBP(templates.pen_strokes(), features=features, **options))
-
-
-def chain(landmarks: int | None, evidence_bandwidth: float, **options: Any) -> KernelPBP:
-    """A kernel model of a hidden chain over the points."""
-    return KernelPBP(
-        templates.pen_strokes(),
-        bandwidth=20.0,
-        evidence_bandwidth=evidence_bandwidth,
-        core_leaves=2,
-        instrument_leaves=2,
-        landmarks=landmarks,
-        ridge=(0.1, 0.1),
-        root=["h1"],
-        **options,
-    )
 
 
 CONTESTANTS: dict[str, type[DigitsContestant]] = {
@@ -92,9 +36,9 @@ def run(settings: Settings) -> Report:
     """Train all, then predict with all."""
     report = Report("digits")
     data = load_digits()
-    every = int(settings.choose(1, 3, 60))  # each so-manieth row
+    every = settings.choose(1, 3, 60)  # each so-manieth row
     train_x, train_y = data.train_x[::every].numpy(), data.train_y[::every].numpy()
-    few = int(settings.choose(1, 10, 100))
+    few = settings.choose(1, 10, 100)
     test_x, test_y = data.test_x[::few].numpy(), data.test_y[::few].numpy()
     training = f"training on {len(train_y):,} rows"
     predicting = f"predicting {len(test_y):,} rows"

@@ -7,15 +7,12 @@ their own at each site, many more parameters to learn from the same rows.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import torch
 
 from benchmarks.contest import Settings, agree, contest
-from benchmarks.contestant import Answer, Array, Tables, first_step
-from benchmarks.own import EMFit, PBPFit, network_of, tables_of, tensors
+from benchmarks.contestant import Answer, Array, Tables
+from benchmarks.own import HmmEM, HmmPBP, network_of, tables_of, tensors
 from benchmarks.report import Panel, Report
 from benchmarks.rivals.hidden_markov import Hmmlearn, Parameters, Pomegranate
 from torchpbp import DiscreteNetwork, templates
@@ -28,37 +25,17 @@ SINGLE_PRECISION = 1e-4
 """pomegranate computes in float32."""
 
 
-@dataclass
-class HmmEM(EMFit):
-    """torchpbp's EM. After one iteration from tables that are equal at all sites, the first state's is everybody's."""
-
-    def answer(self, result: Any) -> Answer:
-        found = super().answer(result)
-        return found | {first_step("start"): found[first_step("h1")]}
-
-
-@dataclass
-class HmmPBP(PBPFit):
-    """PBP; answers with the log-likelihood of rows that it has not seen."""
-
-    held_out: dict[str, Array] | None = None
-
-    def answer(self, result: Any) -> Answer:
-        with torch.no_grad():
-            return {"log_likelihood": result.log_evidence(tensors(self.held_out or {})).numpy()}
-
-
 def run(settings: Settings) -> Report:
     """All four from the same rows; EM from the same start, the same number of iterations."""
     report = Report("hmm")
-    rows = int(settings.choose(5_000, 5_000, 200))
+    rows = settings.choose(5_000, 5_000, 200)
     truth = homogeneous(draw_parameters(seed=1))
     names = truth.graph.observed
     train, held_out = ({v: x.numpy() for v, x in truth.sample(rows, seed=s).items()} for s in (2, 3))
     initial = draw_parameters(seed=4)
     sequences = np.stack([train[v] for v in names], axis=1)
     start, latent = tables_of(homogeneous(initial)), tuple(truth.graph.latent)
-    iterations = int(settings.choose(ITERATIONS, ITERATIONS, 2))
+    iterations = settings.choose(ITERATIONS, ITERATIONS, 2)
     steps = {"restarts": 1, "iterations": iterations, "tolerance": 0.0, "prior": 0.0}
     title = f"discrete HMM, {rows:,} x {SITES}, {STATES} states, {SYMBOLS} symbols, {iterations} EM iterations"
     contestants = [

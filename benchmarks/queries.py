@@ -63,7 +63,7 @@ def draw_evidence(network: DiscreteNetwork, rows: int, seed: int = 0) -> dict[st
 
 def _all_posteriors(settings: Settings, report: Report, name: str, network: Tables) -> None:
     batches = settings.choose([1, 10, 100, 1_000, 10_000, 100_000], [1, 1_000, 10_000], [1, 20])
-    few = int(settings.choose(1_000, 100, 10))  # rows that the others answer one by one
+    few = settings.choose(1_000, 100, 10)  # rows that the others answer one by one
     evidence = draw_evidence(network_of(network), max(batches))
     panel = Panel(f"{name}: posteriors of all variables", "rows in a batch", "rows per second")
     report.panels.append(panel)
@@ -130,7 +130,7 @@ def _fitted(settings: Settings, report: Report) -> None:
     evidence = draw_evidence(truth, max(batches))
     panel = Panel("diamond: all posteriors of fitted PBP", "rows in a batch", "rows per second")
     report.panels.append(panel)
-    rows = int(settings.choose(20_000, 20_000, 500))
+    rows = settings.choose(20_000, 20_000, 500)
     one, two = "PBP", "PBP, 2 threads"
     for batch in batches:
         title = f"diamond, fitted PBP, all posteriors, batch {batch:,}"

@@ -111,7 +111,7 @@ def run(settings: Settings) -> Report:
     if settings.size == "full":
         _counting(settings, report, cases[-1], sizes[-1])
     else:
-        _counting(settings, report, cases[-1], int(settings.choose(0, 100_000, 300)))
+        _counting(settings, report, cases[-1], settings.choose(0, 100_000, 300))
     report.notes.append(
         f"EM: {RESTARTS} starts side by side, equal rows once, until the objective changes by less than {TIGHT:g} (or "
         f"{LOOSE:g}) of itself. Times of {PGMPY} and {PYAGRUM} are {STEPS} iterations' time / {STEPS} x the iterations of "
@@ -124,7 +124,7 @@ def _learners(settings: Settings, report: Report, case: Case, data: dict[str, Ar
     """PBP and EM to convergence."""
     rows = len(next(iter(data.values())))
     title = f"{case.name}, {rows:,} rows: from data to model"
-    common = {"restarts": RESTARTS, "iterations": int(settings.choose(5_000, 5_000, 20))}
+    common = {"restarts": RESTARTS, "iterations": settings.choose(5_000, 5_000, 20)}
     contestants = [
         PBPFit(PBP_LABEL, case.tables, case.latent, data, case.asked),
         EMFit(LOOSE_LABEL, case.tables, case.latent, data, {**common, "tolerance": LOOSE}, None, case.asked),
@@ -133,7 +133,7 @@ def _learners(settings: Settings, report: Report, case: Case, data: dict[str, Ar
     if case.name == "diamond" and rows > CLAIM_ROWS:
         contestants.pop()
         report.left_out[f"{title}: {TIGHT_LABEL}"] = f"not run with more than {CLAIM_ROWS:,} rows"
-    patient = replace(settings, limit=settings.limit * float(settings.choose(10, 3, 1)))
+    patient = replace(settings, limit=settings.limit * settings.choose(10, 3, 1))
     outcome = contest(patient, contestants, title, proper)
     report.add(outcome, title)
     return outcome

@@ -1,4 +1,4 @@
-"""torchpbp's contestants."""
+"""Learning by PBP and by EM."""
 
 from __future__ import annotations
 
@@ -8,83 +8,11 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from benchmarks.contestant import Answer, Array, Contestant, Tables, evidence_rows, first_step
-from torchpbp import EM, PBP, DiscreteNetwork, LatentGraph
+from benchmarks.contestant import Answer, Array, Contestant, Tables, first_step
+from benchmarks.own.networks import network_of, tensors
+from torchpbp import EM, PBP, LatentGraph
 from torchpbp.model.regressed import required_own_scopes
 from torchpbp.stage2.joint_tables import JointTables
-
-
-def tables_of(network: DiscreteNetwork) -> Tables:
-    """A network as plain arrays."""
-    parents = {v: tuple(network.graph.parents(v)) for v in network.graph.names}
-    return Tables(dict(network.states), parents, {v: t.numpy() for v, t in network.cpts.items()})
-
-
-def network_of(tables: Tables, latent: tuple[str, ...] = ()) -> DiscreteNetwork:
-    """A network from plain arrays."""
-    return DiscreteNetwork(LatentGraph(tables.edges, tables.states, list(latent)), tables.cpts)
-
-
-def tensors(columns: dict[str, Array]) -> dict[str, torch.Tensor]:
-    return {v: torch.from_numpy(np.ascontiguousarray(x)) for v, x in columns.items()}
-
-
-@dataclass
-class ExactQueries(Contestant):
-    """Exact posteriors: of all variables that some row does not observe, for all rows at once; or of one, row by row."""
-
-    library: ClassVar[str] = "torchpbp"
-    network: Tables
-    evidence: dict[str, Array]
-    query: str | None = None
-
-    def prepare(self) -> None:
-        self._network = network_of(self.network)
-        self._evidence = tensors(self.evidence)
-        self._rows = list(evidence_rows(self.evidence))
-
-    def run(self) -> Any:
-        if self.query:
-            return {self.query: torch.cat([self._network.posterior(self.query, row) for row in self._rows])}
-        return self._network.posteriors(self._evidence)
-
-    def answer(self, result: Any) -> Answer:
-        return posterior_arrays(result, self.evidence)
-
-
-@dataclass
-class PBPQueries(Contestant):
-    """The same of a model fitted to rows drawn from a network."""
-
-    library: ClassVar[str] = "torchpbp"
-    network: Tables
-    latent: tuple[str, ...]
-    evidence: dict[str, Array]
-    query: str | None = None
-    rows: int = 20_000
-
-    def prepare(self) -> None:
-        network = network_of(self.network, self.latent)
-        self._model = PBP(network.graph).fit(network.sample(self.rows, seed=1))
-        self._evidence = tensors(self.evidence)
-        self._rows = list(evidence_rows(self.evidence))
-
-    def run(self) -> Any:
-        with torch.no_grad():
-            if self.query:
-                return {self.query: torch.cat([self._model.posterior(self.query, row) for row in self._rows])}
-            return self._model.posteriors(self._evidence)
-
-    def answer(self, result: Any) -> Answer:
-        return posterior_arrays(result, self.evidence)
-
-
-def posterior_arrays(result: dict[str, torch.Tensor], evidence: dict[str, Array]) -> Answer:
-    """Posteriors as arrays, NaN where a row observes the variable: other libraries do not answer there."""
-    answer = {v: p.numpy().copy() for v, p in result.items()}
-    for v in answer.keys() & evidence.keys():
-        answer[v][evidence[v] >= 0] = np.nan
-    return answer
 
 
 @dataclass
@@ -183,3 +111,23 @@ def asked(model: Any, questions: tuple[tuple[str, dict[str, Array]], ...]) -> An
         f"question {i}": model.posterior(query, tensors(evidence)).numpy()
         for i, (query, evidence) in enumerate(questions)
     }
+
+
+@dataclass
+class HmmEM(EMFit):
+    """torchpbp's EM. After one iteration from tables that are equal at all sites, the first state's is everybody's."""
+
+    def answer(self, result: Any) -> Answer:
+        found = super().answer(result)
+        return found | {first_step("start"): found[first_step("h1")]}
+
+
+@dataclass
+class HmmPBP(PBPFit):
+    """PBP; answers with the log-likelihood of rows that it has not seen."""
+
+    held_out: dict[str, Array] | None = None
+
+    def answer(self, result: Any) -> Answer:
+        with torch.no_grad():
+            return {"log_likelihood": result.log_evidence(tensors(self.held_out or {})).numpy()}
