@@ -123,6 +123,17 @@ def test_overlapping_tables_share_a_cover():
     assert covers.find_covers(triples, dict.fromkeys("abcde", 4)) == [(tuple("abcde"), list(range(10)))]
 
 
+@pytest.mark.parametrize("budget", [1024, 200, 64, 0])
+def test_covers_together_keep_to_their_budget(monkeypatch, budget):
+    """At the worst each table is counted by itself, in place."""
+    monkeypatch.setattr(covers, "COVER_BUDGET", budget)
+    triples = list(combinations("abcde", 3))
+    found = covers.find_covers(triples, dict.fromkeys("abcde", 4))
+    assert sorted(i for _, held in found for i in held) == list(range(10))
+    assert sum(4 ** len(group) for group, held in found if len(held) > 1) <= budget
+    assert (len(found) == 10) == (budget < 256)
+
+
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool])
 @pytest.mark.parametrize("enough", [1, 1000])
 def test_columns_of_any_dtype(monkeypatch, dtype, enough):

@@ -17,6 +17,8 @@ Scope = tuple[str, ...]
 
 LARGEST_COVER = 1 << 16
 """Cells of a cover of several tables: 512 KB of counts."""
+COVER_BUDGET = 1 << 24
+"""Cells of all such covers: 128 MB."""
 ROWS_AT_ONCE = 1 << 17
 """Rows coded at once."""
 
@@ -110,7 +112,20 @@ def _byte_code(known: Mapping[Scope, Tensor], part: Scope, cover: Cover) -> Tens
 
 
 def find_covers(scopes: Sequence[Scope], states: Mapping[str, int]) -> list[tuple[Scope, list[int]]]:
-    """Groups of variables that hold all scopes, greedily few, each with the numbers of the scopes it stands for.
+    """Groups of variables that hold all scopes, each with the numbers of the scopes it stands for.
+
+    Covers are as large as their total memory allows.
+    """
+    largest = LARGEST_COVER
+    while True:
+        found = _greedy_covers(scopes, states, largest)
+        if sum(math.prod(states[v] for v in group) for group, held in found if len(held) > 1) <= COVER_BUDGET:
+            return found
+        largest //= 4
+
+
+def _greedy_covers(scopes: Sequence[Scope], states: Mapping[str, int], largest: int) -> list[tuple[Scope, list[int]]]:
+    """Few covers with at most ``largest`` cells.
 
     A cover starts with a scope and takes in one variable after the other: the one that completes most scopes, and among
     equals the one that shares most scopes with the cover. A scope with more cells than a cover may have stays alone.
@@ -127,14 +142,14 @@ def find_covers(scopes: Sequence[Scope], states: Mapping[str, int]) -> list[tupl
         first = next(iter(open_scopes))
         group = set(scopes[first])
         cells = math.prod(states[v] for v in group)
-        while cells < LARGEST_COVER:
+        while cells < largest:
             gains: dict[str, list[int]] = {}
             for i in dict.fromkeys(i for v in group for i in holders[v] if i in open_scopes):
                 absent = members[i] - group
                 for v in absent:
                     gain = gains.setdefault(v, [0, 0])
                     gain[len(absent) > 1] += 1
-            fitting = [v for v in gains if cells * states[v] <= LARGEST_COVER]
+            fitting = [v for v in gains if cells * states[v] <= largest]
             if not fitting:
                 break
             best = max(fitting, key=lambda v: (*gains[v], -position[v]))

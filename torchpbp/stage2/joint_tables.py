@@ -24,7 +24,7 @@ LARGEST_TABLE = 1 << 26
 """Cells of one table; beyond it a structure is refused rather than the memory exhausted."""
 INDEX_BUDGET = 1 << 22
 """Indices held at once while counting few rows."""
-ENOUGH_ROWS = 1 << 15
+ENOUGH_ROWS = 1 << 13
 """Rows from which on counting by covers pays; smaller mini-batches wait until there are as many."""
 
 
