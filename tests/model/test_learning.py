@@ -156,8 +156,10 @@ def test_bad_training_data():
         ({**good, "x2": torch.tensor([0, -1, 1, 1])}, DataError, "1 of 4 values are missing"),
         ({v: x[:0] for v, x in good.items()}, DataError, "empty"),
         ([], DataError, "empty"),
-        (torch.zeros(3, 3), DataError, "Expected a dict"),
-        ([torch.zeros(3)], DataError, "Mini-batch 0"),
+        (3, DataError, "Expected a dict"),
+        (torch.zeros(3, 4), ShapeError, "expected 3 columns"),
+        ([torch.zeros(3)], ShapeError, "mini-batch 0, expected an array"),
+        (["x1"], DataError, "Mini-batch 0"),
     ]:
         model = PBP(graph).fit(good) if bad is not good else None
         before = [p.clone() for p in model.parameters()]
