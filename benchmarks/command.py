@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from types import ModuleType
 
@@ -25,7 +24,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: of the command line.
     """
     available = {module.__name__.rpartition(".")[2]: module for module in BENCHMARKS}
-    given = _parser(list(available)).parse_args(arguments)
+    parser = _parser(list(available))
+    given = parser.parse_args(arguments)
+    unknown = [name for name in given.names if name not in available]
+    if unknown:
+        parser.error(f"names: expected some of {', '.join(available)}, got {', '.join(unknown)}.")
     if given.list:
         for name, module in available.items():
             print(f"{name:<10}  {(module.__doc__ or '').splitlines()[0]}")
@@ -45,30 +48,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(report, end="\n\n", flush=True)
             claims += report.claims
     missed = sum(claim.met is False for claim in claims)
-    unknown = sum(claim.met is None for claim in claims)
-    print(f"{len(claims)} targets: {len(claims) - missed - unknown} met, {missed} missed, {unknown} not measured.")
+    unmeasured = sum(claim.met is None for claim in claims)
+    print(
+        f"{len(claims)} targets: {len(claims) - missed - unmeasured} met, {missed} missed, {unmeasured} not measured."
+    )
 
 
 def _parser(names: list[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="torchpbp against other libraries.")
     parser.add_argument("names", nargs="*", metavar="name", help=f"which ones; all by default: {', '.join(names)}")
-    parser.add_argument("--quick", action="store_true", help="smaller numbers, under three minutes for all")
-    parser.add_argument("--tiny", action="store_true", help="every step with numbers that mean nothing, in seconds")
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--quick", action="store_true", help="smaller numbers, under three minutes for all")
+    size.add_argument("--tiny", action="store_true", help="every step with numbers that mean nothing, in seconds")
     parser.add_argument("--threads", type=_positive, default=1, help="of each library's process (default 1)")
     parser.add_argument("--rounds", type=_positive, help="measurements of each contestant (default 3; quick: 2)")
     parser.add_argument("--limit", type=_positive, help="seconds for one call of a contestant (default 60; quick: 5)")
     parser.add_argument("--output", default="benchmarks/results", help="folder for the results")
     parser.add_argument("--list", action="store_true", help="show what there is and stop")
-    original = parser.parse_args
-
-    def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-        given = original(arguments)
-        unknown = [name for name in given.names if name not in names]
-        if unknown:
-            parser.error(f"names: expected some of {', '.join(names)}, got {', '.join(unknown)}.")
-        return given
-
-    parser.parse_args = parse  # type: ignore[method-assign,assignment]
     return parser
 
 
@@ -80,7 +76,3 @@ def _positive(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
     return value
-
-
-if __name__ == "__main__":
-    sys.exit("Use: python -m benchmarks")

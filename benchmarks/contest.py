@@ -171,7 +171,7 @@ def _rounds(
 
 
 def agree(tolerance: float) -> Check:
-    """A check that all answers are those of the first contestant; NaN where an answer does not say.
+    """A check that all answers are those of the first contestant, with NaN in the same places.
 
     Args:
         tolerance: largest absolute difference allowed.
@@ -180,18 +180,20 @@ def agree(tolerance: float) -> Check:
     def check(answers: Mapping[str, Answer]) -> None:
         (reference, expected), *others = answers.items()
         for label, found in others:
-            for name in sorted(set(expected) & set(found)):
+            shared = sorted(set(expected) & set(found))
+            if not shared:
+                raise DataError(f"{label}: expected answers about {sorted(expected)}, got {sorted(found)}.")
+            for name in shared:
                 # one that answered fewer rows is compared on those
                 rows = min(len(expected[name]), len(found[name]))
-                apart = np.abs(expected[name][:rows] - found[name][:rows])
-                apart = apart[~np.isnan(apart)]
-                if apart.size and apart.max() > tolerance:
+                one, other = expected[name][:rows], found[name][:rows]
+                apart = np.where(np.isnan(one) & np.isnan(other), 0.0, np.abs(one - other))
+                worst = float(apart.max(initial=0.0))  # NaN if only one of them says something
+                if not worst <= tolerance:
                     raise DataError(
-                        f"{label}: expected the answers of {reference} to {tolerance:g}, got {name} off by {apart.max():.3g}. "
+                        f"{label}: expected the answers of {reference} to {tolerance:g}, got {name} off by {worst:.3g}. "
                         "Nothing was timed."
                     )
-            if not set(expected) & set(found):
-                raise DataError(f"{label}: expected answers about {sorted(expected)}, got {sorted(found)}.")
 
     return check
 

@@ -11,7 +11,7 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from types import TracebackType
@@ -203,7 +203,7 @@ def peak_memory() -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-_COMMANDS = {
+_COMMANDS: dict[str, Callable[..., Any]] = {
     "prepare": _prepare,
     "answer": _answer,
     "time": _time,

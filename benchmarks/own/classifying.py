@@ -43,7 +43,7 @@ class Features(DigitsContestant):
 
     def make(self) -> Any:
         features = Nystroem(size=10, bandwidth=14.0, landmarks="grid")
-        options = {"rank": 30, "ridge": (1.0, 1.0), "whitening": 0.01, "singles": 2, "root": ["h1"]}
+        options: dict[str, Any] = {"rank": 30, "ridge": (1.0, 1.0), "whitening": 0.01, "singles": 2, "root": ["h1"]}
         return GenerativeClassifier(learner=PBP(templates.pen_strokes(), features=features, **options))
 
 
