@@ -7,12 +7,12 @@ from torch import Tensor
 
 from torchpbp.graph.junction_tree import JunctionTree
 from torchpbp.model.two_stage import (
-    Covariances,
     Learned,
     System,
     assemble,
     compress_all,
     compressions,
+    covariances,
     equal,
     solve_all,
     targets,
@@ -68,7 +68,7 @@ def learn(
     """
     if not compressed:
         return _learn_uncompressed(tree, specification, moments, stage1, stage2)
-    stages = compress_all({p.node: Covariances.of(p, moments) for p in specification.plans}, stage1, moments.rows)
+    stages = compress_all(covariances(specification.plans, moments), stage1, moments.rows)
     below = {n: targets(tree, specification, n) for n in range(len(tree))}
     features = {n: compressions(tree, stages, n) for n in range(len(tree))}
     questions: list[Question] = [(below[p.node], features[p.node], p.instrument) for p in specification.plans]

@@ -8,7 +8,7 @@ shapes are solved together.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -93,23 +93,42 @@ class Covariances:
     instrument_mean: Tensor
     rank: int
 
-    @classmethod
-    def of(cls, plan: SeparatorPlan, moments: Moments) -> Covariances:
-        """From moments of the instrument's groups."""
-        whitener = moments.whitener(plan.core)
-        scale = torch.cat([moments.instrument_scale(g) for g in plan.instrument])
-        mean = torch.cat([moments.mean(g) for g in plan.instrument])
-        cross = torch.cat([moments.cross(plan.core, g) for g in plan.instrument], dim=1)
-        gram = torch.cat([torch.cat([moments.cross(a, b) for b in plan.instrument], dim=1) for a in plan.instrument])
-        constant = apply_whitener(whitener, moments.mean(plan.core).unsqueeze(1))
-        cross = apply_whitener(whitener, cross - torch.outer(moments.mean(plan.core), mean)) * scale
-        gram = scale.unsqueeze(1) * (gram - torch.outer(mean, mean)) * scale
-        ones = moments.ones(plan.core)
-        return cls(without(constant, cross), gram, constant, whitener, ones, scale, mean, plan.rank)
 
-    def message_features(self, directions: Tensor) -> Tensor:
-        """U with θ = Uᵀφ: the constant, then the directions given, (core dim, rank)."""
-        return torch.cat([self.ones.unsqueeze(1), apply_whitener(self.whitener, directions)], dim=1)
+def covariances(plans: Sequence[SeparatorPlan], moments: Moments) -> dict[int, Covariances]:
+    """Whitened covariances of all separators from moments of the instruments' groups, equal shapes together."""
+    result: dict[int, Covariances] = {}
+    shapes = {p.node: (moments.dim(p.core), tuple(moments.dim(g) for g in p.instrument)) for p in plans}
+    by_node = {p.node: p for p in plans}
+    for nodes in equal(shapes, lambda shape: shape):
+        group = [by_node[n] for n in nodes]
+        whitener = torch.stack([moments.whitener(p.core) for p in group])
+        core_mean = torch.stack([moments.mean(p.core) for p in group]).unsqueeze(-1)
+        scale = torch.stack([torch.cat([moments.instrument_scale(g) for g in p.instrument]) for p in group])
+        mean = torch.stack([torch.cat([moments.mean(g) for g in p.instrument]) for p in group])
+        cross, gram = _second_moments(group, shapes[nodes[0]][1], moments)
+        constant = apply_whitener(whitener, core_mean)
+        cross = apply_whitener(whitener, cross - core_mean * mean.unsqueeze(-2)) * scale.unsqueeze(-2)
+        cross = without(constant, cross)
+        gram = scale.unsqueeze(-1) * (gram - mean.unsqueeze(-1) * mean.unsqueeze(-2)) * scale.unsqueeze(-2)
+        for i, p in enumerate(group):
+            ones = moments.ones(p.core)
+            result[p.node] = Covariances(cross[i], gram[i], constant[i], whitener[i], ones, scale[i], mean[i], p.rank)
+    return result
+
+
+def _second_moments(group: Sequence[SeparatorPlan], dims: tuple[int, ...], moments: Moments) -> tuple[Tensor, Tensor]:
+    """E[φηᵀ] (separators, core dim, instrument dim) and E[ηηᵀ] (separators, instrument dim, instrument dim)."""
+    near = [p.instrument for p in group]
+    crosses = [moments.cross(p.core, g) for p in group for g in p.instrument]
+    grams = [moments.cross(a, b) for groups in near for a in groups for b in groups]
+    count, parts = len(group), len(dims)
+    if len(set(dims)) == 1:  # blocks of one size: one copy
+        cross = torch.stack(crosses).reshape(count, parts, -1, dims[0]).transpose(1, 2).flatten(2)
+        gram = torch.stack(grams).reshape(count, parts, parts, dims[0], dims[0]).transpose(2, 3)
+        return cross, gram.reshape(count, parts * dims[0], parts * dims[0])
+    rows = [torch.cat(grams[i : i + parts], dim=1) for i in range(0, len(grams), parts)]
+    gram = torch.stack([torch.cat(rows[i : i + parts]) for i in range(0, len(rows), parts)])
+    return torch.stack([torch.cat(crosses[i : i + parts], dim=1) for i in range(0, len(crosses), parts)]), gram
 
 
 def compress_all(systems: Mapping[int, Covariances], penalty: float, rows: float) -> dict[int, Stage1]:
@@ -123,49 +142,60 @@ def compress_all(systems: Mapping[int, Covariances], penalty: float, rows: float
     result: dict[int, Stage1] = {}
     for nodes in equal(systems, lambda m: (m.cross.shape, m.rank)):
         stacked = [systems[n] for n in nodes]
+        rank = stacked[0].rank
         factor = ridge_factor(torch.stack([m.gram for m in stacked]), penalty)
-        found = compress(torch.stack([m.cross for m in stacked]) @ factor, stacked[0].rank - 1)
+        cross = torch.stack([m.cross for m in stacked])
+        found = compress(cross @ factor, rank - 1)
+        # Rounding leaves a trace of the mean in weak directions, where it would be amplified; it is taken out again.
+        directions = without(torch.stack([m.constant for m in stacked]), found.directions)
+        whitened = apply_whitener(torch.stack([m.whitener for m in stacked]), directions)
+        features = torch.cat([torch.stack([m.ones for m in stacked]).unsqueeze(-1), whitened], dim=-1)
+        predictor = torch.stack([m.instrument_scale for m in stacked]).unsqueeze(-1) * factor
+        strengths = torch.cat([torch.ones_like(found.strengths[:, :1]), found.strengths], dim=1)
+        if rank == 1:
+            strengths = features.new_ones(len(nodes), 1)
+        significant = significant_ranks(found.all_strengths, *_effective(cross, factor), rows, rank)
         for i, n in enumerate(nodes):
-            system = systems[n]
-            # Rounding leaves a trace of the mean in weak directions, where it would be amplified; it is taken out again.
-            directions = without(system.constant, found.directions[i])
-            strengths = torch.cat([torch.ones(1, dtype=torch.float64), found.strengths[i]])
             result[n] = Stage1(
-                system.message_features(directions),
-                directions,
-                system.instrument_scale.unsqueeze(1) * factor[i],
+                features[i],
+                directions[i],
+                predictor[i],
                 found.predicted[i],
-                system.instrument_mean,
-                strengths,
-                significant_rank(found.all_strengths[i], _effective(system.cross, factor[i]), rows, system.rank),
+                stacked[i].instrument_mean,
+                strengths[i],
+                significant[i],
             )
     return result
 
 
-def significant_rank(strengths: Tensor, dims: tuple[int, int], rows: float, most: int) -> int:
+def significant_ranks(strengths: Tensor, inside: Tensor, outside: Tensor, rows: float, most: int) -> list[int]:
     """Dimensions, the constant included, that the data tell from noise: Bartlett's test of the remaining correlations.
 
     Args:
-        strengths: all canonical correlations, largest first.
-        dims: degrees of freedom of core group and instrument.
+        strengths: (separators, correlations) all canonical correlations, largest first.
+        inside: (separators,) degrees of freedom of the core groups.
+        outside: (separators,) degrees of freedom of the instruments.
         rows: sample size.
-        most: the message's rank.
+        most: the messages' rank.
     """
     if rows < 2:
-        return min(most, 1 + int((strengths > 1e-8).sum()))
-    rest = strengths.square().flip(0).cumsum(0).flip(0) * rows
-    for k in range(min(most - 1, len(strengths))):
-        freedom = max(1, dims[0] - k) * max(1, dims[1] - k)
-        chance = torch.special.gammaincc(rest.new_tensor(freedom / 2), rest[k] / 2)  # of χ² this large
-        if float(chance) > SIGNIFICANCE:
-            return k + 1
-    return most
+        return [min(most, 1 + n) for n in (strengths > 1e-8).sum(dim=1).tolist()]
+    tested = min(most - 1, strengths.shape[1])
+    if not tested:
+        return [most] * len(strengths)
+    rest = strengths.square().flip(1).cumsum(1).flip(1)[:, :tested] * rows
+    k = torch.arange(tested)
+    freedom = (inside.unsqueeze(1) - k).clamp(min=1) * (outside.unsqueeze(1) - k).clamp(min=1)
+    chance = torch.special.gammaincc(freedom.to(rest) / 2, rest / 2)  # of χ² this large
+    noise = torch.cat([chance > SIGNIFICANCE, torch.ones(len(strengths), 1, dtype=torch.bool)], dim=1)
+    first = noise.int().argmax(dim=1).tolist()
+    return [most if f == tested else f + 1 for f in first]
 
 
-def _effective(cross: Tensor, factor: Tensor) -> tuple[int, int]:
-    """Dimensions in which core group and instrument vary at all."""
-    inside = int((cross.abs().amax(dim=1) > 0).sum()) - 1
-    return max(1, inside), max(1, int((factor.abs().amax(dim=0) > 0).sum()))
+def _effective(cross: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
+    """(separators,) dimensions in which core groups and instruments vary at all."""
+    inside = (cross.abs().amax(dim=2) > 0).sum(dim=1) - 1
+    return inside.clamp(min=1), (factor.abs().amax(dim=1) > 0).sum(dim=1).clamp(min=1)
 
 
 def targets(tree: JunctionTree, specification: Specification, node: int) -> list[Group]:
@@ -223,13 +253,13 @@ def assemble(
 
 
 def apply_whitener(whitener: Tensor, matrix: Tensor) -> Tensor:
-    """Whitener, diagonal or full, times a matrix."""
-    return whitener.unsqueeze(1) * matrix if whitener.ndim == 1 else whitener @ matrix
+    """Whiteners, diagonal (…, d) or full (…, d, d), times matrices (…, d, m)."""
+    return whitener.unsqueeze(-1) * matrix if whitener.ndim == matrix.ndim - 1 else whitener @ matrix
 
 
 def without(direction: Tensor, matrix: Tensor) -> Tensor:
-    """Columns of a matrix made orthogonal to a direction."""
-    return matrix - direction @ (direction.T @ matrix) / (direction.T @ direction)
+    """Columns of (…, d, m) matrices made orthogonal to (…, d, 1) directions."""
+    return matrix - direction @ (direction.mT @ matrix) / (direction.mT @ direction)
 
 
 def equal(items: Mapping[int, T], key: Callable[[T], Hashable]) -> Iterable[list[int]]:
