@@ -9,11 +9,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 
-import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor
 
+from benchmarks.own import tables_of
+from benchmarks.rivals.with_pgmpy import PgmpyEM
 from benchmarks.timing import Comparison, compare, write_comparisons
 from torchpbp import EM, DiscreteNetwork, LatentGraph
 from torchpbp.baselines.expectation import ExpectationStep, numbered
@@ -28,38 +28,10 @@ def loopy_eight(states: int = 2, observed_states: int = 4) -> LatentGraph:
 
 def pgmpy_tables(start: DiscreteNetwork, data: Mapping[str, Tensor], iterations: int) -> dict[str, Tensor]:
     """Tables after some iterations of pgmpy's EM, laid out as those of :class:`torchpbp.DiscreteNetwork`."""
-    from pgmpy.factors.discrete import TabularCPD
-    from pgmpy.models import DiscreteBayesianNetwork
-    from pgmpy.parameter_estimator import DiscreteEM
-
-    graph = start.graph
-    names = {v: list(range(graph.num_states(v))) for v in graph.names}
-    model = DiscreteBayesianNetwork(list(graph.edges), latents=set(graph.latent))
-    tables = {}
-    for v, table in start.cpts.items():
-        parents = list(graph.parents(v))
-        values = table.reshape(
-            -1, table.shape[-1]
-        ).T.numpy()  # a row per state, a column per joint state of the parents
-        counts = [graph.num_states(p) for p in parents]
-        tables[v] = TabularCPD(
-            v, graph.num_states(v), values, parents, counts, state_names={u: names[u] for u in (v, *parents)}
-        )
-    learner = DiscreteEM(
-        state_names={v: names[v] for v in graph.observed},
-        latent_card={v: graph.num_states(v) for v in graph.latent},
-        max_iter=iterations,
-        atol=0.0,
-        init_cpds=tables,
-        show_progress=False,
-    )
-    learner.fit(model, pd.DataFrame({v: x.numpy() for v, x in data.items()}))
-    result = {}
-    for found in learner.parameters_:
-        v, *parents = found.variables  # the table's dimensions; the parents' order is pgmpy's own
-        order = [parents.index(p) + 1 for p in graph.parents(v)]
-        result[v] = torch.from_numpy(np.ascontiguousarray(np.asarray(found.values).transpose([*order, 0])))
-    return result
+    columns = {v: x.numpy() for v, x in data.items()}
+    learner = PgmpyEM("pgmpy", tables_of(start), tuple(start.graph.latent), columns, iterations)
+    learner.prepare()
+    return {v: torch.from_numpy(table) for v, table in learner.answer(learner.run()).items()}
 
 
 def run(rows: int = 5_000, iterations: int = 5, rounds: int = 3) -> list[Comparison]:
