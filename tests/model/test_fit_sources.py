@@ -10,8 +10,18 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from torchpbp import PBP, Continuous, DiscreteNetwork, LatentGraph, Nystroem, RefinedPBP, templates
+from torchpbp import (
+    PBP,
+    Continuous,
+    DiscreteNetwork,
+    LatentGraph,
+    Nystroem,
+    RefinedPBP,
+    SpectralJunctionTree,
+    templates,
+)
 from torchpbp.errors import DataError, ShapeError
+from torchpbp.inputs import sources as sources_module
 from torchpbp.stage2 import joint_tables
 
 NETWORK = DiscreteNetwork.random(templates.diamond(observed_states=3), seed=1)
@@ -80,6 +90,49 @@ def test_continuous_variables_from_files_and_loaders(tmp_path):
     for one_way in (iter(loader), pa.RecordBatchReader.from_batches(stored.schema, stored.to_batches())):
         with pytest.raises(DataError, match=r"Continuous variables need several passes .* one-way iterator"):
             fitted(one_way)
+
+
+@pytest.mark.parametrize("options", [{"rank": "auto", "max_rank": 2}, {"features": Nystroem(4, bandwidth="validate")}])
+def test_held_out_rows_need_a_stable_order(options):
+    generator = torch.Generator().manual_seed(0)
+    h = torch.randint(2, (200,), generator=generator)
+    rows = torch.stack([2.0 * h + torch.randn(200, generator=generator), h.float(), 2.0 * h], dim=1)
+    options = {"features": Nystroem(4), **options}
+    PBP(MIXED, **options).fit(DataLoader(TensorDataset(rows), batch_size=64))
+    shuffled = DataLoader(TensorDataset(rows), batch_size=64, shuffle=True, generator=generator)
+    with pytest.raises(DataError, match=r"The rows came in another order in the second pass.*Turn off shuffling"):
+        PBP(MIXED, **options).fit(shuffled)
+    PBP(MIXED, features=Nystroem(4)).fit(shuffled)  # sums do not mind
+
+
+def test_other_learners_read_them_as_well():
+    expected = SpectralJunctionTree(GRAPH).fit(DATA).posterior("d1", {"a1": [0, 1]})
+    table = pa.table({v: MATRIX[:, i] for i, v in enumerate(GRAPH.observed)})
+    for data in (MATRIX, table, [(torch.from_numpy(MATRIX),)]):
+        assert torch.equal(SpectralJunctionTree(GRAPH).fit(data).posterior("d1", {"a1": [0, 1]}), expected)
+
+
+def test_progress_is_shown_in_rows(monkeypatch, tmp_path):
+    bars = []
+
+    class Bar:
+        def __init__(self, total: int | None, unit: str, **_: object) -> None:
+            self.total, self.unit, self.rows = total, unit, 0
+            bars.append(self)
+
+        def __enter__(self) -> Bar:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def update(self, rows: int) -> None:
+            self.rows += rows
+
+    monkeypatch.setattr(sources_module, "tqdm", Bar)
+    for data, columns in sources(tmp_path).values():
+        PBP(GRAPH).fit(data, batch_size=128, columns=columns)
+    assert all((bar.rows, bar.unit) == (900, "row") for bar in bars)
+    assert {bar.total for bar in bars} == {900, None}  # a loader's length is not known
 
 
 def test_refinement_reads_arrays_too():

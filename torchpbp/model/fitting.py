@@ -214,8 +214,15 @@ class Fitter:
 
         def learning_rows() -> Iterator[dict[str, Tensor]]:
             nonlocal hold_out
+            before = hold_out.rows if hold_out.count else {}
             hold_out = HoldOut(self.seed)  # the same split in every pass
-            return (hold_out.split(table) for table in tables())
+            for table in tables():
+                yield hold_out.split(table)
+            if any(not torch.equal(x, hold_out.rows[v]) for v, x in before.items()):
+                raise DataError(
+                    "The rows came in another order in the second pass, so rows to learn from and rows to score on would mix. "
+                    "Turn off shuffling, or give rank and bandwidth as numbers."
+                )
 
         moments = self._moments(list(plans.values()), learning_rows, observables)
         count = int(sum_over_processes(torch.tensor(hold_out.count)))
