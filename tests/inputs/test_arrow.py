@@ -61,12 +61,12 @@ def test_continuous_columns_of_several_types():
     table = pa.table(
         {
             "a": pa.array([0.5, 1], pa.float32()),
-            "b": [1, 2],
+            "b": [1, 2**60 + 1],
             "c": pa.array([1, 2]).cast(pa.decimal128(25, 2)),
             "d": pa.array([3.5, 3.5]).dictionary_encode(),
         }
     )
-    assert read(table, states)[0] == [[0.5, 1], [1, 2], [1, 2], [3.5, 3.5]]
+    assert read(table, states)[0] == [[0.5, 1], [1, 2.0**60], [1, 2], [3.5, 3.5]]
 
 
 def test_the_length_is_known_before_reading(tmp_path):
