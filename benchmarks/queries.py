@@ -113,7 +113,7 @@ def _all_posteriors(settings: Settings, report: Report, name: str, network: Tabl
                 )
             )
         if main:
-            shown = ", ".join(f"{label} {rate:,.4g}" for label, rate in rates.items())
+            shown = ", ".join(f"{label} {rate:,.0f}" for label, rate in rates.items())
             report.notes.append(f"{title}, rows per second: {shown}")
 
 
@@ -162,7 +162,7 @@ def _fitted(settings: Settings, report: Report) -> None:
             report.records.append({"network": "diamond", "batch": batch, "who": label, "rows_per_second": rate})
         if batch == DIAMOND_BATCH:
             fastest = max(rates.values(), default=None)
-            note = ", ".join(f"{label}: {rate:,.4g}" for label, rate in rates.items())
+            note = ", ".join(f"{label} {rate:,.0f}" for label, rate in rates.items())
             report.claims.append(Claim("diamond, PBP, batch 10,000: rows per second", fastest, 200_000, note=note))
     query, part = single_evidence(truth)
     title = f"diamond, fitted PBP, one variable, {SINGLES} rows one by one"

@@ -161,5 +161,6 @@ def draw(panels: Sequence[Panel], threads: int) -> Figure:
         place.grid(alpha=0.2)
     for place in axes[len(panels) :]:
         place.set_visible(False)
-    figure.suptitle(f"{threads} thread{'' if threads == 1 else 's'} per process", fontsize=8)
+    dashed = "; dashed: extrapolated, or a lower bound" if any(panel.dashed for panel in panels) else ""
+    figure.suptitle(f"{threads} thread{'' if threads == 1 else 's'} per process{dashed}", fontsize=8)
     return figure
