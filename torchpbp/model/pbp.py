@@ -250,7 +250,9 @@ class PBP(CountedModel):
         if found.constant:
             text = f"Columns {found.constant} hold one state only: the model learns that they never vary."
             warnings.warn(text, DataWarning, stacklevel=3)
-        self._accept(found.plan, found.learned, int(found.rows), found.floor, found.observables)
+        counts = found.counts
+        marginals = None if counts is None else {v: counts.table((v,)) for v in self.states}
+        self._accept(found.plan, found.learned, int(found.rows), found.floor, found.observables, marginals)
         self.labels = dict(labels)
         self.counts = None if found.counts is None else Counts(found.counts, labels)
 
@@ -285,7 +287,15 @@ class PBP(CountedModel):
             plans[rank] = plan
         return plans
 
-    def _accept(self, plan: Plan, learned: Learned, rows: int, floor: float, observables: nn.ModuleList) -> None:
+    def _accept(
+        self,
+        plan: Plan,
+        learned: Learned,
+        rows: int,
+        floor: float,
+        observables: nn.ModuleList,
+        marginals: Mapping[str, Tensor] | None = None,
+    ) -> None:
         if plan[0] is not self._tree:
             self._build(*plan)
         with torch.no_grad():
@@ -300,14 +310,19 @@ class PBP(CountedModel):
             self.rows.fill_(rows)
         self._observables = observables.to(self.floor.device)
         self.fitted = True
-        self._note_marginals()
+        self._note_marginals(marginals)
 
     @torch.no_grad()
-    def _note_marginals(self) -> None:
-        """Distributions without evidence, which answers that are mostly noise retreat to."""
-        nothing = Evidence(1)
-        for v, estimate in self._estimates(nothing, list(self.states), None).items():
-            self.observables[v].marginal.copy_(as_distribution(estimate, self.floor)[0])
+    def _note_marginals(self, known: Mapping[str, Tensor] | None = None) -> None:
+        """Distributions without evidence, which answers that are mostly noise retreat to.
+
+        Args:
+            known: from counts, which the model without evidence repeats; otherwise the model is asked.
+        """
+        if known is None:
+            known = {v: e[0] for v, e in self._estimates(Evidence(1), list(self.states), None).items()}
+        for v, estimate in known.items():
+            self.observables[v].marginal.copy_(as_distribution(estimate.unsqueeze(0), self.floor)[0])
 
     # -- looking at it -------------------------------------------------------------------------------------------
 
