@@ -19,7 +19,7 @@ def run(settings: Settings) -> Report:
     """All axes."""
     report = Report("growth")
     axes: dict[str, Sequence[int]] = {
-        ROWS: settings.choose([10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000], [100_000, 1_000_000], [200]),
+        ROWS: settings.choose([100_000, 1_000_000, 3_000_000, 10_000_000, 30_000_000], [100_000, 1_000_000], [200]),
         LENGTH: settings.choose([10, 30, 100, 300, 1_000], [25, 100], [4]),
         STATES: settings.choose([2, 4, 8, 16, 32, 64], [4, 32], []),
         WIDTH: settings.choose([1, 2, 3, 4, 5], [1, 3], []),
