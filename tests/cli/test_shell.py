@@ -131,6 +131,14 @@ def test_bad_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         torchpbp.load(tmp_path / "other.pt")
 
 
+@pytest.mark.parametrize("name", [n for n in LEARNERS if n != "PBP"])
+def test_a_learner_refuses_the_files_of_others(name: str, files: dict[str, Path]) -> None:
+    with pytest.raises(CheckpointError, match=f"holds no model learned by PBP but one by {name}"):
+        PBP.load(files[name])
+    with pytest.raises(CheckpointError, match="holds no"):
+        getattr(torchpbp, name).load(files["PBP"])
+
+
 def test_as_people_call_it(files: dict[str, Path]) -> None:
     command = [sys.executable, "-m", "torchpbp", "query", str(files["EM"]), "--evidence", "x1=1", "--target", "x2"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=120)

@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from torchpbp.errors import DataError, DataWarning, NotFittedError, StructureError
+from torchpbp.errors import CheckpointError, DataError, DataWarning, NotFittedError, StructureError
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.features.maps import KernelMap
 from torchpbp.graph.junction_tree import JunctionTree, build_junction_tree
@@ -398,6 +398,10 @@ class PBP(CountedModel):
     def load(cls, path: str | os.PathLike[str], map_location: torch.device | str = "cpu") -> PBP:
         """Read a model written by :meth:`save`. Only tensors and plain values are read; no code is executed."""
         saved = read_checkpoint(path, map_location)
+        if "settings" not in saved:
+            raise CheckpointError(
+                f"'{path}' holds no model learned by PBP but one by {saved.get('learner', 'another learner')}. Use torchpbp.load()."
+            )
         settings = dict(saved["settings"])
         rank = settings.pop("rank")
         settings["ridge"] = tuple(settings["ridge"])
