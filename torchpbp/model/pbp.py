@@ -398,9 +398,9 @@ class PBP(CountedModel):
     def load(cls, path: str | os.PathLike[str], map_location: torch.device | str = "cpu") -> PBP:
         """Read a model written by :meth:`save`. Only tensors and plain values are read; no code is executed."""
         saved = read_checkpoint(path, map_location)
-        if "settings" not in saved:
+        if "learner" in saved:
             raise CheckpointError(
-                f"'{path}' holds no model learned by PBP but one by {saved.get('learner', 'another learner')}. Use torchpbp.load()."
+                f"'{path}' holds no model learned by PBP but one by {saved["learner"]}. Use torchpbp.load()."
             )
         settings = dict(saved["settings"])
         rank = settings.pop("rank")
