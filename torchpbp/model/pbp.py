@@ -400,7 +400,7 @@ class PBP(CountedModel):
         saved = read_checkpoint(path, map_location)
         if "learner" in saved:
             raise CheckpointError(
-                f"'{path}' holds no model learned by PBP but one by {saved["learner"]}. Use torchpbp.load()."
+                f"'{path}' holds no model learned by PBP but one by {saved['learner']}. Use torchpbp.load()."
             )
         settings = dict(saved["settings"])
         rank = settings.pop("rank")
