@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.contest import Settings
 from benchmarks.own.growing import LENGTH, MEASURES, ROWS, STATES, WIDTH, Point
 from benchmarks.report import Claim, Panel, Report
-from benchmarks.workers import STARTUP_SECONDS, TooSlow, Workers
+from benchmarks.workers import STARTUP_SECONDS, TooSlow, WorkerError, Workers
 
 
 def run(settings: Settings) -> Report:
@@ -33,7 +33,7 @@ def run(settings: Settings) -> Report:
 
 
 def _measured(settings: Settings, report: Report, axis: str, value: int) -> dict[str, float]:
-    """Seconds and bytes at one point, from a fresh process; empty if it took too long."""
+    """Seconds and bytes at one point, from a fresh process; empty if it failed or took too long."""
     label = f"{axis} {value:,}"
     settings.note(label)
     point = Point(label, axis, value, settings.rounds)
@@ -44,6 +44,9 @@ def _measured(settings: Settings, report: Report, axis: str, value: int) -> dict
             _, answer = worker.ask("answer", label, limit=settings.limit + STARTUP_SECONDS)
         except TooSlow:
             report.left_out[label] = f"more than {settings.limit + STARTUP_SECONDS:g} s"
+            return {}
+        except WorkerError as error:
+            report.left_out[label] = str(error)
             return {}
     numbers = {name: float(value) for name, value in answer.items()}
     report.records.append({"axis": axis, "value": value, **numbers})

@@ -10,12 +10,15 @@ import gc
 import multiprocessing
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any
+
+from tqdm import tqdm
 
 from benchmarks.clock import measure
 from benchmarks.contestant import Contestant
@@ -148,6 +151,7 @@ def serve(connection: Connection) -> None:
     silence = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):  # libraries print progress and warnings; errors travel through the connection
         os.dup2(silence, stream)
+    tqdm.set_lock(threading.RLock())  # its default lock would outlive a process that is ended
     kept: dict[str, Contestant] = {}
     while True:
         try:
