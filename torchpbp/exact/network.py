@@ -23,6 +23,7 @@ from torchpbp.inputs.evidence import Evidence, EvidenceLike, read_evidence
 Method = Literal["hugin", "shafer-shenoy"]
 METHODS = get_args(Method)
 ROWS_PER_CHUNK = 1 << 16
+CELLS_PER_CHUNK = 1 << 24
 
 
 class DiscreteNetwork:
@@ -250,8 +251,10 @@ class DiscreteNetwork:
         beliefs, conditionals = self._calibrated_tables
         model = self.potential_tree
         values = {v: torch.empty(n, dtype=torch.int64) for v in self.graph.names}
-        for start in range(0, n, ROWS_PER_CHUNK):
-            rows = slice(start, min(start + ROWS_PER_CHUNK, n))
+        widest = max(p.numel() for p in model.potentials)  # a row of a chunk takes no more cells than that
+        step = max(1, min(ROWS_PER_CHUNK, CELLS_PER_CHUNK // widest))
+        for start in range(0, n, step):
+            rows = slice(start, min(start + step, n))
             for node, scope in enumerate(model.scopes):
                 given = [v for v in scope if model.top[v] != node]
                 new = [v for v in scope if model.top[v] == node]

@@ -116,7 +116,9 @@ def run_splice(
                 for name, fit in contestants.items():
                     start = time.perf_counter()
                     with warnings.catch_warnings():
-                        warnings.simplefilter("ignore", DataWarning)  # introns begin with GT and end with AG: no variety
+                        warnings.simplefilter(
+                            "ignore", DataWarning
+                        )  # introns begin with GT and end with AG: no variety
                         predict, settings = fit(rows)
                     seconds = time.perf_counter() - start
                     answer = predict(data.x[check])
