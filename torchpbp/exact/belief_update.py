@@ -72,19 +72,28 @@ class BeliefUpdate:
         self._outside = [_runs(scopes[tree.parent[n]], tree.separators[n]) if n else [] for n in range(len(tree))]
         self._weight = {v: [sizes[n][u] if u == v else 1 for u in scopes[n]] for v, n in model.top.items()}
 
+    def _path(self, node: int) -> list[int]:
+        """Nodes from below the root down to one of them."""
+        path: list[int] = []
+        while node > 0:
+            path.append(node)
+            node = self.model.tree.parent[node]
+        return path[::-1]
+
     @cached_property
     def rows_at_once(self) -> int:
         """Rows for which the largest table stays in the processor's cache."""
         largest = max(p.numel() for p in self.potentials)
         return max(256, min(1 << 14, (1 << 17) // largest))
 
-    def __call__(self, weights: Mapping[str, Tensor], batch: int, downward: bool = True) -> Beliefs:
+    def __call__(self, weights: Mapping[str, Tensor], batch: int, wanted: int | None = None) -> Beliefs:
         """Absorb evidence, and pass messages up and down.
 
         Args:
             weights: name -> (batch, states) evidence weights.
             batch: number of rows.
-            downward: whether all cliques are wanted; otherwise the root alone, which is enough for ``log_evidence``.
+            wanted: a clique whose table is wanted; with 0, the root, nothing is passed down. By default all of them are.
+                Other tables are then not calibrated.
         """
         tree = self.model.tree
         tables = list(self.potentials)
@@ -113,12 +122,10 @@ class BeliefUpdate:
         if scales:
             log_total = log_total + torch.stack([s.expand(batch) for s in scales]).log().sum(dim=0)
         log_total = log_total.expand(batch)
-        if not downward:
-            return Beliefs(log_total, self.scopes, tuple(tables))
         tables[0] = tables[0] / root
-        for node in range(1, len(tree)):
-            wanted = _sum_over(tables[tree.parent[node]], self._outside[node])
-            ratio = torch.where(sent[node] != 0, wanted / sent[node], 0.0)  # 0 / 0: ruled out either way
+        for node in range(1, len(tree)) if wanted is None else self._path(wanted):
+            above = _sum_over(tables[tree.parent[node]], self._outside[node])
+            ratio = torch.where(sent[node] != 0, above / sent[node], 0.0)  # 0 / 0: ruled out either way
             tables[node] = tables[node] * ratio.reshape(*self._own[node], ratio.shape[-1])
         return Beliefs(log_total, self.scopes, tuple(t.expand(*t.shape[:-1], batch) for t in tables))
 

@@ -187,8 +187,8 @@ class DiscreteNetwork:
                 raise QueryError(f"Query of '{v}': it is also in the evidence.")
         if len(names) > 1:
             return self._joint_posterior(names, checked, method)
-        chunks = [c.marginal(self.potential_tree.top[names[0]], names) for c in self._calibrations(checked, method)]
-        return torch.cat(chunks)
+        node = self.potential_tree.top[names[0]]
+        return torch.cat([c.marginal(node, names) for c in self._calibrations(checked, method, node)])
 
     def posteriors(
         self, evidence: EvidenceLike = None, method: Method = "hugin", include_latent: bool = False
@@ -279,7 +279,7 @@ class DiscreteNetwork:
 
     @cached_property
     def _log_partition(self) -> Tensor:
-        return self._belief_update({}, 1, downward=False).log_evidence[0]
+        return self._belief_update({}, 1, wanted=0).log_evidence[0]
 
     @cached_property
     def _calibrated_tables(self) -> tuple[list[Tensor], list[Tensor]]:
@@ -298,17 +298,15 @@ class DiscreteNetwork:
     def _belief_update(self) -> BeliefUpdate:
         return BeliefUpdate(self.potential_tree)
 
-    def _calibrated(self, rows: Evidence, method: Method, downward: bool = True) -> Beliefs | Calibration:
+    def _calibrated(self, rows: Evidence, method: Method, wanted: int | None = None) -> Beliefs | Calibration:
         weights, batch = self._weights(rows)
         if method == "shafer-shenoy":
             return shafer_shenoy(self.potential_tree, weights, batch)
-        return self._belief_update(weights, batch, downward)
+        return self._belief_update(weights, batch, wanted)
 
     def _log_evidence(self, evidence: Evidence, method: Method) -> Tensor:
         """(batch,) before the partition function is taken off."""
-        return torch.cat(
-            [self._calibrated(rows, method, False).log_evidence for rows in self._chunks(evidence, method)]
-        )
+        return torch.cat([self._calibrated(rows, method, 0).log_evidence for rows in self._chunks(evidence, method)])
 
     def _chunks(self, evidence: Evidence, method: Method) -> Iterable[Evidence]:
         if method not in METHODS:
@@ -323,10 +321,12 @@ class DiscreteNetwork:
         }
         return {v: t for v, t in tensors.items() if t is not None}, evidence.batch
 
-    def _calibrations(self, evidence: Evidence, method: Method) -> Iterable[Beliefs | Calibration]:
+    def _calibrations(
+        self, evidence: Evidence, method: Method, wanted: int | None = None
+    ) -> Iterable[Beliefs | Calibration]:
         start = 0
         for rows in self._chunks(evidence, method):
-            result = self._calibrated(rows, method)
+            result = self._calibrated(rows, method, wanted)
             _refuse_impossible(torch.isinf(result.log_evidence), start)
             start += rows.batch
             yield result
