@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,6 +37,22 @@ class Beliefs:
         left = [v for v in scope if v in variables]
         small = _sum_over(self.tables[node], _runs(scope, variables))
         return small.permute(len(left), *(left.index(v) for v in variables))
+
+
+class _Plain(NamedTuple):
+    """What every node holds and sends without evidence.
+
+    Args:
+        tables: potential times the messages from below.
+        sent: message to the parent.
+        messages: the same, scaled to a largest entry of 1.
+        logs: log of all that was divided out in the subtree.
+    """
+
+    tables: list[Tensor]
+    sent: list[Tensor]
+    messages: list[Tensor]
+    logs: list[Tensor]
 
 
 class BeliefUpdate:
@@ -72,6 +89,36 @@ class BeliefUpdate:
         self._outside = [_runs(scopes[tree.parent[n]], tree.separators[n]) if n else [] for n in range(len(tree))]
         self._weight = {v: [sizes[n][u] if u == v else 1 for u in scopes[n]] for v, n in model.top.items()}
 
+    def _message(self, table: Tensor, node: int) -> Tensor:
+        """(*separator, batch) sum over what the node does not share with its parent."""
+        kept = self._kept[node]
+        return table.flatten(kept, -2).sum(dim=kept) if table.ndim > kept + 1 else table
+
+    def _with_evidence(self, weights: Mapping[str, Tensor]) -> set[int]:
+        """Nodes that hold evidence in their subtrees; the root always, if there is any."""
+        found: set[int] = set()
+        for v in weights:
+            node = self.model.top[v]
+            while node >= 0 and node not in found:
+                found.add(node)
+                node = self.model.tree.parent[node]
+        return found
+
+    @cached_property
+    def _plain(self) -> _Plain:
+        """The upward pass without evidence."""
+        tree = self.model.tree
+        tables = list(self.potentials)
+        sent, messages, logs = list(tables), list(tables), [tables[0].new_zeros(())] * len(tree)
+        for node in range(len(tree) - 1, 0, -1):
+            sent[node] = self._message(tables[node], node)
+            messages[node], scale = _rescaled(sent[node])
+            below = [logs[c] for c in tree.children[node]]
+            logs[node] = torch.stack([scale.log().squeeze(-1), *below]).sum()
+            parent = tree.parent[node]
+            tables[parent] = tables[parent] * messages[node].reshape(*self._entry[node], 1)
+        return _Plain(tables, sent, messages, logs)
+
     def _path(self, node: int) -> list[int]:
         """Nodes from below the root down to one of them."""
         path: list[int] = []
@@ -96,7 +143,9 @@ class BeliefUpdate:
                 Other tables are then not calibrated.
         """
         tree = self.model.tree
-        tables = list(self.potentials)
+        telling = self._with_evidence(weights)
+        known = self._plain if telling else None  # subtrees without evidence send what they always send
+        tables = [p if known is None or n in telling else known.tables[n] for n, p in enumerate(self.potentials)]
         for v, weight in weights.items():
             node = self.model.top[v]
             tables[node] = tables[node] * weight.mT.reshape(*self._weight[v], batch)
@@ -104,21 +153,22 @@ class BeliefUpdate:
             tables[0] = tables[0].expand(*tables[0].shape[:-1], batch)
         sent: list[Tensor] = [tables[0]] * len(tree)
         scales: list[Tensor] = []
+        log_total = self.potentials[0].new_zeros(())
         for node in range(len(tree) - 1, 0, -1):
-            kept = self._kept[node]
-            message = tables[node].flatten(kept, -2).sum(dim=kept) if tables[node].ndim > kept + 1 else tables[node]
-            sent[node] = message
-            if (
-                message.shape[-1] > 1 or batch == 1
-            ):  # otherwise no evidence below, and the potentials' own scale will do
-                scale = message.detach().flatten(0, -2).amax(dim=0) if kept else message.detach()
-                scale = torch.where(scale > 0, scale, 1.0)
-                message = message / scale
-                scales.append(scale)
             parent = tree.parent[node]
+            if known is not None and node not in telling:
+                sent[node] = known.sent[node]
+                if parent not in telling:
+                    continue  # in the parent's own message
+                message, log_scale = known.messages[node], known.logs[node]
+                log_total = log_total + log_scale
+            else:
+                sent[node] = self._message(tables[node], node)
+                message, scale = _rescaled(sent[node])
+                scales.append(scale)
             tables[parent] = tables[parent] * message.reshape(*self._entry[node], message.shape[-1])
         root = tables[0].flatten(0, -2).sum(dim=0) if tables[0].ndim > 1 else tables[0]
-        log_total = root.log()
+        log_total = log_total + root.log()
         if scales:
             log_total = log_total + torch.stack([s.expand(batch) for s in scales]).log().sum(dim=0)
         log_total = log_total.expand(batch)
@@ -128,6 +178,13 @@ class BeliefUpdate:
             ratio = torch.where(sent[node] != 0, above / sent[node], 0.0)  # 0 / 0: ruled out either way
             tables[node] = tables[node] * ratio.reshape(*self._own[node], ratio.shape[-1])
         return Beliefs(log_total, self.scopes, tuple(t.expand(*t.shape[:-1], batch) for t in tables))
+
+
+def _rescaled(message: Tensor) -> tuple[Tensor, Tensor]:
+    """Each row divided by its largest entry, and (batch,) those entries; rows of zeros stay as they are."""
+    scale = message.detach().flatten(0, -2).amax(dim=0) if message.ndim > 1 else message.detach()
+    scale = torch.where(scale > 0, scale, 1.0)
+    return message / scale, scale
 
 
 def _runs(scope: Sequence[str], kept: Collection[str]) -> list[tuple[int, int]]:
