@@ -24,7 +24,8 @@ class Beliefs:
     Args:
         log_evidence: (batch,) log of the evidence's probability (for undirected models: times the partition function).
         scopes: variables of each clique, in the order of its table's dimensions.
-        tables: P(clique | evidence), (*states, batch) each; meaningless in rows whose evidence is impossible.
+        tables: P(clique | evidence), (*states, batch) each, or (*states, 1) where all rows have the same; meaningless in
+            rows whose evidence is impossible.
     """
 
     log_evidence: Tensor
@@ -36,7 +37,8 @@ class Beliefs:
         scope = self.scopes[node]
         left = [v for v in scope if v in variables]
         small = _sum_over(self.tables[node], _runs(scope, variables))
-        return small.permute(len(left), *(left.index(v) for v in variables))
+        rows = small.permute(len(left), *(left.index(v) for v in variables))
+        return rows.expand(len(self.log_evidence), *rows.shape[1:])
 
 
 class _Plain(NamedTuple):
@@ -177,7 +179,7 @@ class BeliefUpdate:
             above = _sum_over(tables[tree.parent[node]], self._outside[node])
             ratio = torch.where(sent[node] != 0, above / sent[node], 0.0)  # 0 / 0: ruled out either way
             tables[node] = tables[node] * ratio.reshape(*self._own[node], ratio.shape[-1])
-        return Beliefs(log_total, self.scopes, tuple(t.expand(*t.shape[:-1], batch) for t in tables))
+        return Beliefs(log_total, self.scopes, tuple(tables))
 
 
 def _rescaled(message: Tensor) -> tuple[Tensor, Tensor]:
