@@ -16,6 +16,8 @@ from torch import Tensor
 
 from torchpbp.exact.calibration import PotentialTree, Scope
 
+TINY = torch.finfo(torch.float64).tiny
+
 
 @dataclass(frozen=True)
 class Beliefs:
@@ -133,7 +135,7 @@ class BeliefUpdate:
     def rows_at_once(self) -> int:
         """Rows for which the largest table stays in the processor's cache."""
         largest = max(p.numel() for p in self.potentials)
-        return max(256, min(1 << 14, (1 << 17) // largest))
+        return max(64, min(1 << 14, (1 << 17) // largest))
 
     def __call__(self, weights: Mapping[str, Tensor], batch: int, wanted: int | None = None) -> Beliefs:
         """Absorb evidence, and pass messages up and down.
@@ -183,9 +185,9 @@ class BeliefUpdate:
 
 
 def _rescaled(message: Tensor) -> tuple[Tensor, Tensor]:
-    """Each row divided by its largest entry, and (batch,) those entries; rows of zeros stay as they are."""
+    """Each row divided by its largest entry, and (batch,) those entries, above 0 also for a row of zeros."""
     scale = message.detach().flatten(0, -2).amax(dim=0) if message.ndim > 1 else message.detach()
-    scale = torch.where(scale > 0, scale, 1.0)
+    scale = scale.clamp(min=TINY)
     return message / scale, scale
 
 

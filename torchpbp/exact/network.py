@@ -315,11 +315,14 @@ class DiscreteNetwork:
         for start in range(0, max(1, evidence.batch), step):
             yield evidence.rows(slice(start, start + step))
 
+    @cached_property
+    def _unit(self) -> dict[str, Tensor]:
+        """(states + 1, states) weights of each state; the last row, which index -1 takes, is of ones: not observed."""
+        return {v: torch.cat([torch.eye(n), torch.ones(1, n)]).double() for v, n in self.states.items()}
+
     def _weights(self, evidence: Evidence) -> tuple[dict[str, Tensor], int]:
-        tensors = {
-            v: evidence.weights(v, self.states[v], torch.float64, "cpu") for v in (*evidence.hard, *evidence.soft)
-        }
-        return {v: t for v, t in tensors.items() if t is not None}, evidence.batch
+        weights = {v: self._unit[v][states] for v, states in evidence.hard.items()}
+        return weights | {v: w.to(torch.float64) for v, w in evidence.soft.items()}, evidence.batch
 
     def _calibrations(
         self, evidence: Evidence, method: Method, wanted: int | None = None
