@@ -17,7 +17,7 @@ from torchpbp.model.regressed import core_regression, required_own_scopes
 from torchpbp.specification.specification import specify
 from torchpbp.stage1.rows import Rows
 from torchpbp.stage2.joint_tables import JointTables
-from torchpbp.stage2.moments import TableMoments
+from torchpbp.stage2.table_moments import TableMoments
 
 
 def run(sites: int = 60, rows: int = 4_000, hidden: int = 16, epochs: int = 2, rounds: int = 5) -> Comparison:

@@ -15,7 +15,7 @@ from torchpbp.baselines.spectral_operators import observable_representation, out
 from torchpbp.errors import CheckpointError, DataError, NotFittedError, QueryError, RankWarning, StructureError
 from torchpbp.specification.ranks import StructureProbe, numerical_rank
 from torchpbp.stage2.joint_tables import JointTables
-from torchpbp.stage2.moments import TableMoments
+from torchpbp.stage2.table_moments import TableMoments
 
 TOLERANCE = 1e-8
 EXACT = {

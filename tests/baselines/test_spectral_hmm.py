@@ -12,7 +12,7 @@ from torchpbp.baselines.spectral_operators import Representation, observable_rep
 from torchpbp.errors import QueryError, StructureError
 from torchpbp.specification.specification import specify
 from torchpbp.stage2.joint_tables import JointTables
-from torchpbp.stage2.moments import TableMoments
+from torchpbp.stage2.table_moments import TableMoments
 
 NAMES = [f"x{t}" for t in range(1, 6)]
 

@@ -13,8 +13,9 @@ from torchpbp.features import OneHot
 from torchpbp.inference.density import GRID, Density, grid_density
 from torchpbp.model.learning import learn, required_pairs, required_scopes
 from torchpbp.model.thinning import ThinnedRows
+from torchpbp.stage2.feature_moments import FeatureMoments
 from torchpbp.stage2.joint_tables import JointTables
-from torchpbp.stage2.moments import FeatureMoments, TableMoments
+from torchpbp.stage2.table_moments import TableMoments
 
 NAN = float("nan")
 

@@ -34,7 +34,8 @@ from torchpbp.model.operators import operator_shapes
 from torchpbp.model.pbp import EXACT_FLOOR
 from torchpbp.specification.specification import Specification, SpecificationOptions, specify
 from torchpbp.stage2.joint_tables import JointTables
-from torchpbp.stage2.moments import Group, TableMoments
+from torchpbp.stage2.moments import Group
+from torchpbp.stage2.table_moments import TableMoments
 
 LARGEST_QUERY = 4096
 """Joint states of a query at most: each takes an upward pass of its own."""

@@ -21,7 +21,8 @@ from torchpbp.specification.core_groups import group_size
 from torchpbp.specification.ranks import StructureProbe, numerical_rank, scaled_cross
 from torchpbp.specification.specification import SeparatorPlan, Specification, SpecificationOptions
 from torchpbp.stage2.least_squares import least_squares
-from torchpbp.stage2.moments import Group, TableMoments
+from torchpbp.stage2.moments import Group
+from torchpbp.stage2.table_moments import TableMoments
 
 LARGEST_WHOLE = 1 << 18
 """Cells up to which one table over all near observables is summed, instead of one inference for each group."""

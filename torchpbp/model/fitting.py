@@ -25,8 +25,10 @@ from torchpbp.model.two_stage import Learned
 from torchpbp.specification.specification import Specification
 from torchpbp.stage1.regressor import Regressor
 from torchpbp.stage1.rows import Rows
+from torchpbp.stage2.feature_moments import FeatureMoments
 from torchpbp.stage2.joint_tables import JointTables
-from torchpbp.stage2.moments import FeatureMoments, Moments, TableMoments
+from torchpbp.stage2.moments import Moments
+from torchpbp.stage2.table_moments import TableMoments
 
 FLOOR_ROWS = 3.0
 """An estimate is clipped at this many rows' worth of probability: 3 / N."""

@@ -17,7 +17,7 @@ from torchpbp.specification.specification import Specification
 from torchpbp.stage1.regressor import Regressor
 from torchpbp.stage1.rows import Rows
 from torchpbp.stage2.joint_tables import JointTables
-from torchpbp.stage2.moments import TableMoments
+from torchpbp.stage2.table_moments import TableMoments
 
 MOST_WORLDS = 1 << 20
 
