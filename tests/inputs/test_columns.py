@@ -202,7 +202,7 @@ def test_a_stream_is_read_one_table_at_a_time():
         (
             {"x": [0, math.nan], "y": [0, 1]},
             DataError,
-            "holds NaN, and missing values in training data are not supported",
+            "holds NaN, and this learner takes no missing values",
         ),
         ({"x": pd.Series([0, None], dtype="Int64"), "y": [0, 1]}, DataError, "missing"),
         ({"x": np.array([0, 0.5], dtype=object), "y": [0, 1]}, DataError, "column 'x' holds float64 values"),

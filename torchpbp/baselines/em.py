@@ -18,12 +18,12 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from torchpbp.baselines.expectation import ExpectationStep, numbered
-from torchpbp.baselines.gaps import informative
 from torchpbp.errors import CheckpointError, DataError, NotFittedError, StructureError
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.graph.latent_graph import Continuous, LatentGraph
 from torchpbp.inputs.columns import ColumnReader, DataLike
 from torchpbp.inputs.evidence import Evidence, EvidenceLike, read_evidence
+from torchpbp.inputs.gaps import informative
 from torchpbp.model.answers import check_query
 from torchpbp.model.checkpoint import read_checkpoint, write_checkpoint
 

@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 from torchpbp.errors import DataError, ShapeError
-from torchpbp.graph.latent_graph import Continuous, Domain
+from torchpbp.graph.latent_graph import Domain
 from torchpbp.inputs.evidence import as_array, is_code_range, own_tensor, states_from_labels
+from torchpbp.inputs.gaps import MissingValues
 from torchpbp.inputs.sources import DataLike, Matrix, TableLike, narrow_dtype, open_data
+from torchpbp.inputs.values import read_values
 
 __all__ = ["ROWS_PER_BATCH", "ColumnReader", "DataLike"]
 
@@ -34,10 +36,17 @@ class ColumnReader:
 
     Labels of category and string columns are learned from the first table and kept for the others.
 
+    Missing values (NaN, None, pandas NA, masked or null entries, -1 for discrete variables) are refused, or come through:
+    those of discrete variables as -1, or as one extra state behind the others in narrow tables, which may be unsigned;
+    those of continuous variables as NaN.
+
     Args:
         states: number of states (or range, if continuous) of each variable wanted; other columns are ignored.
         labels: labels of variables known from before.
-        missing: take missing values of discrete variables (-1, NaN, None, pandas NA) as state -1; refused by default.
+        missing: let missing values through; refused by default.
+
+    Attributes:
+        gaps: what is missing in the rows of the last pass, or of the present one so far.
     """
 
     def __init__(
@@ -45,12 +54,13 @@ class ColumnReader:
     ) -> None:
         self.states = dict(states)
         self.missing = missing
+        self.gaps = MissingValues()
         self._read_before = False
         self._counts = {v: d for v, d in self.states.items() if isinstance(d, int)}
         self.labels: dict[str, tuple[Any, ...]] = {k: tuple(v) for k, v in (labels or {}).items()}
 
     def batches(self, data: DataLike, rows: int = ROWS_PER_BATCH) -> Iterator[Tensor]:
-        """Yield (variables, rows) int64 tensors of states, where all variables are discrete."""
+        """Yield (variables, rows) int64 tensors of states, -1 where missing, where all variables are discrete."""
         for table in self.tables(data, rows):
             yield torch.stack(list(table.values()))
 
@@ -60,16 +70,19 @@ class ColumnReader:
         Args:
             data: what to read.
             rows: most rows of a table at once.
-            narrow: yield states in the smallest dtype that is counted in (uint8, or int32 beyond 256 states).
+            narrow: yield states in the smallest dtype that is counted in (uint8, or int32 beyond 256 states). With
+                ``missing=True`` there is one state more, number ``states``, for missing values.
 
         Raises:
-            DataError: no rows, missing column, missing or fractional values, states out of range, unseen category.
+            DataError: no rows, missing column, fractional values, states out of range, unseen category; missing values,
+                unless they are let through.
             ShapeError: columns of different lengths or with more than one dimension.
         """
         source = open_data(data, self.states)
         for v, labels in source.labels(self.labels).items():
             self._learn_labels(v, labels, "")
         total = 0
+        self.gaps = MissingValues()
         for number, table in enumerate(source.tables(rows)):
             where = f"mini-batch {number}, " if source.streaming else ""
             columns = self._columns(table, where, source.streaming)
@@ -78,12 +91,14 @@ class ColumnReader:
             whole = self.missing or isinstance(table, Matrix)
             for start in range(0, length, rows):
                 part = {v: c[start : start + rows] for v, c in columns.items()}
-                yield {
+                read = {
                     v: self._states(v, c, where, first + start, whole, narrow)
                     if v in self._counts
-                    else _values(v, c, self.states[v], where, first + start)
+                    else read_values(v, c, self.states[v], where, first + start, self.missing)
                     for v, c in part.items()
                 }
+                self.gaps.add(min(rows, length - start), {v: gap for v, (_, gap) in read.items()})
+                yield {v: column for v, (column, _) in read.items()}
             total += length
         if total == 0 and self._read_before:
             raise DataError(
@@ -120,7 +135,7 @@ class ColumnReader:
         if isinstance(value, pd.Series):
             value = value.array
         if name not in self._counts:
-            return np.asarray(value)  # continuous: checked as numbers later
+            return value if isinstance(value, np.ndarray) else np.asarray(value)  # checked as numbers later
         if isinstance(value, pd.Categorical):
             self._learn_labels(name, list(value.categories), where)
             return self._renumbered(name, value)
@@ -166,8 +181,8 @@ class ColumnReader:
 
     def _states(
         self, name: str, column: Tensor | np.ndarray, where: str, start: int, whole: bool, narrow: bool
-    ) -> Tensor:
-        """Checked states. ``whole``: they may come as whole floating-point numbers."""
+    ) -> tuple[Tensor, Tensor | None]:
+        """Checked states, and where they are missing, if anywhere. ``whole``: floating-point numbers will do."""
         labels = self.labels.get(name)
         if isinstance(column, np.ndarray):
             if column.dtype == object:
@@ -192,7 +207,7 @@ class ColumnReader:
                 f"{where}column '{name}' holds {str(column.dtype).removeprefix('torch.')} values: expected integer states "
                 f"from 0 to {self._counts[name] - 1}. Cast it to integers (or declare the variable Continuous())"
                 + (
-                    "; it also holds NaN, and missing values in training data are not supported yet."
+                    "; it also holds NaN, and this learner takes no missing values."
                     if bool(torch.isnan(column).any())
                     else "."
                 )
@@ -202,7 +217,12 @@ class ColumnReader:
         low, high = torch.aminmax(column)
         if int(low) < (-1 if self.missing else 0) or int(high) >= self._counts[name]:
             self._refuse(name, column.to(torch.int64), where, start)
-        return column.to(narrow_dtype(self._counts[name]) if narrow and not self.missing else torch.int64)
+        gap = column < 0 if int(low) < 0 else None
+        if not narrow:
+            return column.to(torch.int64), gap
+        extra = self._counts[name] if self.missing else self._counts[name] - 1
+        column = column.to(narrow_dtype(extra + 1))
+        return column if gap is None else column.masked_fill(gap, extra), gap
 
     def _refuse(self, name: str, codes: Tensor, where: str, start: int) -> NoReturn:
         """Say which states are out of range, or missing."""
@@ -211,8 +231,8 @@ class ColumnReader:
             count = int(missing.sum())
             extent = "all of them" if count == len(codes) else f"first at row {start + int(missing.nonzero()[0])}"
             raise DataError(
-                f"{where}column '{name}': {count} of {len(codes)} values are missing ({extent}). Missing values in "
-                "training data are not supported yet: drop those rows, or make 'missing' a state of its own."
+                f"{where}column '{name}': {count} of {len(codes)} values are missing ({extent}), and this learner "
+                "needs complete rows: drop rows with gaps, or make 'missing' a state of its own."
             )
         row = int(((codes < -1) | (codes >= self._counts[name])).nonzero()[0])
         raise DataError(
@@ -231,33 +251,3 @@ class ColumnReader:
                 f"{', or NaN for a missing value' if self.missing else ''}; got {float(column[row])}."
             )
         return filled.to(torch.int64)
-
-
-def _values(name: str, column: Tensor | np.ndarray, domain: Domain, where: str, start: int) -> Tensor:
-    """Values of a continuous variable, finite and within its range."""
-    if isinstance(column, np.ndarray):
-        try:
-            column = torch.from_numpy(np.array(column, dtype=np.float64))
-        except (TypeError, ValueError):
-            raise DataError(f"{where}column '{name}' is continuous: expected numbers, got {column[0]!r}.") from None
-    values = column.to(torch.float64)
-    bad = ~torch.isfinite(values)
-    if bool(bad.any()):
-        row = int(bad.nonzero()[0])
-        raise DataError(
-            f"{where}column '{name}', row {start + row}: expected a finite number, got {float(values[row])}. Missing values "
-            "in training data are not supported yet: drop those rows or fill them in."
-        )
-    low, high = (domain.low, domain.high) if isinstance(domain, Continuous) else (None, None)
-    outside = torch.zeros_like(bad)
-    if low is not None:
-        outside |= values < low
-    if high is not None:
-        outside |= values > high
-    if bool(outside.any()):
-        row = int(outside.nonzero()[0])
-        raise DataError(
-            f"{where}column '{name}', row {start + row}: value {float(values[row])} lies outside the declared range "
-            f"[{low}, {high}]."
-        )
-    return values

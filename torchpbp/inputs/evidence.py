@@ -162,10 +162,23 @@ def _as_tensor(name: str, value: Any, labels: Sequence[Any] | None) -> Tensor:
 
 def as_array(value: Any) -> np.ndarray:
     """An array of numbers, or of objects if the value holds strings: numpy would turn a NaN among strings into 'nan'."""
-    array = np.asarray(value)
+    array = unmasked(value) if isinstance(value, np.ndarray) else np.asarray(value)
     if array.dtype.kind in "US":
         array = np.asarray(value, dtype=object)
     return array
+
+
+def unmasked(array: np.ndarray) -> np.ndarray:
+    """The same array; if it is a masked one, with None (NaN among floating-point numbers) where the mask hides a value."""
+    if not isinstance(array, np.ma.MaskedArray):
+        return array
+    if not np.ma.is_masked(array):
+        return np.asarray(array.data)
+    if array.dtype.kind == "f":
+        return np.asarray(array.filled(np.nan))
+    result = array.data.astype(object)
+    result[np.ma.getmaskarray(array)] = None
+    return np.asarray(result)
 
 
 def own_tensor(array: np.ndarray) -> Tensor:

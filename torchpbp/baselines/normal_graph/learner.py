@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from torchpbp.baselines.gaps import informative
 from torchpbp.baselines.normal_graph.conversion import convert, tables_from_thetas, thetas_from_tables
 from torchpbp.baselines.normal_graph.learning import STARTS, Rows, Start, Trace, learn
 from torchpbp.baselines.normal_graph.messages import Messages, propagate
@@ -21,6 +20,7 @@ from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.inputs.columns import ColumnReader, DataLike
 from torchpbp.inputs.evidence import Evidence, EvidenceLike, read_evidence
+from torchpbp.inputs.gaps import informative
 from torchpbp.model.answers import check_query
 from torchpbp.model.checkpoint import read_checkpoint, write_checkpoint
 
