@@ -17,7 +17,7 @@ ROOT = PACKAGE.parent
 
 ORDER: tuple[tuple[str, ...], ...] = (
     ("errors",),
-    ("contraction", "distributed"),
+    ("contraction", "distributed", "files"),
     ("graph",),
     ("inputs",),
     ("features",),

@@ -28,7 +28,7 @@ class NotFittedError(TorchPBPError, RuntimeError):
 
 
 class CheckpointError(TorchPBPError, RuntimeError):
-    """A saved model cannot be read."""
+    """A saved model cannot be read, or a model cannot be saved."""
 
 
 class TorchPBPWarning(UserWarning):

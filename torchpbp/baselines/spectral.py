@@ -28,7 +28,7 @@ from torchpbp.inference.schedule import build_schedule
 from torchpbp.inputs.columns import ColumnReader, DataLike
 from torchpbp.inputs.evidence import Evidence, EvidenceLike, read_evidence
 from torchpbp.model.answers import check_query
-from torchpbp.model.checkpoint import read_checkpoint, write_checkpoint
+from torchpbp.model.checkpoint import read_checkpoint, whole_model, write_checkpoint
 from torchpbp.model.fitting import check_labels, clipping_floor
 from torchpbp.model.operators import operator_shapes
 from torchpbp.model.pbp import EXACT_FLOOR
@@ -287,6 +287,7 @@ class SpectralJunctionTree:
         write_checkpoint(path, content)
 
     @classmethod
+    @whole_model
     def load(cls, path: str | os.PathLike[str]) -> SpectralJunctionTree:
         """Read a model written by :meth:`save`."""
         saved = read_checkpoint(path, "cpu")

@@ -3,29 +3,38 @@
 from __future__ import annotations
 
 import os
-import tempfile
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from torchpbp.errors import CheckpointError
+from torchpbp.files import replacing
 
 FORMAT = "torchpbp.PBP"
 VERSION = 1
+REMEDY = "Save the model again, or take the file from a backup."
+
+Load = TypeVar("Load", bound=Callable[..., Any])
 
 
 def write_checkpoint(path: str | os.PathLike[str], content: dict[str, Any], kind: str = FORMAT) -> None:
-    """Write to a neighbouring temporary file first, then put it in place in one step."""
-    target = Path(path)
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=target.name, suffix=".tmp")
-    os.close(handle)
+    """Write to a neighbouring temporary file first, then put it in place in one step.
+
+    Raises:
+        CheckpointError: a full disk, a folder that cannot be written to. A file that was there before is kept.
+    """
     try:
-        torch.save({"format": kind, "version": VERSION, **content}, temporary)
-        os.replace(temporary, target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+        with replacing(path) as temporary, open(temporary, "wb") as file:
+            torch.save({"format": kind, "version": VERSION, **content}, file)
+    except (OSError, RuntimeError) as error:
+        cause = error if isinstance(error, OSError) else error.__context__ or error  # torch hides a full disk
+        raise CheckpointError(
+            f"'{path}' could not be written: {_short(cause)}. Whatever was there before is kept. Make room, or choose another "
+            "folder."
+        ) from error
 
 
 def read_checkpoint(
@@ -33,15 +42,47 @@ def read_checkpoint(
 ) -> dict[str, Any]:
     """Read and check a file written by :func:`write_checkpoint`."""
     if not Path(path).is_file():
-        raise CheckpointError(f"No model file at '{path}'.")
+        raise CheckpointError(f"No model file at '{path}'. Check the path.")
     try:
         content = torch.load(path, map_location=map_location, weights_only=True)
     except Exception as error:
-        raise CheckpointError(f"'{path}' is not a readable torchpbp model: {type(error).__name__}: {error}") from error
-    if not isinstance(content, dict) or content.get("format") != kind:
-        raise CheckpointError(f"'{path}' was not written by {kind.removeprefix('torchpbp.')}.save().")
-    if content["version"] > VERSION:
+        # torch's own text would advise to execute what the file holds.
         raise CheckpointError(
-            f"'{path}' has format version {content['version']}, this torchpbp reads up to {VERSION}. Upgrade torchpbp."
+            f"'{path}' is not a readable torchpbp model ({type(error).__name__}): it is damaged, cut short, or another kind of "
+            f"file. {REMEDY}"
+        ) from error
+    if not isinstance(content, dict) or content.get("format") != kind:
+        raise CheckpointError(
+            f"'{path}' was not written by {kind.removeprefix('torchpbp.')}.save(). Load it with what wrote it."
+        )
+    version = content.get("version")
+    if not isinstance(version, int):
+        raise CheckpointError(f"'{path}': expected a format version, got {version!r}. {REMEDY}")
+    if version > VERSION:
+        raise CheckpointError(
+            f"'{path}' has format version {version}, this torchpbp reads up to {VERSION}. Upgrade torchpbp."
         )
     return content
+
+
+def whole_model(load: Load) -> Load:
+    """Decorator of a ``load(cls, path, …)``: content that makes no model is an error that names the file."""
+
+    @wraps(load)
+    def checked(cls: type, path: str | os.PathLike[str], *args: Any, **kwargs: Any) -> Any:
+        try:
+            return load(cls, path, *args, **kwargs)
+        except CheckpointError:
+            raise
+        except Exception as error:
+            raise CheckpointError(
+                f"'{path}': its parts do not make a model ({_short(error)}). It was changed, or written by an older torchpbp. {REMEDY}"
+            ) from error
+
+    return checked  # type: ignore[return-value]
+
+
+def _short(error: BaseException) -> str:
+    """The kind of an error with the first line of what it says."""
+    lines = str(error).splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0][:200]}".removesuffix(".").removesuffix(": ")

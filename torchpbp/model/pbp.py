@@ -23,7 +23,7 @@ from torchpbp.inference.variables import Observable, make_map, prepare
 from torchpbp.inputs.columns import ROWS_PER_BATCH, ColumnReader
 from torchpbp.inputs.evidence import Evidence, EvidenceLike
 from torchpbp.inputs.sources import DataLike, open_data, with_progress
-from torchpbp.model.checkpoint import read_checkpoint, write_checkpoint
+from torchpbp.model.checkpoint import read_checkpoint, whole_model, write_checkpoint
 from torchpbp.model.diagnostics import diagnostics_table, random_patterns
 from torchpbp.model.fitting import Fitted, Fitter, Plan, check_labels
 from torchpbp.model.operators import RootOperator, SeparatorOperator, operator_shapes
@@ -395,6 +395,7 @@ class PBP(CountedModel):
         write_checkpoint(path, content)
 
     @classmethod
+    @whole_model
     def load(cls, path: str | os.PathLike[str], map_location: torch.device | str = "cpu") -> PBP:
         """Read a model written by :meth:`save`. Only tensors and plain values are read; no code is executed."""
         saved = read_checkpoint(path, map_location)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import os
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +19,7 @@ from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.inputs.columns import ROWS_PER_BATCH, ColumnReader
 from torchpbp.inputs.evidence import Evidence
 from torchpbp.inputs.sources import DataLike, open_data
-from torchpbp.model.checkpoint import read_checkpoint, write_checkpoint
+from torchpbp.model.checkpoint import read_checkpoint, whole_model, write_checkpoint
 from torchpbp.model.pbp import PBP
 from torchpbp.refinement.descent import take
 from torchpbp.refinement.guard import START, Guard, Trace
@@ -144,8 +146,10 @@ class RefinedPBP(PBP):
 
     def save(self, path: str | os.PathLike[str], counts: bool = False) -> None:
         """Write the model with its refinement settings. A loss function of one's own is not written."""
-        super().save(path, counts)
-        content = read_checkpoint(path, "cpu")
+        with tempfile.TemporaryDirectory() as folder:  # the file itself is replaced once, by the whole
+            plain = Path(folder, "plain.pt")
+            super().save(plain, counts)
+            content = read_checkpoint(plain, "cpu")
         own = {f.name: getattr(self.settings, f.name) for f in fields(Settings) if f.name not in ("objective", "seed")}
         objective = self.settings.objective
         if isinstance(objective, SAVED_OBJECTIVES):
@@ -154,6 +158,7 @@ class RefinedPBP(PBP):
         write_checkpoint(path, {k: v for k, v in content.items() if k not in ("format", "version")})
 
     @classmethod
+    @whole_model
     def load(cls, path: str | os.PathLike[str], map_location: torch.device | str = "cpu") -> RefinedPBP:
         """Read a model written by :meth:`save`, or by :meth:`PBP.save` with default refinement settings."""
         model = super().load(path, map_location)

@@ -5,27 +5,16 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Mapping
 
 import pandas as pd
 
+from torchpbp.files import replacing
+
+__all__ = ["Metrics", "replacing", "write_csv", "write_json"]
+
 Metrics = dict[str, float | int | str | None]
 """Flat results of a run, "name/size" -> value; ``None`` where no finite number exists."""
-
-
-@contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a path beside ``path`` to write to; it takes the place of ``path`` once the block ends without an error."""
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        yield temporary
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def write_json(path: str | os.PathLike[str], metrics: Mapping[str, float | int | str | None]) -> None:

@@ -1,0 +1,66 @@
+"""The long run: ``python -m tests.robustness --cases 10000 --seed 0`` sends random networks through the whole pipeline."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+
+import torch
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+from tqdm.auto import tqdm
+
+from tests.robustness.networks import KINDS, graphs
+from tests.robustness.pipeline import run_case
+from torchpbp import LatentGraph
+
+
+def main() -> None:
+    """Run the cases, print what was seen, the count and the seed; exit with 1 at the first case that fails."""
+    parser = argparse.ArgumentParser(prog="python -m tests.robustness", description=__doc__)
+    parser.add_argument("--cases", type=int, default=10_000, help="number of networks")
+    parser.add_argument("--seed", type=int, default=0, help="same seed, same networks")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    seen: Counter[str] = Counter()
+    slowest: tuple[float, str] = (0.0, "")
+    bar = tqdm(total=options.cases, unit="network", mininterval=10)
+
+    @seed(options.seed)
+    @settings(
+        max_examples=options.cases,
+        deadline=None,
+        database=None,
+        phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(graphs(), st.sampled_from(KINDS), st.integers(0, 2**32 - 1), st.sampled_from([0, 0, 1, 50, 500]))
+    def every_case(graph: LatentGraph, kind: str, number: int, samples: int) -> None:
+        nonlocal slowest
+        start = time.perf_counter()
+        seen.update(run_case(graph, kind, number, samples))
+        seen["cases"] += 1
+        took = time.perf_counter() - start
+        if took > slowest[0]:
+            slowest = (took, f"{graph!r}, {kind}, {number}, {samples}")
+        bar.update()
+
+    failed: BaseException | None = None
+    try:
+        every_case()
+    except BaseException as error:
+        failed = error
+        raise
+    finally:
+        bar.close()
+        for what, count in sorted(seen.items()):
+            print(f"{what}: {count}")
+        print(f"slowest: {slowest[0]:.1f} s, {slowest[1]}")
+        verdict = "passed" if failed is None else f"FAILED ({type(failed).__name__})"
+        print(f"{seen['cases']} cases, seed {options.seed}: {verdict}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
