@@ -1,5 +1,6 @@
 """torchpbp: latent-variable graphical models learned by regression, as PyTorch modules."""
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from torchpbp import errors
@@ -19,6 +20,7 @@ from torchpbp.stage1 import KernelRidge, Ridge
 from torchpbp.stage2 import LeastSquaresLayer
 
 if TYPE_CHECKING:
+    from torchpbp import plotting
     from torchpbp.tasks.mlp_regressor import MLP
 
 __version__ = "0.1.0"
@@ -53,15 +55,18 @@ __all__ = [
     "build_junction_tree",
     "errors",
     "load",
+    "plotting",
     "refine",
     "templates",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """MLP needs Lightning, which takes seconds to import: only for those who use it."""
+    """MLP needs Lightning, which takes seconds to import, and plotting loads data sets' code: only for those who ask."""
     if name == "MLP":
         from torchpbp.tasks.mlp_regressor import MLP
 
         return MLP
+    if name == "plotting":
+        return importlib.import_module("torchpbp.plotting")
     raise AttributeError(f"module 'torchpbp' has no attribute {name!r}")

@@ -1,8 +1,9 @@
-"""Pictures of junction trees."""
+"""Pictures of junction trees, and the pieces they are put together from."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torchpbp.errors import StructureError
@@ -13,79 +14,39 @@ if TYPE_CHECKING:
     from torchpbp.graph.junction_tree import JunctionTree
 
 ROOT, INNER, LEAF, SEPARATOR = "#f4b6c2", "#fbe3e8", "#cfe2f3", "#fff2cc"
+EDGE, SEPARATOR_EDGE = "#888888", "#bfa24a"
 LARGEST = 400
+COLUMN = 1.25  # inches that a leaf gets on axes of the tree's own
 
 
-def draw_tree(tree: JunctionTree, core_groups: Mapping[int, Sequence[str]], ax: Axes | None = None) -> Axes:
-    """Draw cliques as boxes, separators on the edges, the root in a stronger colour, and core groups in blue.
+@dataclass(frozen=True)
+class Layout:
+    """Where the nodes of a tree go, in data coordinates.
 
     Args:
-        tree: the junction tree.
-        core_groups: node -> core group of the separator above it; may be empty.
-        ax: axes to draw on; new ones by default.
+        across: per node its position from left to right; leaves are 1 apart.
+        down: per node minus its depth.
     """
-    import matplotlib.pyplot as plt
 
+    across: tuple[float, ...]
+    down: tuple[int, ...]
+
+    @property
+    def width(self) -> float:
+        return max(self.across) + 1
+
+    @property
+    def height(self) -> int:
+        """Number of levels."""
+        return 1 - min(self.down)
+
+
+def lay_out(tree: JunctionTree) -> Layout:
+    """Leaves side by side in walking order, each parent above the middle of its children."""
     if len(tree) > LARGEST:
         raise StructureError(
             f"A tree of {len(tree)} cliques is too large to draw (at most {LARGEST}). Print it instead."
         )
-    across = _positions(tree)
-    deepest = max(tree.depth)
-    width = max(across) + 1
-    if ax is None:
-        _, ax = plt.subplots(figsize=(max(5.0, 1.25 * width), max(3.0, 1.35 * (deepest + 1))), layout="constrained")
-    size = max(5.5, min(9.0, 140.0 / width))
-    for node in range(1, len(tree)):
-        parent = tree.parent[node]
-        x, y = (across[node], across[parent]), (-tree.depth[node], -tree.depth[parent])
-        ax.plot(x, y, color="#888888", linewidth=1, zorder=1)
-        label = ", ".join(sorted(tree.separators[node])) or "∅"
-        if node in core_groups:
-            label += "\nα: " + ", ".join(core_groups[node])
-        ax.text(
-            0.5 * (x[0] + x[1]),
-            0.5 * (y[0] + y[1]),
-            label,
-            ha="center",
-            va="center",
-            fontsize=0.85 * size,
-            color="#1f4e79" if node in core_groups else "black",
-            bbox={"boxstyle": "square,pad=0.2", "facecolor": SEPARATOR, "edgecolor": "#bfa24a", "linewidth": 0.6},
-            zorder=2,
-        )
-    for node, clique in enumerate(tree.cliques):
-        held = tree.leaf_observables[node]
-        text = ", ".join(sorted(clique - set(held))) or ("∅" if not held else "")
-        if held:
-            text = (text + "\n" if text else "") + "[" + ", ".join(held) + "]"
-        ax.text(
-            across[node],
-            -tree.depth[node],
-            text + ("\nroot" if node == 0 else ""),
-            ha="center",
-            va="center",
-            fontsize=size,
-            fontweight="bold" if node == 0 else "normal",
-            bbox={
-                "boxstyle": "round,pad=0.35",
-                "facecolor": ROOT if node == 0 else LEAF if held else INNER,
-                "edgecolor": "#444444",
-                "linewidth": 1.6 if node == 0 else 0.8,
-            },
-            zorder=3,
-        )
-    ax.set_xlim(-0.7, width - 0.3)
-    ax.set_ylim(-deepest - 0.5, 0.5)
-    ax.set_axis_off()
-    ax.set_title(
-        "Junction tree: root pink, leaves blue with their observables in brackets, separators yellow", fontsize=9
-    )
-    return ax
-
-
-def _positions(tree: JunctionTree) -> list[float]:
-    """Leaves side by side in walking order, each parent above the middle of its children."""
     across = [0.0] * len(tree)
     stack, column = [0], 0
     while stack:
@@ -99,4 +60,100 @@ def _positions(tree: JunctionTree) -> list[float]:
         below = tree.children[node]
         if below:
             across[node] = sum(across[c] for c in below) / len(below)
-    return across
+    return Layout(tuple(across), tuple(-d for d in tree.depth))
+
+
+def tree_axes(layout: Layout, ax: Axes | None, level: float = 1.35) -> tuple[Axes, float]:
+    """The axes to draw on, framed for the tree, and a font size that fits its columns.
+
+    Args:
+        layout: of the tree.
+        ax: given by the caller; new ones of a fitting size if ``None``.
+        level: inches per level on new axes.
+    """
+    if ax is None:
+        import matplotlib.pyplot as plt
+
+        size = (max(5.0, COLUMN * layout.width), max(3.0, level * layout.height))
+        _, ax = plt.subplots(figsize=size, layout="constrained")
+        font = max(5.5, min(9.0, 140.0 / layout.width))
+    else:
+        inches = ax.get_window_extent().width / ax.figure.dpi
+        font = max(4.5, min(9.0, 9.0 * inches / (layout.width * 0.8)))
+    ax.set_xlim(-0.7, layout.width - 0.3)
+    ax.set_ylim(0.5 - layout.height, 0.5)
+    ax.set_axis_off()
+    return ax, font
+
+
+def draw_cliques(
+    tree: JunctionTree, layout: Layout, ax: Axes, font: float, values: Mapping[str, str] | None = None
+) -> None:
+    """Cliques as boxes: the root in a stronger colour, leaves blue with their observables in brackets.
+
+    Args:
+        tree: the junction tree.
+        layout: its layout.
+        ax: axes to draw on.
+        font: size of the text.
+        values: observable -> what is known of it, written beside its name; its leaf gets a strong frame.
+    """
+    known = values or {}
+    for node, clique in enumerate(tree.cliques):
+        held = tree.leaf_observables[node]
+        text = ", ".join(sorted(clique - set(held))) or ("∅" if not held else "")
+        if held:
+            named = [f"{v} = {known[v]}" if v in known else v for v in held]
+            text = (text + "\n" if text else "") + "[" + ", ".join(named) + "]"
+        strong = node == 0 or any(v in known for v in held)
+        ax.text(
+            layout.across[node],
+            layout.down[node],
+            text + ("\nroot" if node == 0 else ""),
+            ha="center",
+            va="center",
+            fontsize=font,
+            fontweight="bold" if strong else "normal",
+            bbox={
+                "boxstyle": "round,pad=0.35",
+                "facecolor": ROOT if node == 0 else LEAF if held else INNER,
+                "edgecolor": "#444444",
+                "linewidth": 1.6 if strong else 0.8,
+            },
+            zorder=3,
+        )
+
+
+def draw_tree(tree: JunctionTree, core_groups: Mapping[int, Sequence[str]], ax: Axes | None = None) -> Axes:
+    """Draw cliques as boxes, separators on the edges, the root in a stronger colour, and core groups in blue.
+
+    Args:
+        tree: the junction tree.
+        core_groups: node -> core group of the separator above it; may be empty.
+        ax: axes to draw on; new ones by default.
+    """
+    layout = lay_out(tree)
+    ax, font = tree_axes(layout, ax)
+    for node in range(1, len(tree)):
+        parent = tree.parent[node]
+        x, y = (layout.across[node], layout.across[parent]), (layout.down[node], layout.down[parent])
+        ax.plot(x, y, color=EDGE, linewidth=1, zorder=1)
+        label = ", ".join(sorted(tree.separators[node])) or "∅"
+        if node in core_groups:
+            label += "\nα: " + ", ".join(core_groups[node])
+        ax.text(
+            0.5 * (x[0] + x[1]),
+            0.5 * (y[0] + y[1]),
+            label,
+            ha="center",
+            va="center",
+            fontsize=0.85 * font,
+            color="#1f4e79" if node in core_groups else "black",
+            bbox={"boxstyle": "square,pad=0.2", "facecolor": SEPARATOR, "edgecolor": SEPARATOR_EDGE, "linewidth": 0.6},
+            zorder=2,
+        )
+    draw_cliques(tree, layout, ax, font)
+    ax.set_title(
+        "Junction tree: root pink, leaves blue with their observables in brackets, separators yellow", fontsize=9
+    )
+    return ax

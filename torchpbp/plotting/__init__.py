@@ -1,0 +1,18 @@
+"""Pictures of models and results. Each function draws on ``ax`` if given, else on new axes, and returns the axes.
+
+Whoever calls closes the figure (``plt.close(ax.figure)``). matplotlib is loaded when something is drawn.
+"""
+
+from torchpbp.plotting.curves import plot_confusion, plot_learning_curves
+from torchpbp.plotting.diagnostics import plot_diagnostics
+from torchpbp.plotting.posteriors import plot_posteriors
+from torchpbp.plotting.trees import plot_junction_tree, plot_messages
+
+__all__ = [
+    "plot_confusion",
+    "plot_diagnostics",
+    "plot_junction_tree",
+    "plot_learning_curves",
+    "plot_messages",
+    "plot_posteriors",
+]

@@ -1,0 +1,86 @@
+"""How well each separator of a model was learned, at a glance."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torchpbp.errors import StructureError
+from torchpbp.model.diagnostics import diagnostics_table
+from torchpbp.model.pbp import PBP
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+GOOD, WEAK, GRID = "#2b6ca3", "#c8452f", "#e4e7ec"
+COLUMNS = {"rank": 1.12, "needed": 1.25, "reached": 1.4, "significant": 1.57, "condition": 1.75}
+"""Numbers written beside the dots, and where: correlations end at 1."""
+
+
+def plot_diagnostics(model: PBP, *, most: int = 40, ax: Axes | None = None) -> Axes:
+    """Draw canonical correlations and ranks of each separator, a line each.
+
+    A dot is the canonical correlation of one dimension of the message with the instrument: filled if the data bear the
+    dimension out, hollow if they do not. The constant, whose correlation is 1, is left out. Beside the dots stand the
+    message's rank, the rank that the structure needs, the one that the instrument reaches, the number of dimensions that
+    the data bear out (the constant included), and the condition number of stage 2. Red: below what it should be.
+
+    Args:
+        model: fitted.
+        most: if there are more separators, those with the weakest correlations are drawn.
+        ax: axes to draw on; new ones by default.
+
+    Returns:
+        The axes; its ticks are the separators.
+
+    Raises:
+        StructureError: not a PBP, or ``most`` below 1.
+        NotFittedError: the model is not fitted.
+    """
+    if not isinstance(model, PBP):
+        raise StructureError(f"Diagnostics of separators: expected a PBP model, got {type(model).__name__}.")
+    if most < 1:
+        raise StructureError(f"most: expected at least 1 separator, got {most}.")
+    model._require_fitted()
+    strengths = [op.strengths.detach().cpu() for op in model._separators]
+    significant = [int(op.significant) for op in model._separators]
+    table = diagnostics_table(model.tree, model.specification, strengths, significant, {})
+    total = len(table)
+    if total > most:
+        table = table.loc[sorted(table["weakest"].nsmallest(most).index)]
+
+    import matplotlib.pyplot as plt
+
+    if ax is None:
+        _, ax = plt.subplots(figsize=(9.0, 1.3 + 0.27 * len(table)), layout="constrained")
+    first = 1 if model.compressed else 0  # the constant comes first
+    for place, (node, line) in enumerate(table.iterrows()):
+        found = strengths[int(str(node)) - 1].double().tolist()
+        for k, value in enumerate(found[first:], start=first):
+            sure = k < line["significant"]
+            ax.plot(value, place, "o", markersize=6, color=GOOD if sure else WEAK, fillstyle="full" if sure else "none")
+        red = {
+            "reached": line["reached"] < line["needed"],
+            "significant": line["significant"] < line["rank"],
+        }
+        for name, across in COLUMNS.items():
+            text = f"{line[name]:.3g}" if name == "condition" else f"{line[name]}"
+            colour = WEAK if red.get(name) else "black"
+            ax.text(across, place, text, ha="center", va="center", fontsize=8, color=colour)
+    for name, across in COLUMNS.items():
+        ax.text(across, -0.75, name, ha="center", va="bottom", fontsize=8, color="#555555")
+    ax.set_yticks(range(len(table)), list(table["separator"]), fontsize=8)
+    ax.set_ylim(len(table) - 0.5, -0.5)
+    ax.set_xlim(-0.02, 1.85)
+    ax.set_xticks([0, 0.2, 0.4, 0.6, 0.8, 1])
+    ax.set_xlabel("canonical correlation (hollow: not borne out by the data)", fontsize=9, loc="left")
+    ax.grid(color=GRID)
+    ax.set_axisbelow(True)
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+    ax.set_title(
+        f"{total} separators" if total <= most else f"The {most} weakest of {total} separators",
+        fontsize=10,
+        loc="left",
+        pad=12,
+    )
+    return ax

@@ -1,0 +1,62 @@
+"""One row of evidence, and how it is written in a picture."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torchpbp.errors import ShapeError, StructureError
+from torchpbp.exact.network import DiscreteNetwork
+from torchpbp.inputs.evidence import Evidence, EvidenceLike, read_evidence
+
+MOST_NAMED = 6
+
+
+def one_row(model: Any, evidence: EvidenceLike, row: int) -> Evidence:
+    """Check evidence and keep one of its rows.
+
+    Args:
+        model: any learner, or an exact network, which may know its latents.
+        evidence: as for ``model.posterior``.
+        row: which.
+    """
+    if not all(hasattr(model, name) for name in ("graph", "posteriors", "labels")):
+        raise StructureError(
+            f"Expected a model that answers questions, such as a fitted PBP, EM or DiscreteNetwork; got {type(model).__name__}."
+        )
+    graph = model.graph
+    known = isinstance(model, DiscreteNetwork)
+    domains = model.states if known else {v: graph.variables[v] for v in graph.observed}
+    tensors = [*model.buffers()] if isinstance(model, torch.nn.Module) else []
+    device = tensors[0].device if tensors else "cpu"
+    latent = () if known else graph.latent
+    read = read_evidence(evidence, domains, latent=latent, labels=model.labels, device=device)
+    if not 0 <= row < read.batch:
+        raise ShapeError(f"row: expected 0 to {read.batch - 1}, for the evidence has {read.batch} rows; got {row}.")
+    return read.rows(slice(row, row + 1))
+
+
+def written_values(model: Any, evidence: Evidence) -> dict[str, str]:
+    """Observable -> its state, label or value, for those that a row of evidence tells something about."""
+    values = {}
+    for v in model.graph.names:
+        if v in evidence.hard and int(evidence.hard[v][0]) >= 0:
+            values[v] = state_name(model, v, int(evidence.hard[v][0]))
+        elif v in evidence.real and not bool(evidence.real[v][0].isnan()):
+            values[v] = f"{float(evidence.real[v][0]):.3g}"
+        elif v in evidence.soft:
+            values[v] = "weights"
+    return values
+
+
+def state_name(model: Any, name: str, state: int) -> str:
+    """The label of a state, or its number where the model has no labels."""
+    labels = model.labels.get(name)
+    return str(labels[state]) if labels else str(state)
+
+
+def condition(values: dict[str, str]) -> str:
+    """ "a1 = 0, b2 = 1", cut where it would fill the picture."""
+    parts = [f"{v} = {value}" for v, value in values.items()]
+    return ", ".join(parts[:MOST_NAMED]) + (f", … ({len(parts)} in all)" if len(parts) > MOST_NAMED else "")

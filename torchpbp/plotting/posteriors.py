@@ -1,0 +1,200 @@
+"""Posteriors of all variables given one row of evidence, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from torchpbp.errors import QueryError, ShapeError
+from torchpbp.inference.density import Density
+from torchpbp.inputs.evidence import Evidence, EvidenceLike
+from torchpbp.plotting.evidence import condition, one_row, state_name, written_values
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+BARS, CURVE, TRUTH = "#6f9fc8", "#2b6ca3", "#222222"
+CELL = 0.8  # share of a variable's place that its bars take
+MOST_NUMBERED = 120  # bars up to which each is labelled
+Floats = npt.NDArray[np.float64]
+
+
+def plot_posteriors(
+    model: Any,
+    evidence: EvidenceLike = None,
+    truth: Any = None,
+    *,
+    variables: Sequence[str] | None = None,
+    row: int = 0,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw the posterior of each unobserved variable: bars over its states, a curve for a continuous one.
+
+    Curves are scaled to a height of 1, and a dotted line marks the mean.
+
+    Args:
+        model: fitted PBP, or any other learner or exact network with ``posteriors``.
+        evidence: as in :meth:`PBP.posterior`.
+        truth: drawn as diamonds (a dashed curve, or line, for a continuous variable). Either a model or network that is
+            asked the same, or name -> (states,) probabilities, the true state or label, or the true value or
+            :class:`~torchpbp.inference.density.Density` of a continuous variable. It may leave variables out.
+        variables: which to draw, in this order; by default all observables that the row does not observe.
+        row: which row of the evidence.
+        ax: axes to draw on; new ones by default.
+
+    Returns:
+        The axes; its major ticks are the variables, its minor ticks their states.
+
+    Raises:
+        StructureError: a model that cannot be asked.
+        NotFittedError: the model is not fitted.
+        QueryError: unknown or observed variables, or a truth that is no state.
+        ShapeError: no such row, or a truth with the wrong number of states.
+    """
+    read = one_row(model, evidence, row)
+    answers = _answers(model, read)
+    known = written_values(model, read)
+    names = [v for v in model.graph.observed if v in answers] if variables is None else list(variables)
+    for v in names:
+        if v not in answers:
+            reason = "it is observed" if v in known else f"the model can be asked for {', '.join(answers)}"
+            raise QueryError(f"plot_posteriors: there is no posterior of '{v}': {reason}.")
+    if not names:
+        raise QueryError("plot_posteriors: every variable is observed, nothing is left to draw. Leave some out.")
+    true = _truths(model, truth, read, names, answers)
+
+    import matplotlib.pyplot as plt
+
+    bars = sum(6 if isinstance(answers[v], Density) else len(answers[v]) for v in names)
+    if ax is None:
+        width = min(24.0, max(5.0, 0.22 * bars + 0.35 * len(names) + 1.0))
+        _, ax = plt.subplots(figsize=(width, 3.4), layout="constrained")
+    ticks: list[float] = []
+    texts: list[str] = []
+    for k, v in enumerate(names):
+        answer = answers[v]
+        if isinstance(answer, Density):
+            places, labels = _draw_density(ax, k, answer, true.get(v))
+        else:
+            places, labels = (
+                _draw_bars(ax, k, answer, true.get(v)),
+                [state_name(model, v, s) for s in range(len(answer))],
+            )
+        ticks += places
+        texts += labels
+    _label_axes(ax, names, ticks, texts if bars <= MOST_NUMBERED else [""] * len(texts))
+    given = condition(known)
+    ax.set_title(f"Posteriors given {given}" if given else "Marginals", fontsize=10)
+    if true:
+        _draw_legend(ax)
+    return ax
+
+
+def _answers(model: Any, evidence: Evidence) -> dict[str, Any]:
+    """name -> (states,) probabilities or a density of one row."""
+    with torch.no_grad():
+        found = model.posteriors(evidence)
+    return {v: x if isinstance(x, Density) else _floats(x[0]) for v, x in found.items()}
+
+
+def _truths(
+    model: Any, truth: Any, evidence: Evidence, names: Sequence[str], answers: Mapping[str, Any]
+) -> dict[str, Any]:
+    """name -> (states,) probabilities, NaN where nothing is to be drawn; a density; or a value."""
+    if truth is None:
+        return {}
+    if not isinstance(truth, Mapping):
+        one_row(truth, evidence, 0)  # refuses what cannot be asked
+        truth = _answers(truth, evidence)
+    result: dict[str, Any] = {}
+    for v in names:
+        if v not in truth:
+            continue
+        given = truth[v]
+        if isinstance(answers[v], Density):
+            result[v] = given if isinstance(given, Density) else float(given)
+            continue
+        states = len(answers[v])
+        if np.ndim(given) == 0:
+            place = _state(model, v, given, states)
+            result[v] = np.where(np.arange(states) == place, 1.0, np.nan)
+        else:
+            result[v] = _floats(given)
+            if result[v].shape != (states,):
+                raise ShapeError(f"truth of '{v}': expected {states} probabilities, got shape {result[v].shape}.")
+    return result
+
+
+def _state(model: Any, name: str, given: Any, states: int) -> int:
+    """Number of a state that is given by number or label."""
+    labels = [state_name(model, name, s) for s in range(states)]
+    text = str(given.item() if isinstance(given, Tensor | np.generic) else given)
+    if text not in labels:
+        raise QueryError(f"truth of '{name}': expected one of {', '.join(labels)}, got {text}.")
+    return labels.index(text)
+
+
+def _draw_bars(ax: Axes, place: int, heights: Floats, truth: Floats | None) -> list[float]:
+    """Bars of one variable and the positions of their ticks."""
+    step = CELL / len(heights)
+    centres = [place - CELL / 2 + step * (s + 0.5) for s in range(len(heights))]
+    ax.bar(centres, heights, width=0.86 * step, color=BARS, zorder=2)
+    if truth is not None:
+        ax.plot(centres, truth, linestyle="", marker="D", markersize=4, color=TRUTH, zorder=3)
+    return centres
+
+
+def _draw_density(ax: Axes, place: int, density: Density, truth: Any) -> tuple[list[float], list[str]]:
+    """Curve of a continuous variable within its place; ticks at both ends of its range."""
+    points, values = _floats(density.points), _floats(density.values[0])
+    low, high = float(points[0]), float(points[-1])
+
+    def across(x: Any) -> Any:
+        return place - CELL / 2 + CELL * (x - low) / (high - low)
+
+    other = _floats(truth.values[0]) if isinstance(truth, Density) else np.zeros(1)
+    top = max(float(values.max()), float(other.max()))
+    ax.fill_between(across(points), values / top, color=BARS, alpha=0.45, linewidth=0, zorder=2)
+    ax.plot(across(points), values / top, color=CURVE, linewidth=1.4, zorder=2)
+    mean = float(density.mean[0])
+    ax.plot([across(mean)] * 2, [0, float(np.interp(mean, points, values)) / top], color=CURVE, linestyle=":", zorder=2)
+    if isinstance(truth, Density):
+        ax.plot(across(_floats(truth.points)), other / top, color=TRUTH, linestyle="--", linewidth=1.2, zorder=3)
+    elif truth is not None:
+        ax.plot([across(truth)] * 2, [0, 1], color=TRUTH, linestyle="--", linewidth=1.2, zorder=3)
+    return [across(low), across(high)], [f"{low:.3g}", f"{high:.3g}"]
+
+
+def _label_axes(ax: Axes, names: Sequence[str], ticks: Sequence[float], texts: Sequence[str]) -> None:
+    longest = max(map(len, texts), default=0)
+    upright = longest > 2
+    ax.xaxis.remove_overlapping_locs = False  # else the middle state of three would lose its tick to the variable's
+    ax.set_xticks(ticks, texts, minor=True, fontsize=7, rotation=90 if upright else 0, color="#555555")
+    ax.set_xticks(range(len(names)), names, fontweight="bold", fontsize=9)
+    ax.tick_params(axis="x", which="minor", length=2)
+    ax.tick_params(axis="x", which="major", length=0, pad=(8 + 4.3 * longest) if upright else 16 if longest else 4)
+    for border in range(1, len(names)):
+        ax.axvline(border - 0.5, color="#dddddd", linewidth=0.8, zorder=1)
+    ax.set(xlim=(-0.55, len(names) - 0.45), ylim=(0, 1.03), ylabel="probability")
+    ax.grid(axis="y", alpha=0.3)
+    ax.set_axisbelow(True)
+    ax.spines[["top", "right"]].set_visible(False)
+
+
+def _draw_legend(ax: Axes) -> None:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    handles = [Patch(color=BARS), Line2D([], [], linestyle="", marker="D", markersize=4, color=TRUTH)]
+    ax.legend(handles, ["model", "truth"], loc="upper right", fontsize=8)
+
+
+def _floats(values: Any) -> Floats:
+    if isinstance(values, Tensor):
+        values = values.detach().cpu().double()
+    return np.asarray(values, dtype=np.float64)
