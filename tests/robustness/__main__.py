@@ -8,7 +8,7 @@ import time
 from collections import Counter
 
 import torch
-from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import HealthCheck, Phase, given, note, seed, settings
 from hypothesis import strategies as st
 from tqdm.auto import tqdm
 
@@ -39,12 +39,13 @@ def main() -> None:
     @given(graphs(), st.sampled_from(KINDS), st.integers(0, 2**32 - 1), st.sampled_from([0, 0, 1, 50, 500]))
     def every_case(graph: LatentGraph, kind: str, number: int, samples: int) -> None:
         nonlocal slowest
+        note(f"{graph.to_dict()}")
         start = time.perf_counter()
         seen.update(run_case(graph, kind, number, samples))
         seen["cases"] += 1
         took = time.perf_counter() - start
         if took > slowest[0]:
-            slowest = (took, f"{graph!r}, {kind}, {number}, {samples}")
+            slowest = (took, f"{graph.to_dict()}, {kind}, {number}, {samples}")
         bar.update()
 
     failed: BaseException | None = None

@@ -12,7 +12,7 @@ def least_squares(targets: Tensor, inputs: Tensor, penalty: float) -> Tensor:
     Args:
         targets: H, (..., p, m).
         inputs: G, (..., r, m) with m ≥ r.
-        penalty: λ; a floor of (1e-13 · max|G|)² keeps a rank-deficient G harmless.
+        penalty: λ; a floor of (1e-13 · max|G|)², and of 1e-26, keeps a G harmless that lacks rank or is all rounding.
 
     Returns:
         (..., p, r) operator.
@@ -21,7 +21,8 @@ def least_squares(targets: Tensor, inputs: Tensor, penalty: float) -> Tensor:
     if rank == 0:
         return targets[..., :0]
     largest = inputs.detach().abs().amax(dim=(-2, -1), keepdim=True)
-    root = (penalty + (1e-13 * largest) ** 2).sqrt().clamp(min=torch.finfo(inputs.dtype).tiny ** 0.5)  # G may be 0
+    # Predictions are of unit-variance features: what is far below 1 in all entries is rounding, in G as in H.
+    root = (penalty + (1e-13 * largest.clamp(min=1)) ** 2).sqrt()
     eye = torch.eye(rank, dtype=inputs.dtype, device=inputs.device)
     stacked = torch.cat([inputs.mT, root * eye], dim=-2)
     zeros = targets.new_zeros(*targets.shape[:-2], rank, targets.shape[-2])
