@@ -99,19 +99,24 @@ class Observable(nn.Module):
         return result
 
     def log_score(self, estimate: Tensor, evidence: Evidence, floor: float | Tensor) -> Tensor:
-        """(batch,) log-probability (or log-density) of the value each row observes, from an estimate without it."""
+        """(batch,) log-probability (or log-density) of the value each row observes, from an estimate without it.
+
+        0 where a row does not observe the variable.
+        """
         if not self.continuous:
+            states = evidence.hard[self.name]
             chosen = as_distribution(estimate, floor, self.marginal.to(estimate)).gather(
-                1, evidence.hard[self.name].unsqueeze(1)
+                1, states.clamp(min=0).unsqueeze(1)
             )
-            return chosen.squeeze(1).log()
-        values = evidence.real[self.name]
+            return chosen.squeeze(1).log().masked_fill(states < 0, 0.0)
+        missing = evidence.real[self.name].isnan()
+        values = evidence.real[self.name].masked_fill(missing, float(self.bounds[0]))
         density = self.density(estimate)
         step = float(density.points[1] - density.points[0])
         position = ((values - density.points[0]) / step).round().long().clamp(0, len(density.points) - 1)
         found = density.values.gather(1, position.unsqueeze(1)).squeeze(1)
         span = float(self.bounds[1] - self.bounds[0])
-        return found.clamp(min=float(floor) / span).log()
+        return found.clamp(min=float(floor) / span).log().masked_fill(missing, 0.0)
 
     def draw(self, estimate: Tensor, evidence: Evidence, floor: float | Tensor, generator: torch.Generator) -> Tensor:
         """(batch,) one value per row, the observed one where there is one."""

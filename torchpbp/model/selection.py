@@ -12,6 +12,7 @@ from torchpbp.inference.queries import leaf_estimates, own_estimate
 from torchpbp.inference.schedule import Schedule
 from torchpbp.inference.variables import Observable, prepare
 from torchpbp.inputs.evidence import Evidence
+from torchpbp.inputs.gaps import observed
 
 CANDIDATE_RANKS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
 HELD_OUT_SHARE = 0.2
@@ -62,6 +63,12 @@ class HoldOut:
         """The rows held out."""
         return {v: torch.cat([part[v] for part in self._kept]) for v in self._kept[0]}
 
+    def same(self, rows: Mapping[str, Tensor]) -> bool:
+        """Whether the rows held out are these, gaps included."""
+        return all(torch.equal(x.nan_to_num(), rows[v].nan_to_num()) for v, x in self.rows.items()) and all(
+            torch.equal(observed(x), observed(rows[v])) for v, x in self.rows.items()
+        )
+
 
 def leave_one_out(
     operators: Sequence[Tensor],
@@ -72,7 +79,10 @@ def leave_one_out(
     evidence: Evidence,
     floor: float,
 ) -> Tensor:
-    """(batch,) sum over observables of log P(observable | all others), from one pass in each direction."""
+    """(batch,) sum over observables of log P(observable | all others), from one pass in each direction.
+
+    A row's missing values are neither scored nor used.
+    """
     estimates = leaf_estimates(operators, root, schedule, prepare(observables, evidence, root), parents)
     total = torch.zeros(evidence.batch, dtype=root.dtype)
     for node, table in estimates.items():

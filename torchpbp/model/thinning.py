@@ -1,4 +1,4 @@
-"""A bounded number of rows from a stream of unknown length, spread evenly over all of it."""
+"""A bounded number of values from a stream of unknown length, spread evenly over all of it."""
 
 from __future__ import annotations
 
@@ -8,55 +8,73 @@ import torch
 from torch import Tensor
 
 from torchpbp.distributed import gather_objects, world_size
+from torchpbp.inputs.gaps import observed
 
 
 class ThinnedRows:
-    """Keeps every row at first, then every second, every fourth, …, so that never more than ``most`` are held.
+    """Keeps every value at first, then every second, every fourth, …, so that never more than ``most`` are held.
 
-    Which rows are kept does not depend on how the stream is cut into tables. Data is often ordered (by time, by group):
-    its first rows would not do.
+    Which are kept does not depend on how the stream is cut into tables. Data is often ordered (by time, by group): its
+    first rows would not do. Missing values are passed over, so that a column with many of them keeps others instead.
 
     Args:
         names: columns to keep.
-        most: largest number of rows held, at least 2.
+        most: largest number of values held of each, at least 2.
+
+    Attributes:
+        gaps: columns in which values are missing.
     """
 
     def __init__(self, names: Sequence[str], most: int) -> None:
-        self._kept = {v: torch.empty(0, dtype=torch.float64) for v in names}
-        self._range: dict[str, tuple[float, float]] = {}
-        self._most, self._stride, self._count = most, 1, 0
+        self._columns = {v: _Column(most) for v in names}
+        self._most = most
+        self.gaps: set[str] = set()
 
     def add(self, table: Mapping[str, Tensor]) -> None:
-        """Take part of the rows of the next table."""
-        rows = len(next(iter(table.values())))
-        if rows == 0:
-            return
-        start = -self._count % self._stride
-        for v, kept in self._kept.items():
-            self._kept[v] = torch.cat([kept, table[v][start :: self._stride]])
-            low, high = float(table[v].min()), float(table[v].max())
-            known = self._range.get(v, (low, high))
-            self._range[v] = min(known[0], low), max(known[1], high)
-        self._count += rows
-        while (self._count - 1) // self._stride + 1 > self._most:
-            self._stride *= 2
-            self._kept = {v: x[::2] for v, x in self._kept.items()}
+        """Take part of the values of the next table; missing ones are -1 among states and NaN among numbers."""
+        for v, column in self._columns.items():
+            values, seen = table[v].double(), observed(table[v])
+            if not bool(seen.all()):
+                self.gaps.add(v)
+                values = values[seen]
+            column.add(values)
 
     def gather(self) -> None:
-        """Put the rows kept by all processes together."""
+        """Put the values kept by all processes together."""
         if world_size() == 1:
             return
-        shares = gather_objects((self._kept, self._range))
+        shares = gather_objects((self._columns, self.gaps))
         most = max(1, self._most // world_size())
-        thinned = [{v: x[:: max(1, -(-len(x) // most))] for v, x in kept.items()} for kept, _ in shares]
-        self._kept = {v: torch.cat([kept[v] for kept in thinned]) for v in self._kept}
-        ranges = [r for _, r in shares if r]
-        self._range = {v: (min(r[v][0] for r in ranges), max(r[v][1] for r in ranges)) for v in ranges[0]}
+        for v in self._columns:
+            theirs = [columns[v] for columns, _ in shares]
+            self._columns[v] = _Column(self._most)
+            self._columns[v].kept = torch.cat([c.kept[:: max(1, -(-len(c.kept) // most))] for c in theirs])
+            self._columns[v].low, self._columns[v].high = min(c.low for c in theirs), max(c.high for c in theirs)
+        self.gaps = set().union(*(gaps for _, gaps in shares))
 
     def values(self, name: str) -> Tensor:
-        """(kept,) values of a column."""
-        return self._kept[name]
+        """(kept,) values of a column, as float64."""
+        return self._columns[name].kept
 
     def extent(self, name: str) -> tuple[float, float]:
         """Smallest and largest value of a column, over all rows."""
-        return self._range[name]
+        return self._columns[name].low, self._columns[name].high
+
+
+class _Column:
+    """One column, thinned by itself."""
+
+    def __init__(self, most: int) -> None:
+        self.kept = torch.empty(0, dtype=torch.float64)
+        self.low, self.high = float("inf"), float("-inf")
+        self._most, self._stride, self._count = most, 1, 0
+
+    def add(self, values: Tensor) -> None:
+        if len(values) == 0:
+            return
+        self.kept = torch.cat([self.kept, values[-self._count % self._stride :: self._stride]])
+        self.low, self.high = min(self.low, float(values.min())), max(self.high, float(values.max()))
+        self._count += len(values)
+        while (self._count - 1) // self._stride + 1 > self._most:
+            self._stride *= 2
+            self.kept = self.kept[::2]
