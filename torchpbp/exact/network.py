@@ -15,8 +15,10 @@ from torchpbp.contraction import contract
 from torchpbp.errors import DataError, QueryError, ShapeError, StructureError
 from torchpbp.exact.belief_update import Beliefs, BeliefUpdate
 from torchpbp.exact.calibration import Calibration, PotentialTree, Scope, potential_tree, shafer_shenoy
+from torchpbp.exact.elimination import Elimination, plain_states
+from torchpbp.frames import Frames
 from torchpbp.graph.bif import BIF, read_bif, write_bif
-from torchpbp.graph.clique_tree import build_clique_tree
+from torchpbp.graph.clique_tree import CliqueTree, build_clique_tree
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.inputs.evidence import Evidence, EvidenceLike, read_evidence
 
@@ -26,7 +28,7 @@ ROWS_PER_CHUNK = 1 << 16
 CELLS_PER_CHUNK = 1 << 24
 
 
-class DiscreteNetwork:
+class DiscreteNetwork(Frames):
     """A Bayesian network with its conditional probability tables, or an undirected model with its factors.
 
     Args:
@@ -54,7 +56,7 @@ class DiscreteNetwork:
                 raise StructureError(f"No CPT for variable '{name}'.")
             scope = (*graph.parents(name), name)
             table = _checked_table(f"CPT of '{name}'", cpts[name], scope, graph)
-            error = float((table.sum(dim=-1) - 1).abs().max())
+            error = float((table.detach().sum(dim=-1) - 1).abs().max())
             if error > 1e-6:
                 raise StructureError(f"CPT of '{name}': rows must sum to 1 over its states; off by {error:.3g}.")
             factors.append((scope, table / table.sum(dim=-1, keepdim=True)))
@@ -157,9 +159,13 @@ class DiscreteNetwork:
         return {scope[-1]: table for scope, table in self.factors}
 
     @cached_property
+    def _tree(self) -> CliqueTree:
+        return build_clique_tree(self.graph)
+
+    @cached_property
     def potential_tree(self) -> PotentialTree:
         """The clique tree on which this network answers."""
-        return potential_tree(build_clique_tree(self.graph), self.states, self.factors)
+        return potential_tree(self._tree, self.states, self.factors)
 
     # -- queries -------------------------------------------------------------------------------------------------
 
@@ -181,12 +187,18 @@ class DiscreteNetwork:
         _refuse_unknown("Query of", names, self.graph.names)
         if len(set(names)) != len(names) or not names:
             raise QueryError(f"Expected different query variables, got {names}.")
+        quick = self._eliminated(names, evidence, method)
+        if quick is not None:
+            return quick
         checked = read_evidence(evidence, self.states, labels=self.labels)
         for v in names:
             if checked.observed_everywhere(v):
                 raise QueryError(f"Query of '{v}': it is also in the evidence.")
         if len(names) > 1:
             return self._joint_posterior(names, checked, method)
+        quick = self._eliminated(names, checked, method)
+        if quick is not None:
+            return quick
         node = self.potential_tree.top[names[0]]
         return torch.cat([c.marginal(node, names) for c in self._calibrations(checked, method, node)])
 
@@ -293,6 +305,23 @@ class DiscreteNetwork:
             below = belief.sum(dim=summed, keepdim=True) if summed else belief
             conditionals.append(torch.where(below > 0, belief / below.clamp(min=1e-300), torch.zeros_like(belief)))
         return beliefs, conditionals
+
+    @cached_property
+    def _elimination(self) -> Elimination | None:
+        """The way of single rows, which has no gradient."""
+        if any(table.requires_grad for _, table in self.factors):
+            return None
+        return Elimination(self.graph, self._tree, self.factors)
+
+    def _eliminated(self, names: Scope, evidence: EvidenceLike, method: Method) -> Tensor | None:
+        """(1, states) posterior of one variable by elimination; ``None`` where it is no case for that."""
+        if len(names) > 1 or method != "hugin" or self._elimination is None:
+            return None
+        observed = plain_states(evidence, self.states, self.labels)
+        if observed is None or names[0] in observed:
+            return None
+        found = self._elimination.posterior(names[0], observed)
+        return None if found is None else torch.from_numpy(found).unsqueeze(0)
 
     @cached_property
     def _belief_update(self) -> BeliefUpdate:

@@ -1,0 +1,236 @@
+"""One variable, one row: variable elimination on what the question touches.
+
+A pass over the clique tree pays for whole cliques. Here evidence is an index into the tables, variables that tell nothing
+about the query are left out, and the rest is summed out one by one, in plain arrays: for a single row the cost of a call
+counts more than that of its arithmetic, and numpy's calls are cheaper than torch's. Variables go in the order in which a
+clique tree with the query at its root would pass them on, so that no table exceeds the tree's cliques.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from torchpbp.exact.calibration import Scope
+from torchpbp.graph.clique_tree import CliqueTree
+from torchpbp.graph.latent_graph import LatentGraph
+from torchpbp.inputs.evidence import Evidence, EvidenceLike
+
+Array = npt.NDArray[np.float64]
+Part = tuple[Array, tuple[int, ...]]
+"""A table and the numbers of its variables."""
+
+TOGETHER = 8
+"""Tables multiplied at once; their product is then rescaled."""
+LARGE = 1 << 14
+"""Cells of a product from which on it pays to look for a good order of multiplication."""
+FEW = 64
+"""Variables that are summed out without a look at the clique tree."""
+STEPS_PER_CLIQUE, CELLS_PER_STEP = 5, 1024
+"""Variables that are summed out while the clique tree passes one message, and cells of it that take as long as one."""
+
+
+class Elimination:
+    """Posteriors of one variable given the states of others.
+
+    Args:
+        graph: of the network.
+        tree: its clique tree.
+        factors: the network's tables with their variables; for a directed graph one per variable, in its order.
+    """
+
+    def __init__(self, graph: LatentGraph, tree: CliqueTree, factors: Sequence[tuple[Scope, Tensor]]) -> None:
+        self._number = {v: i for i, v in enumerate(graph.names)}
+        self._scopes = [tuple(self._number[v] for v in scope) for scope, _ in factors]
+        tables = [table.detach().cpu().numpy() for _, table in factors]
+        # A scale changes no posterior, and entries of at most 1 cannot overflow.
+        self._tables: list[Array] = [t / t.max() if t.max() > 0 else t for t in tables]
+        self._touching: list[list[int]] = [[] for _ in self._number]
+        for f, scope in enumerate(self._scopes):
+            for v in scope:
+                self._touching[v].append(f)
+        everything = (1 << len(factors)) - 1
+        self._needed = _ancestors(graph) if graph.directed else [everything] * len(self._number)
+        self._cliques = [[self._number[v] for v in clique] for clique in tree.cliques]
+        self._cells = [math.prod(graph.num_states(v) for v in clique) for clique in tree.cliques]
+        self._parent = tree.parent
+        self._top = [-1] * len(self._number)
+        for node, clique in enumerate(self._cliques):
+            for v in clique:
+                self._top[v] = node if self._top[v] < 0 else self._top[v]
+        self._place = [0] * len(self._number)
+        for place, v in enumerate(sorted(range(len(self._number)), key=lambda v: (-self._top[v], v))):
+            self._place[v] = place
+
+    def posterior(self, query: str, observed: Mapping[str, int]) -> Array | None:
+        """(states,) P(query | observed); ``None`` where the clique tree does better, or has to say why there is none.
+
+        Args:
+            query: a variable that is not observed.
+            observed: name -> state.
+        """
+        target = self._number[query]
+        states = {self._number[v]: state for v, state in observed.items()}
+        needed = self._needed[target]  # a bit per factor: those of the variable and its ancestors; all others sum to 1
+        for v in states:
+            needed |= self._needed[v]
+        used: set[int] = set()
+        variables, factors = self._connected([target], states, needed, used)
+        if states and len(variables) > max(FEW, self._steps_in_tree([target, *states])):
+            return None
+        place = self._places(target)
+        result = _eliminated([self._sliced(f, states) for f in factors], variables, place, target)
+        total = result.sum()
+        if not total > 0 or not self._possible(states, needed, used, place):
+            return None
+        return result / total
+
+    def _connected(
+        self, start: Sequence[int], states: Mapping[int, int], needed: int, used: set[int]
+    ) -> tuple[list[int], list[int]]:
+        """Variables connected with the given ones through unobserved ones, and the factors between them, now ``used``."""
+        found, seen = list(start), set(start)
+        factors: list[int] = []
+        for v in found:  # grows while it is walked: a queue
+            for f in self._touching[v]:
+                if f not in used and needed >> f & 1:
+                    used.add(f)
+                    factors.append(f)
+                    for u in self._scopes[f]:
+                        if u not in seen and u not in states:
+                            seen.add(u)
+                            found.append(u)
+        return found, factors
+
+    def _possible(self, states: Mapping[int, int], needed: int, used: set[int], place: Sequence[int]) -> bool:
+        """Whether the parts of the network that say nothing about the query allow the evidence."""
+        for v in states:
+            for f in self._touching[v]:
+                if f in used or not needed >> f & 1:
+                    continue
+                used.add(f)
+                variables, factors = self._connected(
+                    [u for u in self._scopes[f] if u not in states], states, needed, used
+                )
+                parts = [self._sliced(g, states) for g in (f, *factors)]
+                if all(t.all() for t, _ in parts):
+                    continue
+                if not _eliminated(parts, variables, place, None).sum() > 0:
+                    return False
+        return True
+
+    def _places(self, target: int) -> list[int]:
+        """Each variable's place in the order, for a tree whose root is the query's clique."""
+        place = self._place.copy()
+        node, count, path = self._top[target], len(place), []
+        while node >= 0:
+            path.append(node)
+            node = self._parent[node]
+        for depth, node in enumerate(reversed(path)):  # the way from the old root is turned round
+            for v in self._cliques[node]:
+                place[v] = count * (1 + depth) + v
+        return place
+
+    def _steps_in_tree(self, variables: Iterable[int]) -> int:
+        """Work of the clique tree's pass, in units of this one's steps: it skips subtrees without evidence."""
+        found: set[int] = set()
+        for v in variables:
+            node = self._top[v]
+            while node >= 0 and node not in found:
+                found.add(node)
+                node = self._parent[node]
+        return sum(STEPS_PER_CLIQUE + self._cells[node] // CELLS_PER_STEP for node in found)
+
+    def _sliced(self, factor: int, states: Mapping[int, int]) -> Part:
+        """A table at the observed states."""
+        scope = self._scopes[factor]
+        left = tuple([v for v in scope if v not in states])
+        if len(left) == len(scope):
+            return self._tables[factor], scope
+        index: tuple[Any, ...] = tuple([states.get(v, slice(None)) for v in scope])
+        return self._tables[factor][index], left
+
+
+def plain_states(
+    evidence: EvidenceLike, states: Mapping[str, int], labels: Mapping[str, Sequence[Any]]
+) -> dict[str, int] | None:
+    """Evidence of one row as name -> state, without tensors; ``None`` if it is of another form, or wrong.
+
+    Args:
+        evidence: a dictionary of whole numbers or labels is read here; checked evidence too, if it has one row.
+        states: number of states of each variable.
+        labels: labels of the states, where they have some.
+    """
+    if isinstance(evidence, Evidence):
+        if evidence.batch != 1 or evidence.soft:
+            return None
+        return {v: int(column) for v, column in evidence.hard.items() if int(column) >= 0}
+    if evidence is None:
+        return {}
+    if type(evidence) is not dict:
+        return None
+    found = {}
+    for name, value in evidence.items():
+        state: Any = value
+        if name in labels:
+            state = labels[name].index(value) if isinstance(value, str) and value in labels[name] else None
+        if type(state) is not int or not -1 <= state < states.get(name, -1):
+            return None
+        if state >= 0:
+            found[name] = state
+    return found
+
+
+def _ancestors(graph: LatentGraph) -> list[int]:
+    """For each variable a number with the bits of itself and its ancestors."""
+    number = {v: i for i, v in enumerate(graph.names)}
+    found: dict[str, int] = {}
+    for v in graph.topological_order():
+        bits = 1 << number[v]
+        for p in graph.parents(v):
+            bits |= found[p]
+        found[v] = bits
+    return [found[v] for v in graph.names]
+
+
+def _eliminated(parts: Iterable[Part], variables: Sequence[int], place: Sequence[int], kept: int | None) -> Array:
+    """Product of tables, rescaled, with all variables summed out but one.
+
+    Args:
+        parts: the tables.
+        variables: all that occur in them.
+        place: position of each variable in the order.
+        kept: the variable left over; ``None``: nothing is.
+    """
+    order = sorted([v for v in variables if v != kept], key=place.__getitem__)
+    turn = {v: i for i, v in enumerate(order)}
+    last = len(order)
+    buckets: list[list[Part]] = [[] for _ in range(last + 1)]
+    for part in parts:
+        buckets[min([turn.get(v, last) for v in part[1]], default=last)].append(part)
+    for v, bucket in zip(order, buckets, strict=False):
+        if bucket:
+            table, scope = _product(bucket, v)
+            buckets[min([turn.get(u, last) for u in scope], default=last)].append((table, scope))
+    return _product(buckets[last], None)[0]
+
+
+def _product(parts: list[Part], summed: int | None) -> Part:
+    """Product of tables with one variable summed out, divided by its largest entry."""
+    while len(parts) > TOGETHER:  # many small numbers would vanish
+        parts = [*parts[TOGETHER:], _product(parts[:TOGETHER], None)]
+    local: dict[int, int] = {}  # einsum takes numbers below 52
+    operands: list[Any] = []
+    for table, scope in parts:
+        operands += [table, [local.setdefault(v, len(local)) for v in scope]]
+    left = tuple([v for v in local if v != summed])
+    sizes = {v: k for table, scope in parts for v, k in zip(scope, table.shape, strict=True)}
+    large = len(parts) > 2 and math.prod(sizes.values()) > LARGE
+    result = np.einsum(*operands, [local[v] for v in left], optimize="greedy" if large else False)
+    largest = result.max()
+    return result / largest if largest > 0 else result, left
