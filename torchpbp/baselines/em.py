@@ -20,6 +20,7 @@ from tqdm.auto import tqdm
 from torchpbp.baselines.expectation import ExpectationStep, numbered
 from torchpbp.errors import CheckpointError, DataError, NotFittedError, StructureError
 from torchpbp.exact.network import DiscreteNetwork
+from torchpbp.frames import Frames
 from torchpbp.graph.latent_graph import Continuous, LatentGraph
 from torchpbp.inputs.columns import ColumnReader, DataLike
 from torchpbp.inputs.evidence import Evidence, EvidenceLike, read_evidence
@@ -49,7 +50,7 @@ STREAM = 0x454D
 """Sets the seeds of starts apart from all others."""
 
 
-class EM:
+class EM(Frames):
     """Maximum likelihood by expectation maximisation, the best of several random starts.
 
     Args:
@@ -148,7 +149,7 @@ class EM:
         best = max(range(len(candidates)), key=lambda run: self.runs[run].objective[-1])
         tables = step.layout.tables(found[best : best + 1])
         self._network = DiscreteNetwork(self.graph, {scope[-1]: table[0] for scope, table in tables.items()})
-        self.labels = reader.labels
+        self.labels = self._network.labels = reader.labels
         return self
 
     def _candidates(self) -> list[tuple[int, float | None]]:
@@ -270,7 +271,7 @@ class EM:
             raise CheckpointError(f"'{path}' holds no model learned by EM.")
         model = cls(LatentGraph.from_dict(saved["graph"]))
         model._network = DiscreteNetwork(model.graph, saved["tables"])
-        model.labels = {v: tuple(x) for v, x in saved["labels"].items()}
+        model.labels = model._network.labels = {v: tuple(x) for v, x in saved["labels"].items()}
         return model
 
 

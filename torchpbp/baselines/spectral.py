@@ -20,6 +20,7 @@ from torchpbp.baselines.spectral_operators import (
 )
 from torchpbp.errors import CheckpointError, NotFittedError, QueryError, RankWarning, StructureError
 from torchpbp.exact.network import DiscreteNetwork
+from torchpbp.frames import Frames
 from torchpbp.graph.junction_tree import build_junction_tree
 from torchpbp.graph.latent_graph import Continuous, LatentGraph
 from torchpbp.inference.messages import upward_pass
@@ -42,7 +43,7 @@ LARGEST_QUERY = 4096
 ROWS_AT_ONCE = 1 << 16
 
 
-class SpectralJunctionTree:
+class SpectralJunctionTree(Frames):
     """Joint probabilities of observables from tables of a few of them, by SVDs and linear systems [JT Algorithm 1].
 
     At each separator U holds the leading left singular vectors of P(inside group, outside groups), and the transformed

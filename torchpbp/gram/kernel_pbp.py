@@ -16,6 +16,7 @@ from tqdm.auto import tqdm
 
 from torchpbp.errors import DataError, NotFittedError, QueryError, ShapeError, StructureError
 from torchpbp.features.kernels import RBF, Kernel, median_bandwidth
+from torchpbp.frames import Frames
 from torchpbp.gram.charts import Chart
 from torchpbp.gram.comparison import Comparison, TrainingGram
 from torchpbp.gram.operators import GramOperator, full_operator, landmark_features, thin_operator
@@ -32,7 +33,7 @@ BATCH_ELEMENTS = 1 << 22
 """Entries of one (rows of evidence, training rows) matrix handled at once."""
 
 
-class KernelPBP(nn.Module):
+class KernelPBP(Frames, nn.Module):
     """Predictive belief propagation on Gram matrices.
 
     Args:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from torchpbp.errors import NotFittedError, QueryError, ShapeError
+from torchpbp.frames import Frames
 from torchpbp.graph.junction_tree import JunctionTree
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.inference.density import Density
@@ -21,7 +22,7 @@ from torchpbp.inputs.evidence import Evidence, EvidenceLike, read_evidence
 from torchpbp.model.operators import RootOperator, SeparatorOperator
 
 
-class Answers(nn.Module):
+class Answers(Frames, nn.Module):
     """The query side of a model whose parameters are operators on a junction tree.
 
     Attributes:

@@ -17,6 +17,7 @@ from torchpbp.baselines.normal_graph.messages import Messages, propagate
 from torchpbp.baselines.normal_graph.rules import Rule
 from torchpbp.errors import CheckpointError, DataError, NotFittedError, ShapeError, StructureError
 from torchpbp.exact.network import DiscreteNetwork
+from torchpbp.frames import Frames
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.inputs.columns import ColumnReader, DataLike
 from torchpbp.inputs.evidence import Evidence, EvidenceLike, read_evidence
@@ -45,7 +46,7 @@ class NormalGraphRun:
     held_out_log_evidence: tuple[float, ...]
 
 
-class NormalGraphLearner:
+class NormalGraphLearner(Frames):
     """A network without loops, learned block by block from messages [NG].
 
     With ``rule="ml"`` and ``inner_iterations=1`` this is expectation maximisation. All starts run as one batch; the one
@@ -117,7 +118,9 @@ class NormalGraphLearner:
     @property
     def network(self) -> DiscreteNetwork:
         """The fitted network with its tables."""
-        return DiscreteNetwork(self.graph, tables_from_thetas(self.graph, self.thetas))
+        network = DiscreteNetwork(self.graph, tables_from_thetas(self.graph, self.thetas))
+        network.labels = dict(self.labels)
+        return network
 
     # -- learning ------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,180 @@
+"""Tables in, tables out: labels and the index come back, from every model that answers questions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from torchpbp import (
+    EM,
+    PBP,
+    Continuous,
+    DiscreteNetwork,
+    KernelPBP,
+    LatentGraph,
+    NormalGraphLearner,
+    Nystroem,
+    SpectralJunctionTree,
+    load,
+    templates,
+)
+from torchpbp.errors import QueryError
+
+COLOURS = ["red", "green", "blue"]
+WHO = pd.DataFrame({"x2": [0, 1, None], "x3": [1, None, 0]}, index=pd.Index(["Ann", "Ben", "Cem"], name="who"))
+
+
+@pytest.fixture(scope="module")
+def truth() -> DiscreteNetwork:
+    return DiscreteNetwork.random(templates.naive_bayes(4, observed_states=3), seed=3)
+
+
+@pytest.fixture(scope="module")
+def data(truth: DiscreteNetwork) -> pd.DataFrame:
+    """x1 by colours in an order of their own, the others by number."""
+    frame = truth.sample_frame(400, seed=1)
+    codes = frame["x1"].to_numpy()
+    return frame.assign(x1=pd.Categorical.from_codes(codes.tolist(), COLOURS))
+
+
+@pytest.fixture(scope="module", params=["PBP", "EM", "Spectral", "NormalGraph", "Kernel", "exact"])
+def model(request: pytest.FixtureRequest, truth: DiscreteNetwork, data: pd.DataFrame) -> Any:
+    makers: dict[str, Any] = {
+        "PBP": lambda: PBP(truth.graph).fit(data),
+        "EM": lambda: EM(truth.graph, restarts=1, iterations=20, progress=False).fit(data),
+        "Spectral": lambda: SpectralJunctionTree(truth.graph).fit(data),
+        "NormalGraph": lambda: NormalGraphLearner(truth.graph, restarts=1, progress=False).fit(data),
+        "Kernel": lambda: KernelPBP(truth.graph).fit(data[:100]),
+    }
+    if request.param != "exact":
+        return makers[request.param]()
+    exact = DiscreteNetwork(truth.graph, truth.cpts)
+    exact.labels = {"x1": tuple(COLOURS)}
+    return exact
+
+
+@pytest.fixture(autouse=True)
+def _no_gradients() -> Iterator[None]:
+    with torch.no_grad():
+        yield
+
+
+def test_one_posterior(model: Any) -> None:
+    frame = model.posterior_frame("x1", WHO)
+    assert frame.columns.tolist() == COLOURS
+    assert frame.columns.name == "x1"
+    pd.testing.assert_index_equal(frame.index, WHO.index)
+    expected = model.posterior("x1", {"x2": torch.tensor([0, 1, -1]), "x3": torch.tensor([1, -1, 0])})
+    assert np.allclose(frame, expected, atol=1e-6)
+
+
+def test_all_posteriors(model: Any) -> None:
+    frame = model.posteriors_frame(WHO)
+    answers = model.posteriors(WHO)
+    assert set(frame.columns.get_level_values("variable")) == set(answers) == {"x1", "x2", "x3", "x4"}
+    assert frame["x1"].columns.tolist() == COLOURS
+    assert frame["x4"].columns.tolist() == [0, 1, 2]
+    pd.testing.assert_index_equal(frame.index, WHO.index)
+    for v, p in answers.items():
+        assert np.allclose(frame[v], p, atol=1e-6)
+
+
+def test_most_probable_states_have_labels(model: Any) -> None:
+    found = model.map_states("x1", WHO)
+    assert found.name == "x1"
+    assert found.cat.categories.tolist() == COLOURS
+    assert found.tolist() == model.posterior_frame("x1", WHO).idxmax(axis=1).tolist()
+    seen = pd.DataFrame({"x1": ["blue", None], "x2": [0, 1]})
+    assert model.map_states("x1", seen).iloc[0] == "blue"
+
+
+def test_joint_posteriors_and_their_maximum(model: Any) -> None:
+    if isinstance(model, KernelPBP):
+        with pytest.raises(QueryError, match="one variable at a time"):
+            model.posterior_frame(["x1", "x4"], WHO)
+        return
+    frame = model.posterior_frame(["x1", "x4"], WHO)
+    joint = model.posterior(["x1", "x4"], WHO)
+    assert frame.columns.names == ["x1", "x4"]
+    for i, colour in enumerate(COLOURS):
+        assert np.allclose(frame[colour], joint[:, i], atol=1e-9)
+    best = model.map_states(["x1", "x4"], WHO)
+    assert list(best.itertuples(index=False, name=None)) == frame.idxmax(axis=1).tolist()
+
+
+def test_samples_are_tables_that_can_be_learned_from(
+    truth: DiscreteNetwork, data: pd.DataFrame, tmp_path: Path
+) -> None:
+    model = PBP(truth.graph).fit(data)
+    rows = model.sample_frame(300, seed=5)
+    assert rows.shape == (300, 4)
+    assert rows["x1"].cat.categories.tolist() == COLOURS
+    assert rows["x1"].cat.codes.tolist() == model.sample(300, seed=5)["x1"].tolist()
+    again = PBP(truth.graph).fit(rows)
+    assert again.labels == model.labels
+    given = model.sample_frame(5, WHO, seed=5)
+    assert given.index.names == ["who", "draw"]
+    drawn = model.sample(5, WHO, seed=5)
+    assert given["x4"].unstack("who")[WHO.index].to_numpy().tolist() == drawn["x4"].tolist()
+    assert given.loc["Ann", "x2"].tolist() == [0] * 5
+    model.save(tmp_path / "model.pt")
+    pd.testing.assert_frame_equal(load(tmp_path / "model.pt").sample_frame(300, seed=5), rows)
+
+
+def test_learners_hand_their_labels_to_the_network_they_learned(
+    truth: DiscreteNetwork, data: pd.DataFrame, tmp_path: Path
+) -> None:
+    em = EM(truth.graph, restarts=1, iterations=5, progress=False).fit(data)
+    em.save(tmp_path / "em.pt")
+    for learner in (em, EM.load(tmp_path / "em.pt")):
+        hidden = learner.network.posterior_frame("h", {"x1": ["green", "blue"]})
+        assert hidden.shape == (2, truth.graph.num_states("h"))
+        assert learner.network.map_states("x1", {"x2": [0]}).iloc[0] in COLOURS
+
+
+def test_indices_are_kept_only_where_they_say_something(truth: DiscreteNetwork) -> None:
+    named, other = pd.Series([0, 1], index=["a", "b"]), pd.Series([0, 1], index=["c", "d"])
+    assert truth.posterior_frame("x1", {"x2": named, "x3": 0}).index.tolist() == ["a", "b"]
+    assert truth.posterior_frame("x1", {"x2": named, "x3": named}).index.tolist() == ["a", "b"]
+    assert truth.posterior_frame("x1", {"x2": named, "x3": other}).index.tolist() == [0, 1]
+    assert truth.posterior_frame("x1", {"x2": [0, 1]}).index.tolist() == [0, 1]
+    assert truth.posterior_frame("x1").shape == (1, 3)
+
+
+def test_states_without_a_label_go_by_their_number(truth: DiscreteNetwork, data: pd.DataFrame) -> None:
+    few = data[data["x1"] != "blue"].assign(x1=lambda f: f["x1"].cat.remove_unused_categories())
+    model = PBP(truth.graph).fit(few)
+    assert model.posterior_frame("x1", WHO).columns.tolist() == ["red", "green", 2]
+    plain = truth.sample_frame(20, seed=0)
+    assert (plain.dtypes == np.int64).all()
+
+
+def test_continuous_variables_are_summed_up() -> None:
+    graph = LatentGraph(
+        [("h", "a"), ("h", "b"), ("h", "c")], {"h": 2, "a": Continuous(), "b": Continuous(), "c": 2}, ["h"]
+    )
+    rng = np.random.default_rng(0)
+    h = rng.integers(2, size=300)
+    table = pd.DataFrame({"a": h + 0.3 * rng.normal(size=300), "b": h + 0.3 * rng.normal(size=300), "c": h})
+    model = PBP(graph, features=Nystroem(6)).fit(table)
+    evidence = pd.DataFrame({"b": [0.0, 1.0]}, index=["low", "high"])
+    frame = model.posterior_frame("a", evidence)
+    density = model.posterior("a", evidence)
+    assert frame.columns.tolist() == ["mean", "std", "5%", "50%", "95%"]
+    assert np.allclose(frame["mean"], density.mean)
+    assert np.allclose(frame["50%"], density.quantile(0.5))
+    assert frame.loc["low", "mean"] < frame.loc["high", "mean"]
+    at = model.posterior_frame("a", evidence, at=[0.0, 1.0])
+    assert at.columns.tolist() == [0.0, 1.0]
+    assert np.allclose(at, model.posterior("a", evidence, at=[0.0, 1.0]))
+    assert set(model.posteriors_frame(evidence).columns.get_level_values(0)) == {"a", "c"}
+    with pytest.raises(QueryError, match="'a': it is continuous and has no states"):
+        model.map_states("a", evidence)
+    with pytest.raises(QueryError, match="nothing is left to ask"):
+        model.posteriors_frame(table[:2])
