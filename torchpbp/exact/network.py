@@ -17,7 +17,6 @@ from torchpbp.exact.belief_update import Beliefs, BeliefUpdate
 from torchpbp.exact.calibration import Calibration, PotentialTree, Scope, potential_tree, shafer_shenoy
 from torchpbp.exact.elimination import Elimination, plain_states
 from torchpbp.frames import Frames
-from torchpbp.frames import Frames
 from torchpbp.graph.bif import BIF, read_bif, write_bif
 from torchpbp.graph.clique_tree import CliqueTree, build_clique_tree
 from torchpbp.graph.latent_graph import LatentGraph
