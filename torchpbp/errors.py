@@ -31,6 +31,10 @@ class CheckpointError(TorchPBPError, RuntimeError):
     """A saved model cannot be read, or a model cannot be saved."""
 
 
+class RunError(TorchPBPError, RuntimeError):
+    """A run cannot start, or go on, in its folder."""
+
+
 class TorchPBPWarning(UserWarning):
     """Base class of every warning torchpbp gives on purpose."""
 

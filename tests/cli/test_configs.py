@@ -75,7 +75,9 @@ def test_the_promised_choices_exist() -> None:
 def test_every_choice_composes_and_resolves(choice: str) -> None:
     resolved = OmegaConf.to_container(composed(choice), resolve=True, throw_on_missing=True)
     assert isinstance(resolved, dict)
-    assert {"model", "learner", "trainer", "regressor", "seed", "threads", "objective", "output_dir"} == set(resolved)
+    assert {"model", "learner", "trainer", "regressor", "seed", "threads", "objective", "output_dir", "resume"} == set(
+        resolved
+    )
 
 
 @pytest.mark.parametrize("choice", all_choices())

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 import torch
-from torch import nn
+from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from torchpbp.data.splits import rows_per_class
@@ -18,6 +20,7 @@ from torchpbp.errors import DataError
 from torchpbp.tasks.classification import accuracy, check_data, check_learner, fit_classifier, predict
 from torchpbp.tasks.plots import write_learning_curve
 from torchpbp.tasks.results import Metrics, write_csv, write_json
+from torchpbp.tasks.run_folder import Parts
 
 if TYPE_CHECKING:
     from torchpbp.data.digits_module import DigitsDataModule
@@ -65,16 +68,17 @@ def run_digits_curve(
     }
     test_x, test_y = data.test_x[:limit], data.test_y[:limit].numpy()
     rows: list[dict[str, str | int | float]] = []
+    parts = Parts(output_dir)
     with tqdm(total=repeats * len(ascending) * len(learners), desc="learning curve", disable=not verbose) as bar:
         for repeat in range(repeats):
             for size in ascending:
                 chosen = rows_per_class(data.train_y, size, seed + repeat)
                 for name, model in learners.items():
-                    classifier, seconds = fit_classifier(model, data.train_x[chosen], data.train_y[chosen], False)
-                    right = accuracy(predict(classifier, test_x)[0], test_y)
-                    row = {"rows_per_class": size, "repeat": repeat, "accuracy": right, "fit_seconds": seconds}
-                    rows.append({"learner": name, **row})
-                    bar.set_postfix_str(f"{name} {size}: {100 * right:.2f} %", refresh=False)
+                    training = data.train_x[chosen], data.train_y[chosen]
+                    ask = partial(_measured, model, training, (test_x, test_y))
+                    found = parts.get(f"{repeat},{size},{name}", ask)
+                    rows.append({"learner": name, "rows_per_class": size, "repeat": repeat, **found})
+                    bar.set_postfix_str(f"{name} {size}: {100 * found['accuracy']:.2f} %", refresh=False)
                     bar.update()
     table = pd.DataFrame(rows)
     summary = summarise(table)
@@ -100,6 +104,12 @@ def run_digits_curve(
     if verbose:
         print(format_curve(summary), flush=True)
     return metrics
+
+
+def _measured(model: nn.Module, training: tuple[Tensor, Tensor], test: tuple[Tensor, np.ndarray]) -> dict[str, float]:
+    """Accuracy and seconds of one fit."""
+    classifier, seconds = fit_classifier(model, *training, False)
+    return {"accuracy": accuracy(predict(classifier, test[0])[0], test[1]), "fit_seconds": seconds}
 
 
 def summarise(table: pd.DataFrame) -> pd.DataFrame:

@@ -21,6 +21,7 @@ from torchpbp.distributed import gather_objects
 from torchpbp.errors import DataError, DataWarning, TorchPBPError
 from torchpbp.tasks.embedding_lessons import Lessons
 from torchpbp.tasks.embedding_network import NetworkAverage
+from torchpbp.tasks.training_state import WholeFiles, resumable
 
 WARM_UP = 0.15
 """Share of the steps in which the learning rate rises."""
@@ -251,6 +252,7 @@ def train_network(
         max_epochs=training.settings.epochs,
         gradient_clip_val=1.0,
         callbacks=watchers,
+        plugins=[WholeFiles()],
         logger=False,
         enable_checkpointing=folder is not None,
         enable_model_summary=False,
@@ -258,5 +260,5 @@ def train_network(
         num_sanity_val_steps=0,
         default_root_dir=folder,
     )
-    fitter.fit(training, ckpt_path=None if ckpt_path is None else str(ckpt_path))
+    fitter.fit(training, ckpt_path=None if ckpt_path is None else resumable(Path(ckpt_path)))
     return training.average.cpu().eval()

@@ -11,6 +11,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,6 +29,7 @@ from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.model.answers import Answers
 from torchpbp.tasks.jt_synthetic_plots import write_error_and_time_plot
 from torchpbp.tasks.results import Metrics, write_csv, write_json
+from torchpbp.tasks.run_folder import Parts
 
 Row = dict[str, float | int | str]
 """One line of metrics.csv."""
@@ -92,6 +94,7 @@ def run_jt_synthetic(
         raise DataError(f"others: '{main}' is the name of the main learner. Give it another name.")
     makers = {main: learner, **(others or {})}
     rows: list[Row] = []
+    parts = Parts(output_dir)
     total = len(graphs) * repeats * len(sizes) * len(makers)
     with tqdm(total=total, desc="jt_synthetic", unit="fit", disable=not verbose) as bar:
         for structure, graph in graphs.items():
@@ -111,7 +114,8 @@ def run_jt_synthetic(
                     share = own_share(size)
                     data = {v: x[share] for v, x in truth.sample(size, seed=data_seed).items()}
                     for name, maker in makers.items():
-                        _, measured = measure(maker, graph, data, test, exact)
+                        ask = partial(_measured, maker, graph, data, test, exact)
+                        measured = parts.get(f"{structure},{repeat},{size},{name}", ask)
                         rows.append({**facts, "rows": size, "learner": name, **measured})
                         bar.set_postfix_str(f"{structure} N={size:,} {name}", refresh=False)
                         bar.update()
@@ -173,6 +177,10 @@ def measure(
         "seconds": done - start,
         "fit_seconds": done - planned,
     }
+
+
+def _measured(maker: Maker, graph: LatentGraph, data: dict[str, Tensor], test: dict[str, Tensor], exact: Tensor) -> Row:
+    return measure(maker, graph, data, test, exact)[1]
 
 
 def summarise(table: pd.DataFrame) -> pd.DataFrame:

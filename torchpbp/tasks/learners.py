@@ -7,6 +7,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.tasks.learner_plots import write_learners_plot
 from torchpbp.tasks.learner_questions import Columns, Kind, kinds, thinned
 from torchpbp.tasks.results import Metrics, write_csv, write_json
+from torchpbp.tasks.run_folder import Parts
 
 Make = Callable[[LatentGraph], Any]
 MISSING = Kind("learned from gaps", kinds()[3].ask, "KL, nats")
@@ -65,6 +67,7 @@ def run_learners(
         raise StructureError("graphs: expected at least one graph, got none.")
     learners: dict[str, Make] = {"PBP": learner, **(others or {})}
     lines: list[dict[str, Any]] = []
+    parts = Parts(output_dir)
     with tqdm(total=len(graphs) * repeats * len(learners), desc="learners", unit="fit", disable=not verbose) as bar:
         for graph_name, graph in graphs.items():
             for repeat in range(repeats):
@@ -74,7 +77,8 @@ def run_learners(
                 for name, make in learners.items():
                     bar.set_postfix_str(f"{name}, {graph_name}", refresh=False)
                     place = {"graph": graph_name, "learner": name, "repeat": repeat}
-                    lines += [{**place, **line} for line in examined(make, truth, train, test)]
+                    found = parts.get(f"{graph_name},{repeat},{name}", partial(examined, make, truth, train, test))
+                    lines += [{**place, **line} for line in found]
                     bar.update()
     table = pd.DataFrame(lines)
     metrics: Metrics = {}

@@ -17,11 +17,12 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from torch.utils.data import DataLoader
 
 from torchpbp.distributed import gather_objects, process_rank
-from torchpbp.errors import CheckpointError, DataError, DataWarning, StructureError
+from torchpbp.errors import DataError, DataWarning, StructureError
 from torchpbp.stage1.mlp import NetPredictor, StageOneNets
 from torchpbp.stage1.regressor import Form, Regression, Regressor
 from torchpbp.stage1.rows import Rows
 from torchpbp.tasks.net_training import BatchedRows, Batches, EpochBar, NetTraining
+from torchpbp.tasks.training_state import WholeFiles, resumable
 
 VALIDATION_ROWS = 8192
 """Rows evaluated at once where no gradient is needed."""
@@ -155,7 +156,7 @@ class MLP(Regressor):
                     folder, "last", save_top_k=1, save_on_train_epoch_end=True, enable_version_counter=False
                 )
             )
-            found = _resumable(folder / "last.ckpt")
+            found = resumable(folder / "last.ckpt")
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*does not have many workers.*")
             warnings.filterwarnings("ignore", message=".*exists and is not empty.*")
@@ -170,6 +171,7 @@ class MLP(Regressor):
                 use_distributed_sampler=False,
                 num_sanity_val_steps=0,
                 callbacks=callbacks,
+                plugins=[WholeFiles()],
                 **settings,
             )
             trainer.fit(module, loader, held_out, ckpt_path=found)
@@ -195,16 +197,3 @@ def _signature(settings: Mapping[str, Any], regressions: Sequence[Regression], r
         for tensor in (*r.matrices, r.offset):
             digest.update(tensor.cpu().numpy().tobytes())
     return digest.hexdigest()
-
-
-def _resumable(path: Path) -> str | None:
-    """The checkpoint to go on from, if there is one."""
-    if not path.exists():
-        return None
-    try:
-        torch.load(path, map_location="cpu", weights_only=True)["state_dict"]
-    except Exception as error:
-        raise CheckpointError(
-            f"{path}: expected a training state, but it cannot be read ({error}). Delete it."
-        ) from error
-    return str(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,8 @@ from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.tasks.pbp_synthetic_plots import write_kl_and_seconds
 from torchpbp.tasks.results import Metrics, write_csv, write_json
-from torchpbp.tasks.synthetic import Learner, make_question, measure
+from torchpbp.tasks.run_folder import Parts
+from torchpbp.tasks.synthetic import Learner, Question, make_question, measure
 
 MAIN = "pbp"
 """Name of the main learner in the results."""
@@ -67,6 +69,7 @@ def run_pbp_synthetic(
     _check(learners, others or {}, sizes, repeats)
     asked = make_question(graph, question, max_values, seed)
     rows: list[dict[str, str | float]] = []
+    parts = Parts(output_dir)
     with tqdm(total=repeats * len(sizes) * len(learners), desc="pbp_synthetic", unit="fit", disable=not verbose) as bar:
         for repeat in range(repeats):
             network_seed, data_seed = (int(s) for s in np.random.SeedSequence([seed, repeat]).generate_state(2))
@@ -74,8 +77,8 @@ def run_pbp_synthetic(
             for size in sorted({int(n) for n in sizes}):
                 for name, make in learners.items():
                     bar.set_postfix_str(f"N={size:,} {name}")
-                    ((_, found),) = measure(truth, make, [size], [asked], data_seed)
-                    kept = {k: found[k] for k in ("kl", "fit_seconds", "kl_ignoring_evidence")}
+                    ask = partial(_measured, truth, make, size, asked, data_seed)
+                    kept = parts.get(f"{repeat},{size},{name}", ask)
                     rows.append({"learner": name, "rows": size, "repeat": repeat, **kept})
                     bar.update()
             if output_dir is not None:  # a long run that is interrupted leaves what it has measured
@@ -108,6 +111,14 @@ def run_pbp_synthetic(
             flush=True,
         )
     return metrics
+
+
+def _measured(
+    truth: DiscreteNetwork, make: Callable[[LatentGraph], Learner], size: int, asked: Question, data_seed: int
+) -> dict[str, float]:
+    """KL and seconds of one fit."""
+    ((_, found),) = measure(truth, make, [size], [asked], data_seed)
+    return {k: found[k] for k in ("kl", "fit_seconds", "kl_ignoring_evidence")}
 
 
 def summarised(table: pd.DataFrame) -> pd.DataFrame:

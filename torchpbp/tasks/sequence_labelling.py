@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,6 +31,7 @@ from torchpbp.model.pbp import PBP
 from torchpbp.tasks.label_heads import CRFHead, LabelHead, PBPHead, SignalEncoder, SoftmaxHead
 from torchpbp.tasks.label_plots import write_label_curves, write_posteriors
 from torchpbp.tasks.results import Metrics, write_csv, write_json
+from torchpbp.tasks.run_folder import Parts
 
 if TYPE_CHECKING:
     from torchpbp.tasks.label_training import LabelModule
@@ -115,28 +117,39 @@ def run_sequence_labelling(
     exact = data.posterior(test.signals)
     rows: list[dict[str, Any]] = []
     shown: dict[str, Tensor] = {}
+    done = Parts(output_dir)
     per_size = 1 + (4 + 2 * (through_steps > 0) + from_noise) * len(label_only)
     with tqdm(total=repeats * len(sizes) * per_size, desc="sequence labelling", disable=not verbose) as bar:
+
+        def one_size(
+            repeat: int, size: int, drawn: LabelledSignals, more: Tensor, start: int
+        ) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
+            lines, first = [], {}
+            split = size - max(2, size // 5)
+            train, validation = (LabelledSignals(*(x[part] for x in drawn)) for part in _parts(split, size))
+            for count, found in train_heads(
+                data, learner, train, validation, {k: more[:k] for k in label_only},
+                trainer, start, window, width, steps, refining_steps, through_steps, from_noise,
+            ):  # fmt: skip
+                answer = log_posteriors(found.module, test.signals)
+                measured = measure(answer, exact, test.labels)
+                name = series_name(found.head, found.stage, count)
+                where = {"series": name, "rows": size, "repeat": repeat, "head": found.head, "stage": found.stage}
+                lines.append({**where, "label_only": count, **measured, **found.facts})
+                if size == max(sizes) and found.stage != "fitted":
+                    first[name] = answer[0].exp()
+                bar.set_postfix_str(f"{size} {name}: KL={measured['kl']:.3f}", refresh=False)
+                bar.update()
+            return lines, first
+
         for repeat in range(repeats):
             seeds = [int(s) for s in np.random.SeedSequence([seed, repeat]).generate_state(3)]
             drawn = data.sample(max(sizes), seeds[0])
             more = data.sample_labels(max(label_only), seeds[1])
             for size in sizes:
-                split = size - max(2, size // 5)
-                train, validation = (LabelledSignals(*(x[part] for x in drawn)) for part in _parts(split, size))
-                for count, found in train_heads(
-                    data, learner, train, validation, {k: more[:k] for k in label_only},
-                    trainer, seeds[2], window, width, steps, refining_steps, through_steps, from_noise,
-                ):  # fmt: skip
-                    answer = log_posteriors(found.module, test.signals)
-                    measured = measure(answer, exact, test.labels)
-                    name = series_name(found.head, found.stage, count)
-                    where = {"series": name, "rows": size, "repeat": repeat, "head": found.head, "stage": found.stage}
-                    rows.append({**where, "label_only": count, **measured, **found.facts})
-                    if size == max(sizes) and found.stage != "fitted":
-                        shown[name] = answer[0].exp()
-                    bar.set_postfix_str(f"{size} {name}: KL={measured['kl']:.3f}", refresh=False)
-                    bar.update()
+                lines, first = done.get(f"{repeat},{size}", partial(one_size, repeat, size, drawn, more, seeds[2]))
+                rows, shown = [*rows, *lines], {**shown, **first}
+                bar.update(len(rows) - bar.n)
     table = pd.DataFrame(rows)
     summary = summarise(table)
     bayes = measure(exact.clamp(min=1e-300).log(), exact, test.labels)

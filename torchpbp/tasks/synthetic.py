@@ -9,6 +9,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -24,6 +25,7 @@ from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.tasks.plots import write_kl_plot
 from torchpbp.tasks.results import Metrics, replacing, write_csv, write_json
+from torchpbp.tasks.run_folder import Parts
 
 Row = dict[str, float | int]
 """One line of metrics.csv."""
@@ -129,16 +131,26 @@ def run_synthetic(
     if not asked:
         raise DataError("questions: expected a number or at least one question, got an empty list.")
     rows: list[Row] = []
+    parts = Parts(output_dir)
+    fitted: list[Learner] = []
     with tqdm(total=repeats * len(sizes), desc="synthetic", unit="fit", disable=not verbose) as bar:
-        for repeat in range(repeats):
+
+        def one_network(repeat: int) -> list[Row]:
             network_seed, data_seed = (int(s) for s in np.random.SeedSequence([seed, repeat]).generate_state(2))
             truth = network(graph, network_seed, concentration)
             seeds: Row = {"repeat": repeat, "network_seed": network_seed, "data_seed": data_seed}
+            found: list[Row] = []
             for model, measured in measure(truth, learner, sizes, asked, data_seed):
-                rows.append({"rows": measured["rows"], **seeds, **measured})
-                fitted = model
+                found.append({"rows": measured["rows"], **seeds, **measured})
+                fitted[:] = [model]
                 bar.set_postfix_str(f"N={measured['rows']:,} KL={measured['kl']:.2g}", refresh=False)
                 bar.update()
+            return found
+
+        for repeat in range(repeats - 1):
+            rows += parts.get(f"{repeat}", partial(one_network, repeat))
+            bar.update(len(rows) - bar.n)
+        rows += one_network(repeats - 1)  # never skipped: its model is saved
     summary = [summarise([row for row in rows if row["rows"] == size]) for size in sizes]
     metrics: Metrics = {}
     for line in summary:
@@ -148,7 +160,7 @@ def run_synthetic(
     metrics["kl_ignoring_evidence"] = statistics.fmean(row["kl_ignoring_evidence"] for row in rows)
     metrics |= {
         "graph": repr(graph),
-        "learner": type(fitted).__name__,
+        "learner": type(fitted[0]).__name__,
         "seed": seed,
         "repeats": repeats,
         "concentration": concentration,
@@ -164,7 +176,7 @@ def run_synthetic(
         errors = [line.kl_standard_error or 0.0 for line in summary]
         write_kl_plot(folder / "kl.png", sizes, [line.kl for line in summary], errors, f"{repeats} random networks")
         with replacing(folder / "model.pt") as temporary:
-            fitted.save(temporary)
+            fitted[0].save(temporary)
     if verbose:
         ignoring = f"{'no evidence':>10}  {metrics['kl_ignoring_evidence']:>10.6f}"
         print(*described, format_summary(summary), ignoring, sep="\n", flush=True)
