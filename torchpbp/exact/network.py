@@ -16,7 +16,8 @@ from torchpbp.errors import DataError, QueryError, ShapeError, StructureError
 from torchpbp.exact.belief_update import Beliefs, BeliefUpdate
 from torchpbp.exact.calibration import Calibration, PotentialTree, Scope, potential_tree, shafer_shenoy
 from torchpbp.exact.elimination import Elimination, plain_states
-from torchpbp.frames import Frames
+from torchpbp.exact.pgmpy_networks import make_network, read_network
+from torchpbp.frames import Frames, state_labels
 from torchpbp.graph.bif import BIF, read_bif, write_bif
 from torchpbp.graph.clique_tree import CliqueTree, build_clique_tree
 from torchpbp.graph.latent_graph import LatentGraph
@@ -132,6 +133,26 @@ class DiscreteNetwork(Frames):
         )
         network.labels = dict(bif.states)
         return network
+
+    @classmethod
+    def from_pgmpy(cls, model: Any, latent: Iterable[str] | None = None) -> DiscreteNetwork:
+        """A DiscreteBayesianNetwork or DiscreteMarkovNetwork of pgmpy; evidence may name states as there.
+
+        Args:
+            model: of pgmpy, with all its CPDs or factors.
+            latent: names of variables to count as hidden; ``model.latents`` by default.
+        """
+        graph, tables, labels = read_network(model, latent)
+        if graph.directed:
+            network = cls(graph, {scope[-1]: table for scope, table in tables.items()})
+        else:
+            network = cls.from_factors(graph, dict(tables))
+        network.labels = labels
+        return network
+
+    def to_pgmpy(self) -> Any:
+        """The same network as a DiscreteBayesianNetwork or DiscreteMarkovNetwork of pgmpy, which must be installed."""
+        return make_network(self.graph, {v: state_labels(self, v) for v in self.graph.names}, self.factors)
 
     def to_bif(self, path: str | os.PathLike[str], name: str = "torchpbp") -> None:
         """Write a directed network in the Bayesian Interchange Format, states without labels as s0, s1, …

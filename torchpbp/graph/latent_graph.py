@@ -12,6 +12,7 @@ import networkx as nx
 
 from torchpbp.errors import StructureError
 from torchpbp.graph.bif import read_bif
+from torchpbp.graph.pgmpy_models import read_pgmpy
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,19 @@ class LatentGraph:
         variables: Mapping[str, Domain] | None = None,
         latent: Iterable[str] | None = None,
     ) -> LatentGraph:
-        """From a networkx graph. Node attributes ``states`` and ``latent`` are used where no argument is given."""
+        """From a networkx graph, directed or not.
+
+        Args:
+            graph: its nodes are the names of the variables.
+            variables: name -> number of states, :class:`Continuous`, or None for a latent of unknown cardinality; the node
+                attribute ``states`` by default.
+            latent: hidden variables; nodes whose attribute ``latent`` is true by default.
+
+        Raises:
+            StructureError: no networkx graph, parallel edges, names that are no strings, nodes without a number of states.
+        """
+        if not isinstance(graph, nx.Graph):
+            raise StructureError(f"Expected a networkx Graph or DiGraph, got {type(graph).__name__}.")
         nodes = dict(graph.nodes(data=True))
         if variables is None:
             missing = [v for v, attributes in nodes.items() if "states" not in attributes]
@@ -186,6 +199,31 @@ class LatentGraph:
         """
         bif = read_bif(path)
         return cls(bif.edges, {v: len(labels) for v, labels in bif.states.items()}, latent)
+
+    @classmethod
+    def from_pgmpy(
+        cls, model: Any, variables: Mapping[str, Domain] | None = None, latent: Iterable[str] | None = None
+    ) -> LatentGraph:
+        """Structure of a DiscreteBayesianNetwork or DiscreteMarkovNetwork of pgmpy; its tables are left aside.
+
+        Args:
+            model: of pgmpy. Numbers of states come from its CPDs or factors, if it has any.
+            variables: numbers of states that its tables do not say, or that shall be others. A latent variable that is
+                mentioned nowhere has an unknown number.
+            latent: hidden variables; ``model.latents`` by default.
+        """
+        read = read_pgmpy(model)
+        hidden = read.latent if latent is None else tuple(latent)
+        known: dict[str, Domain] = {**{v: len(labels) for v, labels in read.states.items()}, **(variables or {})}
+        missing = [v for v in read.names if v not in known and v not in hidden]
+        if missing:
+            raise StructureError(
+                f"The pgmpy model has no tables that say how many states {missing} have. Add CPDs or factors, or pass variables=."
+            )
+        strangers = [v for v in known if v not in read.names]
+        if strangers:
+            raise StructureError(f"variables: {strangers} are not in the pgmpy model. It has: {', '.join(read.names)}.")
+        return cls(read.edges, {v: known.get(v) for v in read.names}, hidden, read.directed)
 
     def to_networkx(self) -> nx.DiGraph[str] | nx.Graph[str]:
         """To a networkx graph whose nodes carry ``states`` and ``latent``."""

@@ -1,0 +1,168 @@
+"""Models of pgmpy, taken over and handed back. pgmpy is loaded only to make a model of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import numpy.typing as npt
+
+from torchpbp.errors import StructureError
+
+Table = npt.NDArray[np.float64]
+Scope = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PgmpyModel:
+    """What a model of pgmpy says.
+
+    Args:
+        edges: pairs of names.
+        states: name -> labels of its states, for variables that some table mentions.
+        latent: hidden variables, in the order of the model's nodes.
+        directed: whether it is a Bayesian network; a Markov network otherwise.
+        names: all variables, in the order of the model's nodes.
+        tables: scope -> table. Of a Bayesian network (parents…, variable) -> conditional probabilities, of a Markov network
+            the factors, multiplied where several have one scope.
+    """
+
+    edges: list[tuple[str, str]]
+    states: dict[str, tuple[Hashable, ...]]
+    latent: tuple[str, ...]
+    directed: bool
+    names: tuple[str, ...]
+    tables: dict[Scope, Table]
+
+    @property
+    def labels(self) -> dict[str, tuple[Hashable, ...]]:
+        """Labels of states that go by something else than 0, 1, 2, …"""
+        return {v: x for v, x in self.states.items() if list(x) != list(range(len(x)))}
+
+    def require_tables(self) -> None:
+        """Refuse a Bayesian network that lacks some of its tables."""
+        missing = [v for v in self.names if v not in {scope[-1] for scope in self.tables}] if self.directed else []
+        if missing:
+            raise StructureError(
+                f"The pgmpy model has no CPDs of {missing}. Add them with model.add_cpds(...), or fit the model first."
+            )
+
+
+def read_pgmpy(model: Any) -> PgmpyModel:
+    """Read a DiscreteBayesianNetwork or DiscreteMarkovNetwork.
+
+    A table may list the states of a variable in an order of its own; they are brought into the order of the variable's own
+    table, or of the first that mentions it.
+
+    Raises:
+        StructureError: another kind of model, continuous variables, names that are no strings, tables that contradict
+            each other.
+    """
+    if not isinstance(model, nx.Graph) or not (hasattr(model, "cpds") or hasattr(model, "factors")):
+        raise StructureError(
+            f"Expected a DiscreteBayesianNetwork or DiscreteMarkovNetwork of pgmpy, got {type(model).__name__}. For a plain "
+            "networkx graph there is LatentGraph.from_networkx."
+        )
+    odd = [v for v in model.nodes if not isinstance(v, str)]
+    if odd:
+        raise StructureError(f"The pgmpy model has variables {odd[:5]} whose names are no strings. Rename its nodes.")
+    directed = model.is_directed()
+    parts: list[Any] = list(getattr(model, "cpds" if directed else "factors"))
+    for part in parts:
+        if not hasattr(part, "state_names") or not hasattr(part, "values"):
+            raise StructureError(
+                f"The pgmpy model holds a {type(part).__name__}: expected tables over discrete states (TabularCPD, DiscreteFactor)."
+            )
+    states: dict[str, tuple[Hashable, ...]] = {}
+    for part in parts:
+        owned = part.variables[:1] if directed else part.variables
+        for v in owned:
+            states.setdefault(v, tuple(part.state_names[v]))
+    for part in parts:  # a parent may have no table of its own
+        for v in part.variables:
+            states.setdefault(v, tuple(part.state_names[v]))
+    tables: dict[Scope, Table] = {}
+    for part in parts:
+        scope, table = _ordered(part, states, directed)
+        tables[scope] = tables[scope] * table if scope in tables else table
+    hidden = set(getattr(model, "latents", None) or ())
+    latent = tuple(v for v in model.nodes if v in hidden)
+    return PgmpyModel(list(model.edges()), states, latent, directed, tuple(model.nodes), tables)
+
+
+def _ordered(part: Any, states: Mapping[str, tuple[Hashable, ...]], directed: bool) -> tuple[Scope, Table]:
+    """A table with its states in the common order; the variable itself comes last in a conditional one."""
+    table = np.asarray(part.values, dtype=np.float64)
+    for axis, v in enumerate(part.variables):
+        own = list(part.state_names[v])
+        if sorted(map(repr, own)) != sorted(map(repr, states[v])):
+            raise StructureError(
+                f"The tables of the pgmpy model give '{v}' the states {own} and {list(states[v])}. Give it the same in all tables."
+            )
+        table = table.take([own.index(label) for label in states[v]], axis=axis)
+    scope = tuple(part.variables)
+    return ((*scope[1:], scope[0]), np.moveaxis(table, 0, -1)) if directed else (scope, table)
+
+
+def bayesian_network(
+    edges: Iterable[tuple[str, str]],
+    states: Mapping[str, Sequence[Hashable]],
+    latent: Iterable[str],
+    tables: Iterable[tuple[Scope, Table]],
+) -> Any:
+    """A DiscreteBayesianNetwork of pgmpy.
+
+    Args:
+        edges: (parent, child).
+        states: name -> labels of its states.
+        latent: hidden variables.
+        tables: ((parents…, variable), conditional probabilities) of each variable.
+    """
+    models, factors = _pgmpy("models"), _pgmpy("factors.discrete")
+    model = models.DiscreteBayesianNetwork(list(edges), latents=set(latent))
+    model.add_nodes_from(v for v in states if v not in model)
+    for scope, table in tables:
+        *parents, v = scope
+        model.add_cpds(
+            factors.TabularCPD(
+                v,
+                len(states[v]),
+                table.reshape(-1, table.shape[-1]).T,
+                evidence=parents or None,
+                evidence_card=[len(states[p]) for p in parents] or None,
+                state_names={u: list(states[u]) for u in scope},
+            )
+        )
+    model.check_model()
+    return model
+
+
+def markov_network(
+    edges: Iterable[tuple[str, str]],
+    states: Mapping[str, Sequence[Hashable]],
+    latent: Iterable[str],
+    tables: Iterable[tuple[Scope, Table]],
+) -> Any:
+    """A DiscreteMarkovNetwork of pgmpy; arguments as of :func:`bayesian_network`, with a factor per table."""
+    models, factors = _pgmpy("models"), _pgmpy("factors.discrete")
+    model = models.DiscreteMarkovNetwork(list(edges), latents=list(latent))
+    model.add_nodes_from(v for v in states if v not in model)
+    for scope, table in tables:
+        names = {v: list(states[v]) for v in scope}
+        model.add_factors(factors.DiscreteFactor(list(scope), table.shape, table, state_names=names))
+    model.check_model()
+    return model
+
+
+def _pgmpy(part: str) -> Any:
+    import importlib
+
+    try:
+        return importlib.import_module(f"pgmpy.{part}")
+    except ImportError:
+        raise StructureError(
+            "Models of pgmpy are made by pgmpy, which is not installed. Run: pip install pgmpy."
+        ) from None
