@@ -44,7 +44,7 @@ ALLOWED = {
     "hydra": {"train"},
     "omegaconf": {"train"},
     "lightning": {"data", "tasks", "train"},
-    "matplotlib": {"graph", "data", "plotting", "tasks", "train"},
+    "matplotlib": {"graph", "data", "plotting", "report", "tasks", "train"},
 }
 """Which parts may import a package at all."""
 

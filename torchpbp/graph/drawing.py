@@ -63,6 +63,16 @@ def lay_out(tree: JunctionTree) -> Layout:
     return Layout(tuple(across), tuple(-d for d in tree.depth))
 
 
+def tree_size(layout: Layout, level: float = 1.35) -> tuple[float, float]:
+    """Inches across and down that a tree needs.
+
+    Args:
+        layout: of the tree.
+        level: inches per level.
+    """
+    return max(5.0, COLUMN * layout.width), max(3.0, level * layout.height)
+
+
 def tree_axes(layout: Layout, ax: Axes | None, level: float = 1.35) -> tuple[Axes, float]:
     """The axes to draw on, framed for the tree, and a font size that fits its columns.
 
@@ -74,8 +84,7 @@ def tree_axes(layout: Layout, ax: Axes | None, level: float = 1.35) -> tuple[Axe
     if ax is None:
         import matplotlib.pyplot as plt
 
-        size = (max(5.0, COLUMN * layout.width), max(3.0, level * layout.height))
-        _, ax = plt.subplots(figsize=size, layout="constrained")
+        _, ax = plt.subplots(figsize=tree_size(layout, level), layout="constrained")
         font = max(5.5, min(9.0, 140.0 / layout.width))
     else:
         inches = ax.get_window_extent().width / ax.figure.dpi
