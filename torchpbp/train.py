@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import hydra
 import torch
@@ -12,9 +16,12 @@ from lightning.fabric import Fabric
 from omegaconf import DictConfig, OmegaConf
 
 from torchpbp.distributed import process_rank
-from torchpbp.errors import StructureError
+from torchpbp.errors import RunError, StructureError, TorchPBPError
+from torchpbp.report import NAME as REPORT
+from torchpbp.report import write_report
 from torchpbp.tasks.objective import checked_objective, objective_value
 from torchpbp.tasks.results import Metrics
+from torchpbp.tasks.run_folder import run_folder
 
 INSTALLED, CHECKOUT = Path(__file__).parent / "conf", Path(__file__).parents[1] / "conf"
 CONF = INSTALLED if INSTALLED.is_dir() else CHECKOUT
@@ -25,17 +32,87 @@ def train(cfg: DictConfig) -> Metrics:
     """Run the experiment ``cfg.model`` with the learner ``cfg.learner`` and return its metrics.
 
     Args:
-        cfg: composed from conf/; files go to ``cfg.output_dir``, or nowhere if that is null.
+        cfg: composed from conf/; files go to ``cfg.output_dir``, or nowhere if that is null;
+            report.html among them shows the run to people.
     """
     if cfg.threads is not None:
         torch.set_num_threads(cfg.threads)
     torch.set_flush_denormal(True)  # kernels of far-away points underflow, and denormal numbers are slow
     if cfg.trainer.strategy == "ddp":
         cfg = share_out(cfg)
+    resume = bool(cfg.get("resume"))
+    if cfg.output_dir is None:
+        return run(cfg)
+    with run_folder(cfg.output_dir, decisive(cfg), resume) as folder:
+        if folder.finished:
+            print(f"{folder.path}: this run is finished. Run it again without resume to start from the beginning.")
+            return folder.metrics()
+        return run(going_on(cfg, folder.training) if resume else cfg)
+
+
+def run(cfg: DictConfig) -> Metrics:
+    """Make what the configuration describes and run it."""
     experiment = hydra.utils.instantiate(cfg.model, _convert_="all")
     learner = hydra.utils.instantiate(cfg.learner, _convert_="all")
+    start = time.perf_counter()
     metrics: Metrics = experiment(learner=learner, seed=cfg.seed, output_dir=cfg.output_dir)
+    if cfg.output_dir is not None:
+        describe(cfg, time.perf_counter() - start)
     return metrics
+
+
+def describe(cfg: DictConfig, seconds: float) -> None:
+    """Write report.html; what hinders it is printed instead, for the results themselves are written."""
+    try:
+        write_report(cfg.output_dir, OmegaConf.to_yaml(cfg, resolve=True), seconds)
+    except (TorchPBPError, OSError) as error:
+        print(f"No {REPORT}: {error}", file=sys.stderr, flush=True)
+
+
+def decisive(cfg: DictConfig) -> dict[str, Any]:
+    """The settings that decide a run's results."""
+    settings: dict[str, Any] = OmegaConf.to_container(cfg, resolve=False)
+    for key in ("output_dir", "resume", "objective"):
+        settings.pop(key, None)
+    for group, key in (("model", "verbose"), ("model", "ckpt_path"), ("regressor", "checkpoint")):
+        settings.get(group, {}).pop(key, None)
+    settings.get("trainer", {}).pop("enable_progress_bar", None)
+    return settings
+
+
+def going_on(cfg: DictConfig, training: Path) -> DictConfig:
+    """Settings with which training keeps its state and goes on from one that an earlier run left.
+
+    Args:
+        cfg: composed.
+        training: folder for states of stage 1.
+    """
+    if cfg.trainer.strategy == "ddp":
+        raise RunError(
+            "resume: expected a run in one process, got trainer=ddp. Give model.ckpt_path= (model=digits_embedding) or "
+            "regressor.checkpoint= (regressor=mlp) instead."
+        )
+    found: dict[str, Any] = {}
+    last = Path(cfg.output_dir) / "checkpoints" / "last.ckpt"
+    if "ckpt_path" in cfg.model and cfg.model.ckpt_path is None and last.is_file():
+        found["model"] = {"ckpt_path": str(last)}
+    if "checkpoint" in cfg.regressor and cfg.regressor.checkpoint is None:
+        found["regressor"] = {"checkpoint": str(training)}
+    return OmegaConf.merge(cfg, found)
+
+
+@contextmanager
+def interruptible(output_dir: str | None) -> Iterator[None]:
+    """After Ctrl-C, say how to go on; the exit code is that of other programs."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as stop:
+        # Lightning, interrupted, leaves the program by itself.
+        if not isinstance(stop, KeyboardInterrupt) and not isinstance(stop.__context__, KeyboardInterrupt):
+            raise
+        kept = "" if output_dir is None else f" To go on: the same command with resume=true hydra.run.dir={output_dir}"
+        print(f"\nInterrupted.{kept}", flush=True)
+        raise SystemExit(130) from None
 
 
 def share_out(cfg: DictConfig) -> DictConfig:
@@ -86,7 +163,8 @@ def main(cfg: DictConfig) -> float | None:
         check_size(run.runtime.choices.size, run.runtime.choices.model)
     print(OmegaConf.to_yaml(cfg, resolve=True), flush=True)
     objective = checked_objective(cfg.objective)  # before the run: a search without one is refused at once
-    metrics = train(cfg)
+    with interruptible(cfg.output_dir):
+        metrics = train(cfg)
     print(f"Output folder: {cfg.output_dir}", flush=True)
     return None if objective is None else objective_value(metrics, objective)
 
