@@ -49,7 +49,6 @@ def run_case(graph: LatentGraph, kind: str, seed: int, samples: int) -> Counter[
             model = PBP(graph)
             model = model.fit(network.sample(samples, seed)) if samples else model.fit_population(network)
         except TorchPBPError as error:
-            assert len(str(error)) > 20, f"an error that says nothing: {error!r}"
             return Counter([f"refused: {type(error).__name__}"])
         with torch.no_grad():
             evidence = random_evidence(graph, seed)

@@ -26,7 +26,7 @@ from torchpbp.inputs.columns import ColumnReader, DataLike
 from torchpbp.inputs.evidence import Evidence, EvidenceLike, read_evidence
 from torchpbp.inputs.gaps import informative
 from torchpbp.model.answers import check_query
-from torchpbp.model.checkpoint import read_checkpoint, write_checkpoint
+from torchpbp.model.checkpoint import read_checkpoint, whole_model, write_checkpoint
 
 
 @dataclass(frozen=True)
@@ -264,6 +264,7 @@ class EM(Frames):
         write_checkpoint(path, content)
 
     @classmethod
+    @whole_model
     def load(cls, path: str | os.PathLike[str]) -> EM:
         """Read a model written by :meth:`save`."""
         saved = read_checkpoint(path, "cpu")

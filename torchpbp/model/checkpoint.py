@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zipfile
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -30,7 +31,9 @@ def write_checkpoint(path: str | os.PathLike[str], content: dict[str, Any], kind
         with replacing(path) as temporary, open(temporary, "wb") as file:
             torch.save({"format": kind, "version": VERSION, **content}, file)
     except (OSError, RuntimeError) as error:
-        cause = error if isinstance(error, OSError) else error.__context__ or error  # torch hides a full disk
+        cause = error if isinstance(error, OSError) else error.__context__ or error  # torch hides what went wrong
+        if not isinstance(cause, Exception):
+            raise cause from None  # Ctrl-C
         raise CheckpointError(
             f"'{path}' could not be written: {_short(cause)}. Whatever was there before is kept. Make room, or choose another "
             "folder."
@@ -44,6 +47,7 @@ def read_checkpoint(
     if not Path(path).is_file():
         raise CheckpointError(f"No model file at '{path}'. Check the path.")
     try:
+        _check_sums(path)
         content = torch.load(path, map_location=map_location, weights_only=True)
     except Exception as error:
         # torch's own text would advise to execute what the file holds.
@@ -63,6 +67,14 @@ def read_checkpoint(
             f"'{path}' has format version {version}, this torchpbp reads up to {VERSION}. Upgrade torchpbp."
         )
     return content
+
+
+def _check_sums(path: str | os.PathLike[str]) -> None:
+    """Look for bytes that have changed since they were written; torch does not."""
+    with zipfile.ZipFile(path) as archive:
+        damaged = archive.testzip()
+    if damaged is not None:
+        raise zipfile.BadZipFile(f"damaged: {damaged}")
 
 
 def whole_model(load: Load) -> Load:

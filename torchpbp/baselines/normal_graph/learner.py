@@ -23,7 +23,7 @@ from torchpbp.inputs.columns import ColumnReader, DataLike
 from torchpbp.inputs.evidence import Evidence, EvidenceLike, read_evidence
 from torchpbp.inputs.gaps import informative
 from torchpbp.model.answers import check_query
-from torchpbp.model.checkpoint import read_checkpoint, write_checkpoint
+from torchpbp.model.checkpoint import read_checkpoint, whole_model, write_checkpoint
 
 ROWS_AT_ONCE = 1 << 15
 
@@ -251,6 +251,7 @@ class NormalGraphLearner(Frames):
         write_checkpoint(path, content)
 
     @classmethod
+    @whole_model
     def load(cls, path: str | os.PathLike[str]) -> NormalGraphLearner:
         """Read a model written by :meth:`save`."""
         saved = read_checkpoint(path, "cpu")

@@ -1,0 +1,97 @@
+"""Networks of any shape and kind through the whole pipeline; ``python -m tests.robustness`` looks at thousands."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.robustness import pipeline
+from tests.robustness.networks import KINDS, graphs, make_table
+from tests.robustness.pipeline import run_case
+from torchpbp import PBP, DiscreteNetwork, LatentGraph, templates
+
+EDGES = [("v1", "v4"), ("v4", "v5"), ("v1", "v6"), ("v2", "v7"), ("v5", "v8"), ("v9", "v10"), ("v4", "v11")]
+STATES = dict(zip([f"v{i}" for i in range(12)], [2, 2, 3, 3, 4, 2, 3, 1, 4, 2, 1, 3], strict=True))
+INDEPENDENT = LatentGraph(EDGES, STATES, ["v0", "v3", "v5", "v7", "v9", "v10", "v11"], directed=False)
+
+
+@settings(max_examples=60)
+@given(graphs(), st.sampled_from(KINDS), st.integers(0, 2**32 - 1))
+def test_populations(graph: LatentGraph, kind: str, seed: int) -> None:
+    run_case(graph, kind, seed, 0)
+
+
+@settings(max_examples=40)
+@given(graphs(), st.sampled_from(KINDS), st.integers(0, 2**32 - 1), st.sampled_from([1, 2, 30, 500]))
+def test_samples(graph: LatentGraph, kind: str, seed: int, rows: int) -> None:
+    run_case(graph, kind, seed, rows)
+
+
+def test_variables_that_are_all_independent_leave_nothing_but_rounding_to_learn_from() -> None:
+    run_case(INDEPENDENT, "uniform", 0, 0)
+
+
+@pytest.mark.parametrize("kind", ["smooth", "zeros"])
+def test_most_smooth_networks_are_held_to_exactness(kind: str) -> None:
+    """The comparison with the truth is not skipped for ordinary networks."""
+    cases = [templates.diamond(2, 3, 2), templates.hmm(5, 2, 3), templates.naive_bayes(4, 2, 3), templates.grid(2, 3)]
+    seen = sum((run_case(graph, kind, 5, 0) for graph in cases), Counter())
+    assert seen["held to exactness"] >= 3
+
+
+def test_a_wrong_model_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = templates.diamond(2, 3, 2)
+    run_case(graph, "smooth", 1, 0)
+    plain = PBP.fit_population
+
+    def disturbed(model: PBP, network: DiscreteNetwork) -> PBP:
+        plain(model, network)
+        with torch.no_grad():
+            next(model.operators[0].parameters()).mul_(1.001)
+        return model
+
+    monkeypatch.setattr(PBP, "fit_population", disturbed)
+    with pytest.raises(AssertionError, match=r"P\(nothing\) is not 1|off by"):
+        run_case(graph, "smooth", 1, 0)
+
+
+def test_an_invalid_distribution_is_caught() -> None:
+    good = torch.tensor([[0.25, 0.75]])
+    pipeline.check_distribution(good, (1, 2), "a")
+    bad = {"sum to 1": good * 1.01, "negative": good - 0.5, "not finite": good * torch.nan, "instead of": good.T}
+    for complaint, table in bad.items():
+        with pytest.raises(AssertionError, match=complaint):
+            pipeline.check_distribution(table, (1, 2), "a")
+
+
+def test_kinds_of_tables_are_what_they_say() -> None:
+    rng = np.random.default_rng(0)
+    tables = {kind: make_table((3, 4), kind, rng) for kind in KINDS}
+    for table in tables.values():
+        assert table.sum(axis=-1) == pytest.approx(1.0)
+    assert (tables["zeros"] == 0).any()
+    assert set(np.unique(tables["deterministic"])) == {0.0, 1.0}
+    assert np.linalg.matrix_rank(tables["deficient"]) == 2
+    assert tables["sharp"].max(axis=-1).min() > tables["smooth"].max(axis=-1).min()
+
+
+def test_a_chain_of_a_thousand_sites() -> None:
+    """Messages neither underflow nor grow over a thousand steps, and evidence at one end is heard nearby only."""
+    graph = templates.hmm(1000, 2, 3)
+    network = DiscreteNetwork.random(graph, seed=3)
+    model = PBP(graph).fit_population(network)
+    rows = network.sample(3, seed=4)
+    with torch.no_grad():
+        learned, exact = model.log_evidence(rows), network.log_evidence(rows)
+        assert torch.allclose(learned, exact, rtol=1e-8)
+        assert (exact < -600).all()  # far below the smallest number there is, as a probability
+        middle = graph.observed[500]
+        rest = {v: x for v, x in rows.items() if v != middle}
+        assert torch.allclose(model.posterior(middle, rest), network.posterior(middle, rest), atol=1e-8)
+        drawn = model.sample(2, seed=0)
+    assert all(((x >= 0) & (x < 3)).all() for x in drawn.values())
