@@ -50,7 +50,7 @@ class DiscreteNetwork(Frames):
     def __init__(self, graph: LatentGraph, cpts: Mapping[str, Any]) -> None:
         if not graph.directed:
             raise StructureError("An undirected graph has no CPTs; use DiscreteNetwork.from_factors(graph, factors).")
-        _refuse_unknown("CPT for", cpts, graph.names)
+        _refuse_unknown("CPT for", cpts, graph.variables)
         factors = []
         for name in graph.names:
             if name not in cpts:
@@ -78,7 +78,7 @@ class DiscreteNetwork(Frames):
         checked = []
         for names, table in factors.items():
             scope = (names,) if isinstance(names, str) else tuple(names)
-            _refuse_unknown("Factor over", scope, graph.names)
+            _refuse_unknown("Factor over", scope, graph.variables)
             for i, a in enumerate(scope):
                 for b in scope[i + 1 :]:
                     if not moral.has_edge(a, b):
@@ -205,7 +205,7 @@ class DiscreteNetwork(Frames):
             DataError: evidence of probability 0, naming the first such row.
         """
         names = (query,) if isinstance(query, str) else tuple(query)
-        _refuse_unknown("Query of", names, self.graph.names)
+        _refuse_unknown("Query of", names, self.states)
         if len(set(names)) != len(names) or not names:
             raise QueryError(f"Expected different query variables, got {names}.")
         quick = self._eliminated(names, evidence, method)
@@ -250,7 +250,7 @@ class DiscreteNetwork(Frames):
         the conditionals P(clique | separator) below it, so a local query on a long chain is cheap.
         """
         names = tuple(variables)
-        _refuse_unknown("Joint of", names, self.graph.names)
+        _refuse_unknown("Joint of", names, self.states)
         if len(set(names)) != len(names):
             raise QueryError(f"Expected different variables, got {names}.")
         beliefs, conditionals = self._calibrated_tables
@@ -417,7 +417,7 @@ def _size(names: Iterable[str], states: Mapping[str, int]) -> int:
     return total
 
 
-def _refuse_unknown(what: str, names: Iterable[str], known: Sequence[str]) -> None:
+def _refuse_unknown(what: str, names: Iterable[str], known: Mapping[str, Any]) -> None:
     for name in names:
         if name not in known:
             raise QueryError(f"{what} unknown variable '{name}'. The network has: {', '.join(known)}.")

@@ -78,8 +78,13 @@ class CliqueTree:
 
     def check_families(self, graph: LatentGraph) -> None:
         """Raise unless each family (child and parents, or undirected edge) lies inside some clique."""
+        holders: dict[str, list[frozenset[str]]] = {}  # only cliques with one of its variables can hold a family
+        for clique in self.cliques:
+            for v in clique:
+                holders.setdefault(v, []).append(clique)
         for scope in families(graph):
-            if not any(scope <= c for c in self.cliques):
+            near = min((holders.get(v, []) for v in scope), key=len)
+            if not any(scope <= c for c in near):
                 raise StructureError(f"Family preservation fails: no clique holds {_set(scope)}.")
 
 

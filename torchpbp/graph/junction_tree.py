@@ -238,7 +238,8 @@ def _skeleton_with_leaves(graph: LatentGraph, weights: Mapping[str, float]) -> _
     for clique in cliques:
         for v in clique:
             membership[v] = membership.get(v, 0) + 1
-    exclusive = [tuple(v for v in graph.observed if v in c and membership[v] == 1) for c in cliques]
+    place = {v: i for i, v in enumerate(graph.observed) if membership[v] == 1}
+    exclusive = [tuple(sorted((v for v in c if v in place), key=place.__getitem__)) for c in cliques]
     stumps = dict.fromkeys(c - set(e) for c, e in zip(cliques, exclusive, strict=True))
     # A stump is kept if no other clique of the skeleton contains it; only cliques that share a variable can.
     holders: dict[str, list[frozenset[str]]] = {}

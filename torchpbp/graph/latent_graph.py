@@ -82,11 +82,13 @@ class LatentGraph:
                     f"Latent variable '{name}': expected a number of states or None, got Continuous(). Messages about a "
                     "latent live in finitely many dimensions; give the number you want, or None to have it chosen."
                 )
-        self._parents: dict[str, tuple[str, ...]] = dict.fromkeys(self.variables, ())
-        self._children: dict[str, tuple[str, ...]] = dict.fromkeys(self.variables, ())
+        parents: dict[str, list[str]] = {v: [] for v in self.variables}
+        children: dict[str, list[str]] = {v: [] for v in self.variables}
         for a, b in self.edges:
-            self._parents[b] += (a,)
-            self._children[a] += (b,)
+            parents[b].append(a)
+            children[a].append(b)
+        self._parents = {v: tuple(near) for v, near in parents.items()}
+        self._children = {v: tuple(near) for v, near in children.items()}
         if self.directed:
             self._refuse_cycles()
 
