@@ -47,8 +47,13 @@ class ScoreAverage(nn.Module):
     def graph(self) -> Any:
         return self.members[0].graph
 
+    @property
+    def missing(self) -> dict[str, float]:
+        """Share of missing values in each column of the training data, as the first member counted them."""
+        return dict(getattr(self.members[0], "missing", {}))
+
     def fit(self, data: DataLike) -> ScoreAverage:
-        """Fit every member to the same data."""
+        """Fit every member to the same data; each deals with missing values in its own way."""
         for member in self.members:
             member.fit(data)  # type: ignore[operator]
         return self

@@ -453,7 +453,7 @@ def test_bad_training_data():
         ({v: x[:1] for v, x in good.items()}, DataError, "at least 2 rows, got 1"),
         ({v: x[:0] for v, x in good.items()}, DataError, "empty"),
         ({**good, "x2": torch.full((20,), 3.5)}, DataError, r"Column 'x2' is constant \(3\.5\): the median rule"),
-        ({**good, "y1": torch.full((20,), NAN)}, DataError, "column 'y1', row 0: expected a finite number, got nan"),
+        ({**good, "y1": torch.full((20,), NAN)}, DataError, "Column 'y1': all 20 values are missing"),
         ({**good, "y1": torch.full((20,), math.inf)}, DataError, "expected a finite number, got inf"),
         ({**good, "y1": good["y1"] + 50}, DataError, r"lies outside the declared range \[-9\.0, 9\.0\]"),
         ({**good, "y1": good["y1"][:10]}, ShapeError, "different lengths"),

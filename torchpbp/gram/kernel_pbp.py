@@ -19,6 +19,7 @@ from torchpbp.features.kernels import RBF, Kernel, median_bandwidth
 from torchpbp.frames import Frames
 from torchpbp.gram.charts import Chart
 from torchpbp.gram.comparison import Comparison, TrainingGram
+from torchpbp.gram.completion import complete_rows
 from torchpbp.gram.operators import GramOperator, full_operator, landmark_features, thin_operator
 from torchpbp.gram.structure import check_specification, nearest_leaves
 from torchpbp.graph.junction_tree import JunctionTree, build_junction_tree
@@ -26,6 +27,7 @@ from torchpbp.graph.latent_graph import Continuous, Domain, LatentGraph
 from torchpbp.inference.density import GRID, Density, grid_density
 from torchpbp.inputs.columns import ColumnReader, DataLike
 from torchpbp.inputs.evidence import Evidence, EvidenceLike, read_evidence
+from torchpbp.inputs.gaps import observed
 from torchpbp.model.answers import check_query
 from torchpbp.specification.specification import SeparatorPlan, Specification
 
@@ -52,9 +54,14 @@ class KernelPBP(Frames, nn.Module):
             scores a great deal with few rows (pen digits), but biases them, so that errors stop falling with more rows:
             pass False where posteriors must be consistent.
         root: variables the root clique must contain.
+        fill: how missing training values are completed from rows like theirs (see :mod:`torchpbp.gram.completion`): "draw"
+            keeps the spread of the data; "mean" is closer to each single value, which suits classifiers.
         dtype: of messages and operators; solves are always done in float64.
         max_bytes: memory that the operators may take; more is refused before anything is allocated.
-        seed: of the choice of landmarks.
+        seed: of the choice of landmarks, and of draws for missing training values.
+
+    Attributes:
+        missing: share of missing values in each column of the training data.
     """
 
     examples: Tensor
@@ -77,6 +84,7 @@ class KernelPBP(Frames, nn.Module):
         sequences: Sequence[Sequence[str]] = (),
         positive: bool = True,
         root: Sequence[str] | None = None,
+        fill: str = "draw",
         dtype: torch.dtype = torch.float32,
         max_bytes: int = 4 << 30,
         seed: int = 0,
@@ -89,6 +97,10 @@ class KernelPBP(Frames, nn.Module):
             raise StructureError(f"landmarks: expected None or at least 1, got {landmarks}.")
         if len(ridge) != 2 or not all(r > 0 for r in ridge):
             raise StructureError(f"ridge: expected two positive numbers, got {ridge!r}.")
+        if fill not in ("draw", "mean"):
+            raise StructureError(f"fill: expected 'draw' or 'mean', got {fill!r}.")
+        self.fill = fill
+        self.missing: dict[str, float] = {}
         self.graph = graph
         self.names: tuple[str, ...] = graph.observed
         self.kernel = kernel or RBF()
@@ -117,23 +129,32 @@ class KernelPBP(Frames, nn.Module):
     def fit(self, data: DataLike) -> KernelPBP:
         """Learn from data, which is held in memory.
 
+        Values may be missing (NaN, None, pandas NA, masked entries, -1 for discrete variables): they are completed from rows
+        like theirs first. Rows without any value are left out, with a warning.
+
         Raises:
-            DataError: bad data, or Gram matrices larger than ``max_bytes``; nothing is changed then.
+            DataError: bad data, a column without any value, or Gram matrices larger than ``max_bytes``; nothing is changed then.
         """
-        reader = ColumnReader(self._domains())
+        reader = ColumnReader(self._domains(), missing=True)
         parts = list(reader.tables(data))
-        rows = torch.stack([torch.cat([p[v] for p in parts]).double() for v in self.names], dim=1)
+        columns = [torch.cat([p[v] for p in parts]) for v in self.names]
+        rows = torch.stack([c.double().masked_fill(~observed(c), torch.nan) for c in columns], dim=1)
+        reader.gaps.check()
+        rows = rows[~rows.isnan().all(dim=1)] if reader.gaps.empty else rows
         self._check_memory(len(rows))
         if len(rows) < 2:
             raise DataError(f"KernelPBP needs at least 2 rows, got {len(rows)}.")
-        widths = self._widths(self.bandwidth, rows)
+        if reader.gaps.any:
+            rows = self._completed(rows)
+        coordinates = self.chart.coordinates(rows)
+        widths = self._widths(self.bandwidth, coordinates)
         operators = nn.ModuleDict()
         inner = [p for p in self.specification.plans if not self.tree.leaf_observables[p.node]]
-        gram = TrainingGram(self._domains(), self.kernel, self.chart.coordinates(rows), widths)
+        gram = TrainingGram(self._domains(), self.kernel, coordinates, widths)
         for plan in tqdm(inner, desc="solving", unit="separator", delay=2, leave=False):
             operators[str(plan.node)] = self._operator(plan, gram)
         self.operators = operators
-        evidence_widths = self._widths(self.evidence_bandwidth, rows)
+        evidence_widths = self._widths(self.evidence_bandwidth, coordinates)
         for name, value in (
             ("examples", rows),
             ("widths", widths),
@@ -142,8 +163,20 @@ class KernelPBP(Frames, nn.Module):
         ):
             self.register_buffer(name, value)
         self.labels = reader.labels
+        self.missing = reader.gaps.shares
         self.fitted = True
         return self
+
+    def extra_repr(self) -> str:
+        if not any(self.missing.values()):
+            return ""
+        return f"missing in training: {sum(self.missing.values()) / len(self.missing):.1%} of the values"
+
+    def _completed(self, rows: Tensor) -> Tensor:
+        """Rows without gaps; likeness is judged by the evidence bandwidth, variable by variable."""
+        widths = self._widths(self.evidence_bandwidth, rows)
+        domains = list(self._domains().values())
+        return complete_rows(rows, domains, widths, draw=self.fill == "draw", seed=self.seed)
 
     def _operator(self, plan: SeparatorPlan, gram: TrainingGram) -> GramOperator:
         if self.landmarks is None or self.landmarks >= len(gram.rows):
@@ -171,18 +204,17 @@ class KernelPBP(Frames, nn.Module):
                 "PBP(features=Nystroem(...)), or fewer rows."
             )
 
-    def _widths(self, bandwidth: float | Mapping[str, float] | str, rows: Tensor) -> Tensor:
-        """(variables,) bandwidths; 0 for discrete variables."""
+    def _widths(self, bandwidth: float | Mapping[str, float] | str, coordinates: Tensor) -> Tensor:
+        """(variables,) bandwidths for (rows, variables) coordinates, which may be NaN; 0 for discrete variables."""
         result = torch.zeros(len(self.names), dtype=torch.float64)
-        coordinates = self.chart.coordinates(rows)
         for i, v in enumerate(self.names):
             if not isinstance(self.graph.variables[v], Continuous):
                 continue
             if isinstance(bandwidth, str):
-                column = coordinates[:, i]
+                column = coordinates[:, i][~coordinates[:, i].isnan()]
                 if bool((column == column[0]).all()):
                     raise DataError(
-                        f"Column '{v}' is constant ({float(rows[0, i])}): the median rule needs different values. Give "
+                        f"Column '{v}' is constant ({float(column[0])}): the median rule needs different values. Give "
                         "bandwidth= as a number, or drop the column."
                     )
                 result[i] = 0.5 * median_bandwidth(column)

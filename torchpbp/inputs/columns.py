@@ -248,6 +248,7 @@ class ColumnReader:
             row = int(bad.nonzero()[0])
             raise DataError(
                 f"{where}column '{name}', row {start + row}: expected a whole number from 0 to {self._counts[name] - 1}"
-                f"{', or NaN for a missing value' if self.missing else ''}; got {float(column[row])}."
+                f"{', or NaN for a missing value' if self.missing else ''}; got {float(column[row])}. If it is a number, "
+                "declare the variable Continuous()."
             )
         return filled.to(torch.int64)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -68,6 +68,14 @@ EvidenceLike: TypeAlias = Mapping[str, Any] | pd.DataFrame | Evidence | None
 """Name -> state, states (one per row; -1 or NaN where not observed), or (batch, states) weights. None: no evidence."""
 
 
+def query_names(query: Any) -> tuple[str, ...]:
+    """The names in a query, which may be a single one."""
+    names = (query,) if isinstance(query, str) else tuple(query) if isinstance(query, Iterable) else (None,)
+    if not all(isinstance(name, str) for name in names):
+        raise QueryError(f"Expected the name of a variable to query, or several names; got {query!r}.")
+    return names
+
+
 def read_evidence(
     evidence: EvidenceLike,
     states: Mapping[str, Domain],
@@ -98,6 +106,9 @@ def read_evidence(
         raise DataError(
             f"Evidence: expected a mapping of names to states, or a DataFrame; got {type(evidence).__name__}."
         )
+    if isinstance(evidence, pd.DataFrame | pd.Series) and not evidence.keys().is_unique:
+        twice = sorted({str(v) for v in evidence.keys()[evidence.keys().duplicated()]})
+        raise DataError(f"Evidence names {twice} more than once. Give each variable one column.")
     items: dict[str, Any] = {} if evidence is None else {str(name): column for name, column in evidence.items()}
     hard: dict[str, Tensor] = {}
     soft: dict[str, Tensor] = {}
@@ -183,7 +194,10 @@ def unmasked(array: np.ndarray) -> np.ndarray:
 
 def own_tensor(array: np.ndarray) -> Tensor:
     """A tensor with memory of its own; an array out of pandas may be read-only, one out of a file in foreign byte order."""
-    return torch.from_numpy(array.astype(array.dtype.newbyteorder("=")))
+    kind = array.dtype.kind
+    # Platform-dependent types such as longlong, which torch refuses, become those of the same size.
+    plain = f"{kind}{min(array.dtype.itemsize, 8)}" if kind in "iuf" else array.dtype.newbyteorder("=")
+    return torch.from_numpy(array.astype(plain))
 
 
 def is_code_range(labels: Sequence[Any]) -> bool:
@@ -206,7 +220,10 @@ def states_from_labels(name: str, values: np.ndarray, labels: Sequence[Any] | No
             ) from None
     result = np.full(values.shape, -1, dtype=np.int64)
     present = values[~missing]
-    found = pd.Index(list(labels), dtype=object).get_indexer(present)
+    try:
+        found = pd.Index(list(labels), dtype=object).get_indexer(present)
+    except TypeError:  # lists, sets and the like
+        raise DataError(f"{where} '{name}': expected labels out of {list(labels)}, got {present[0]!r}.") from None
     if (found < 0).any():
         unseen = present[found < 0][0]
         raise DataError(f"{where} '{name}': unseen category {unseen!r}. Known categories: {list(labels)}.")
@@ -236,7 +253,7 @@ def _checked_states(name: str, tensor: Tensor, states: int) -> Tensor:
     if tensor.is_floating_point():
         missing = tensor.isnan()
         filled = torch.where(missing, torch.full_like(tensor, -1), tensor)
-        whole = (filled == filled.round()) & filled.isfinite()
+        whole = (filled == filled.round()) & (filled.abs() < 2**53)  # beyond, whole numbers are not exact; no infinity
         if not bool(whole.all()):
             row = int((~whole).nonzero()[0])
             raise DataError(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -18,6 +20,9 @@ from torchpbp.graph.latent_graph import Domain
 from torchpbp.inputs import arrow
 
 TableLike: TypeAlias = Mapping[str, Any] | pd.DataFrame
+
+PATIENCE = 2.0
+"""Seconds after which reading shows its progress."""
 
 
 class Matrix(dict[str, "Tensor | np.ndarray"]):
@@ -164,10 +169,18 @@ def _no_names_needed(columns: Sequence[str] | None, what: str) -> None:
 
 def with_progress(tables: Iterator[dict[str, Tensor]], length: int | None) -> Iterator[dict[str, Tensor]]:
     """The same tables, with a progress bar in rows on what takes longer than two seconds."""
-    with tqdm(total=length, desc="reading", unit="row", unit_scale=True, delay=2, leave=False) as bar:
+    started, done = time.monotonic(), 0
+    with contextlib.ExitStack() as stack:
+        bar = None
         for table in tables:
             yield table
-            bar.update(len(next(iter(table.values()))))
+            done += (count := len(next(iter(table.values()))))
+            if bar is not None:
+                bar.update(count)
+            elif time.monotonic() - started > PATIENCE:  # a bar that is never shown would cost more than a small fit
+                bar = stack.enter_context(
+                    tqdm(total=length, initial=done, desc="reading", unit="row", unit_scale=True, leave=False)
+                )
 
 
 def narrow_dtype(states: int) -> torch.dtype:

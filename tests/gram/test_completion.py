@@ -1,0 +1,150 @@
+"""KernelPBP learned from rows with gaps: how gaps are filled, and that answers still converge."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from tests.model.test_continuous import PRIOR, STATES, blurred, mixed, mixed_graph
+from torchpbp import Continuous, KernelPBP, ScoreAverage, templates
+from torchpbp.errors import DataWarning, StructureError
+from torchpbp.gram import completion
+from torchpbp.gram.completion import complete_rows
+
+NAN = math.nan
+DOMAINS = [Continuous(), Continuous(), 3]
+WIDTHS = torch.tensor([0.3, 0.3, 0.0], dtype=torch.float64)
+
+
+def clusters(n, seed):
+    """Three clusters; in each x is near 4h, y near −2x and c is h."""
+    generator = torch.Generator().manual_seed(seed)
+    h = torch.randint(3, (n,), generator=generator).double()
+    x = 4 * h + torch.randn(n, generator=generator, dtype=torch.float64)
+    y = -2 * x + 0.2 * torch.randn(n, generator=generator, dtype=torch.float64)
+    return torch.stack([x, y, h], dim=1)
+
+
+def with_gaps(rows, share, seed):
+    gaps = torch.rand(rows.shape, generator=torch.Generator().manual_seed(seed)) < share
+    gaps[gaps.all(dim=1), 0] = False
+    return rows.masked_fill(gaps, NAN), gaps
+
+
+@pytest.mark.parametrize("draw", [True, False])
+def test_gaps_are_filled_from_rows_like_theirs(draw):
+    truth = clusters(600, 0)
+    rows, gaps = with_gaps(truth, 0.25, 1)
+    filled = complete_rows(rows, DOMAINS, WIDTHS, draw=draw)
+    assert torch.equal(filled[~gaps], truth[~gaps])
+    assert not filled.isnan().any()
+    assert (filled[:, 2] == truth[:, 2])[gaps[:, 2]].double().mean() > 0.9
+    apart = (filled - truth)[gaps[:, 1] & ~gaps[:, 0], 1].abs()
+    assert apart.median() < 0.15 * truth[:, 1].std()
+
+
+def test_draws_keep_the_spread_that_means_take_away():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(1_500, generator=generator, dtype=torch.float64)
+    truth = torch.stack([x, x + torch.randn(1_500, generator=generator, dtype=torch.float64)], dim=1)
+    gaps = torch.zeros(truth.shape, dtype=torch.bool)
+    gaps[::2, 1] = True
+    spread = {}
+    for draw in (True, False):
+        filled = complete_rows(truth.masked_fill(gaps, NAN), DOMAINS[:2], WIDTHS[:2], draw=draw)
+        spread[draw] = float((filled - filled[:, :1])[gaps[:, 1], 1].std())
+    assert spread[True] == pytest.approx(1.0, abs=0.15)
+    assert spread[False] < 0.6
+
+
+def test_gaps_that_depend_on_what_is_seen_do_no_harm():
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(2_000, generator=generator, dtype=torch.float64)
+    y = x + 0.5 * torch.randn(2_000, generator=generator, dtype=torch.float64)
+    hidden = torch.rand(2_000, generator=generator) < torch.where(x > 0, 0.8, 0.1)
+    seen = y.masked_fill(hidden, NAN)
+    filled = complete_rows(torch.stack([x, seen], dim=1), DOMAINS[:2], WIDTHS[:2])
+    assert abs(float(seen.nanmean() - y.mean())) > 0.3  # what dropping rows would do
+    assert abs(float(filled[:, 1].mean() - y.mean())) < 0.08
+
+
+def test_ranges_pieces_and_seeds(monkeypatch):
+    rows, _ = with_gaps(clusters(200, 4), 0.4, 5)
+    whole = complete_rows(rows, DOMAINS, WIDTHS, draw=False)
+    monkeypatch.setattr(completion, "ENTRIES", 1_000)
+    assert torch.allclose(complete_rows(rows, DOMAINS, WIDTHS, draw=False), whole)
+    monkeypatch.setattr(completion, "MOST_DONORS", 20)
+    few = complete_rows(rows, DOMAINS, WIDTHS)
+    assert not few.isnan().any()
+    assert torch.equal(complete_rows(rows, DOMAINS, WIDTHS), few)
+    assert not torch.equal(complete_rows(rows, DOMAINS, WIDTHS, seed=1), few)
+    bounded = [Continuous(0, 5), Continuous(), 3]
+    inside = rows.clone()
+    inside[:, 0] = inside[:, 0].clamp(0, 5)
+    assert float(complete_rows(inside, bounded, WIDTHS, draw=False)[:, 0].max()) <= 5
+    complete = clusters(5, 0)
+    assert complete_rows(complete, DOMAINS, WIDTHS) is complete
+
+
+def error(model):
+    """KL of P(c | x, y) from numerical integration."""
+    width = {v: float(model.evidence_widths[model.names.index(v)]) for v in "xy"}
+    x, y = (a.ravel() for a in np.meshgrid(np.linspace(0.5, 9, 9), np.linspace(-4, 4.5, 9)))
+    joint = (PRIOR * blurred("x", x, width["x"]) * blurred("y", y, width["y"])) @ STATES
+    exact = joint / joint.sum(axis=1, keepdims=True)
+    found = model.posterior("c", {"x": x, "y": y}).double().numpy().clip(1e-4)
+    return float((exact * np.log(exact / found)).sum(axis=1) @ joint.sum(axis=1) / joint.sum())
+
+
+def holed(rows, seed, how):
+    """Gaps completely at random, or in x and y by the state of c."""
+    table = mixed(rows, seed)
+    generator = torch.Generator().manual_seed(seed + 100)
+    for v in "xyc" if how == "anywhere" else "xy":
+        share = torch.full((rows,), 0.3) if how == "anywhere" else torch.where(table["c"] >= 2, 0.5, 0.1)
+        gaps = torch.rand(rows, generator=generator) < share
+        if v == "c":
+            gaps &= ~(table["x"].isnan() & table["y"].isnan())
+        table[v] = table[v].masked_fill(gaps, -1 if v == "c" else NAN)
+    return {v: table[v] for v in "xyc"}
+
+
+@pytest.mark.parametrize("how", ["anywhere", "where c is 2 or 3"])
+def test_answers_converge_with_a_third_missing(how):
+    errors = {}
+    for rows in (300, 2_000):
+        model = KernelPBP(mixed_graph(), bandwidth=0.6, positive=False, landmarks=100)
+        errors[rows] = np.mean([error(model.fit(holed(rows, seed, how))) for seed in range(2)])
+    assert errors[2_000] < 0.5 * errors[300]
+    assert errors[2_000] < 0.08
+
+
+def test_the_model_says_how_much_was_missing():
+    table = holed(300, 0, "anywhere")
+    model = KernelPBP(mixed_graph(), bandwidth=0.6).fit(table)
+    assert model.missing == {v: float((x.isnan() if v != "c" else x < 0).double().mean()) for v, x in table.items()}
+    assert "missing in training: 2" in str(model) or "missing in training: 3" in str(model)
+    assert "missing" not in str(model.fit(mixed(50, 0)))
+    empty = {v: torch.cat([x, x.new_full((2,), -1 if v == "c" else NAN)]) for v, x in table.items()}
+    with pytest.warns(DataWarning, match="2 of 302 rows have no value at all"):
+        again = KernelPBP(mixed_graph(), bandwidth=0.6).fit(empty)
+    assert torch.equal(again.examples, KernelPBP(mixed_graph(), bandwidth=0.6).fit(table).examples)
+    with pytest.raises(StructureError, match="fill: expected 'draw' or 'mean', got 'median'"):
+        KernelPBP(mixed_graph(), fill="median")
+
+
+def test_increments_and_averages_learn_from_gaps():
+    graph = templates.pen_strokes(4, low=-9.0, high=9.0)
+    generator = torch.Generator().manual_seed(0)
+    walk = (
+        torch.randn(120, 8, generator=generator, dtype=torch.float64).reshape(120, 4, 2).cumsum(dim=1).reshape(120, 8)
+    )
+    table = dict(zip(graph.observed, walk.clamp(-9, 9).T, strict=True))
+    gaps = {v: x.masked_fill(torch.rand(120, generator=generator) < 0.2, NAN) for v, x in table.items()}
+    lines = [[f"{a}{i}" for i in range(1, 5)] for a in "xy"]
+    members = [KernelPBP(graph, bandwidth="median", sequences=s) for s in ((), lines)]
+    model = ScoreAverage(members).fit(gaps)
+    assert torch.isfinite(model.log_evidence(gaps)).all()
+    assert model.missing == members[0].missing
+    assert 0.1 < model.missing["x1"] < 0.3

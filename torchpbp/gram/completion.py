@@ -1,0 +1,110 @@
+"""Rows with gaps, completed from rows like them, so that Gram matrices can be formed of all.
+
+A gap is filled from other rows (donors), weighted by a kernel on what the row with the gap observes. Donors have gaps of
+their own: at first only what both rows observe is compared, and means are taken over the donors that observe the value;
+then all is repeated with the completed donors. Drawing one donor for all gaps of a row keeps the spread of the data and
+the dependences between gaps, and is right, up to the kernel's blur, where gaps depend on nothing but what the row
+observes. The mean over donors is closer to what is missing, but makes the data too regular.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from torchpbp.graph.latent_graph import Continuous, Domain
+
+MOST_DONORS = 4096
+"""Rows that gaps are filled from, spread evenly over the data; bounds the time."""
+MISMATCH = 14.0
+"""What different states of a discrete variable add to the squared distance: a weight of e^-7, in case no row agrees."""
+ENTRIES = 1 << 22
+"""Entries of one (rows, donors) matrix handled at once."""
+
+
+def complete_rows(
+    rows: Tensor, domains: Sequence[Domain], widths: Tensor, *, draw: bool = True, seed: int = 0, rounds: int = 3
+) -> Tensor:
+    """Fill the gaps of a table.
+
+    Args:
+        rows: (n, variables) values and states, NaN where missing. Each row and each column has some value.
+        domains: of the variables.
+        widths: (variables,) bandwidths of continuous variables, in units of the data.
+        draw: take the values of one donor, drawn by its weight; otherwise their weighted mean (for states, the most
+            probable one).
+        seed: of the draws.
+        rounds: repetitions with completed donors.
+
+    Returns:
+        (n, variables) complete rows; what was observed is left as it is.
+    """
+    gappy = rows.isnan().any(dim=1).nonzero().squeeze(1)
+    if not len(gappy):
+        return rows
+    filling = _Filling(rows, domains, widths, draw, seed)
+    places = torch.linspace(0, len(rows) - 1, min(len(rows), MOST_DONORS), dtype=torch.float64).round().long()
+    result = rows.clone()
+    for _ in range(rounds + 1):
+        donors = result[places]
+        parts = [
+            filling.filled(rows[chosen], donors, own=chosen.unsqueeze(1) == places)
+            for chosen in gappy.split(max(1, ENTRIES // len(places)))
+        ]
+        result[gappy] = torch.cat(parts)
+    return result
+
+
+class _Filling:
+    """How a gap is filled from donors, which may have gaps themselves."""
+
+    def __init__(self, rows: Tensor, domains: Sequence[Domain], widths: Tensor, draw: bool, seed: int) -> None:
+        self._discrete = {i: d for i, d in enumerate(domains) if isinstance(d, int)}
+        self._limits = {i: (d.low, d.high) for i, d in enumerate(domains) if isinstance(d, Continuous)}
+        self._usual = rows.nanmean(dim=0)
+        for i in self._discrete:
+            self._usual[i] = rows[~rows[:, i].isnan(), i].mode().values
+        numbers = torch.tensor([isinstance(d, Continuous) for d in domains]).to(rows)
+        self._centre = rows.nanmean(dim=0)  # squares of values far from 0 would drown their differences
+        self._scale = numbers / torch.where(numbers > 0, widths, torch.ones_like(widths))  # 0 for states
+        self._draw, self._generator = draw, torch.Generator().manual_seed(seed)
+
+    def filled(self, rows: Tensor, donors: Tensor, own: Tensor) -> Tensor:
+        """(n, variables) rows without gaps; ``own``: (n, donors), true where a donor is the row itself."""
+        weights = self._weights(rows, donors, own)
+        complete = not bool(donors.isnan().any())
+        values = self._drawn(weights, donors) if self._draw and complete else self._averaged(weights, donors)
+        return torch.where(rows.isnan(), values, rows)
+
+    def _weights(self, rows: Tensor, donors: Tensor, own: Tensor) -> Tensor:
+        """(n, donors) weights by distance in what both have, brought to the number of variables that the row has."""
+        seen, known = (~rows.isnan()).to(rows), (~donors.isnan()).to(rows)
+        x, y = (((t - self._centre) * self._scale).nan_to_num(0.0) for t in (rows, donors))
+        distance = (x.square() @ known.T + seen @ y.square().T - 2 * (x @ y.T)).clamp(min=0)
+        for i in self._discrete:
+            differ = (rows[:, i : i + 1] != donors[:, i]) * (seen[:, i : i + 1] * known[:, i])
+            distance = distance + MISMATCH * differ
+        both = seen @ known.T
+        distance = distance * (seen.sum(dim=1, keepdim=True) / both.clamp(min=1))
+        distance = distance.masked_fill(both == 0, 1e6).masked_fill(own, torch.inf)
+        nearest = distance.amin(dim=1, keepdim=True)
+        # A floor lets far donors step in where no near one has the value wanted.
+        return (-0.5 * (distance - nearest)).exp().clamp(min=1e-12).masked_fill(own, 0.0)
+
+    def _drawn(self, weights: Tensor, donors: Tensor) -> Tensor:
+        return donors[torch.multinomial(weights, 1, generator=self._generator).squeeze(1)]
+
+    def _averaged(self, weights: Tensor, donors: Tensor) -> Tensor:
+        """(n, variables) means, or most probable states, each over the donors that have the variable."""
+        known = (~donors.isnan()).to(weights)
+        total = weights @ known
+        values = weights @ donors.nan_to_num(0.0) / total.clamp(min=1e-300)
+        for i, (low, high) in self._limits.items():
+            if low is not None or high is not None:
+                values[:, i] = values[:, i].clamp(low, high)
+        for i, states in self._discrete.items():
+            onehot = torch.nn.functional.one_hot(donors[:, i].nan_to_num(0.0).long(), states).to(weights)
+            values[:, i] = (weights @ (onehot * known[:, i : i + 1])).argmax(dim=1).to(values)
+        return torch.where(total > 0, values, self._usual)
