@@ -51,7 +51,7 @@ def complete_rows(
         donors = result[places]
         parts = [
             filling.filled(rows[chosen], donors, own=chosen.unsqueeze(1) == places)
-            for chosen in gappy.split(max(1, ENTRIES // len(places)))
+            for chosen in torch.split(gappy, max(1, ENTRIES // len(places)))
         ]
         result[gappy] = torch.cat(parts)
     return result
