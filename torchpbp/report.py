@@ -37,6 +37,7 @@ PACKAGES = ("torchpbp", "torch", "lightning", "numpy", "pandas", "scikit-learn",
 MOST_ROWS = 200
 MOST_MODELS = 12
 LARGEST_DRAWN = 60  # cliques of a tree that is drawn, not printed
+PNG = b"\x89PNG\r\n\x1a\n"
 LARGEST_MODEL = 2**28  # bytes of a model file that is opened
 
 
@@ -63,10 +64,11 @@ def write_report(folder: str | os.PathLike[str], config: str | None = None, seco
     settings = _yaml(config, saved)
     title = _title(settings, root)
     when = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
-    took = "" if seconds is None else f", {_duration(seconds)}"
     text = html.page(
         title,
-        f"{root.name}, finished {when}{took}" if seconds is not None else f"{root.name}, report of {when}",
+        f"{root.name}, report of {when}"
+        if seconds is None
+        else f"{root.name}, finished {when} after {_duration(seconds)}",
         [
             html.section("Results", *_results(root)),
             html.section("Pictures", *_pictures(root)),
@@ -102,15 +104,25 @@ def _results(root: Path) -> list[str]:
 
 
 def _pictures(root: Path) -> list[str]:
-    paths = sorted(path for path in root.rglob("*.png") if ".hydra" not in path.parts)
-    return [html.picture(path.read_bytes(), path.relative_to(root).as_posix()) for path in paths]
+    drawn = []
+    for path in _visible(root, ".png"):
+        content = path.read_bytes()
+        if content.startswith(PNG):
+            drawn.append(html.picture(content, path.relative_to(root).as_posix()))
+    return [html.pictures(drawn)]
+
+
+def _visible(root: Path, suffix: str = "") -> list[Path]:
+    """Files of the run, without this report and without what Hydra and interrupted runs keep in hidden folders."""
+    found = [path for path in sorted(root.rglob(f"*{suffix}")) if path.is_file() and path != root / NAME]
+    return [path for path in found if not any(part.startswith(".") for part in path.relative_to(root).parts)]
 
 
 def _models(root: Path) -> list[str]:
     """Diagnostics of saved PBP models; other model files are named only."""
     parts: list[str] = []
     seen: set[str] = set()
-    paths = sorted(path for path in root.rglob("*.pt") if path.stat().st_size <= LARGEST_MODEL)
+    paths = [path for path in _visible(root, ".pt") if path.stat().st_size <= LARGEST_MODEL]
     for path in paths[:MOST_MODELS]:
         try:
             model = load(path)
@@ -153,7 +165,7 @@ def _diagnostics(model: PBP, name: str, seen: set[str]) -> list[str]:
 
 def _png(figure: Figure) -> bytes:
     stream = io.BytesIO()
-    figure.savefig(stream, format="png", dpi=110)
+    figure.savefig(stream, format="png", dpi=150)
     return stream.getvalue()
 
 
@@ -164,12 +176,11 @@ def _facts(root: Path, settings: dict[str, Any], seconds: float | None) -> dict[
     if overrides.is_file():
         given = _yaml(overrides.read_text(encoding="utf-8"), overrides)
         facts["command"] = shlex.join(["python", "train.py", *map(str, given)])
-    for name in ("seed", "threads"):
-        if name in settings:
-            facts[name] = settings[name]
-    if seconds is not None:
+    if "seed" in settings:
+        facts["seed"] = settings["seed"]
+    if seconds is not None:  # written by the run itself, so what holds now held then
         facts["duration"] = _duration(seconds)
-        facts["threads of torch"] = torch.get_num_threads()
+        facts["threads"] = torch.get_num_threads()
         facts["machine"] = f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs"
         facts["python"] = platform.python_version()
         facts.update({name: version for name in PACKAGES if (version := _version(name))})
@@ -184,9 +195,8 @@ def _version(package: str) -> str:
 
 
 def _files(root: Path) -> pd.DataFrame:
-    """All files of the run but this report and Hydra's own, with their sizes."""
-    found = [p for p in sorted(root.rglob("*")) if p.is_file() and not p.name.startswith(".") and p != root / NAME]
-    shown = [p for p in found if ".hydra" not in p.parts]
+    """All files of the run with their sizes."""
+    shown = _visible(root)
     sizes = [_size(p.stat().st_size) for p in shown]
     return pd.DataFrame({"file": [p.relative_to(root).as_posix() for p in shown], "size": sizes})
 

@@ -17,7 +17,7 @@ from train import train
 
 ROOT = Path(__file__).parents[2]
 PICTURES = {"confusion.png", "samples.png", "completed.png"}
-FILES = {"metrics.json", "metrics.csv", "predictions.csv", "train.log", ".hydra", ".run"} | PICTURES
+FILES = {"metrics.json", "metrics.csv", "predictions.csv", "report.html", "train.log", ".hydra", ".run"} | PICTURES
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -19,7 +19,16 @@ def test_debug_run_as_people_start_it(tmp_path: Path) -> None:
     )
     assert result.returncode == 0, result.stderr
     (output,) = (tmp_path / "outputs").iterdir()
-    expected = {"metrics.json", "metrics.csv", "curves.png", "posteriors.png", "train.log", ".hydra", ".run"}
+    expected = {
+        "metrics.json",
+        "metrics.csv",
+        "curves.png",
+        "posteriors.png",
+        "report.html",
+        "train.log",
+        ".hydra",
+        ".run",
+    }
     assert expected == {path.name for path in output.iterdir()}
     metrics = json.loads((output / "metrics.json").read_text())
     assert metrics["kl_standard_error/softmax/40"] is None  # one repeat

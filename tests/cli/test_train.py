@@ -19,7 +19,7 @@ from train import train
 
 ROOT = Path(__file__).parents[2]
 QUICK = ["debug=default", "model.verbose=false", "output_dir=null"]
-FILES = {"metrics.json", "metrics.csv", "kl.png", "model.pt", "train.log", ".hydra", ".run"}
+FILES = {"metrics.json", "metrics.csv", "kl.png", "model.pt", "report.html", "train.log", ".hydra", ".run"}
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

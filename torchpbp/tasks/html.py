@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import math
 import numbers
+import struct
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
@@ -14,6 +15,9 @@ import pandas as pd
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 """A browser that obeys it fetches nothing, whatever texts the page was made from."""
 
+LONG = 90  # characters of a text that gets a line of its own
+MOST_COLUMNS = 10
+INCH = 96  # pixels of a browser
 NUMBER = ' class="number"'
 
 STYLE = """
@@ -30,17 +34,20 @@ section { background: #fff; border: 1px solid var(--line); border-radius: 8px; p
 .scroll { overflow-x: auto; margin-bottom: .9rem; }
 table { border-collapse: collapse; font-size: .87rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .28rem .8rem .28rem 0; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top;
-  max-width: 24rem; overflow-wrap: break-word; }
+  max-width: 40rem; overflow-wrap: break-word; }
 th { font-weight: 600; color: var(--faint); white-space: nowrap; }
 td.number, th.number { text-align: right; white-space: nowrap; }
 tbody tr:hover { background: #f5f8fb; }
 pre { background: #f8f9fa; border: 1px solid var(--line); border-radius: 6px; padding: .8rem 1rem; overflow-x: auto;
   font: .82rem/1.45 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; margin: 0; }
-figure { margin: 0 0 1.3rem; }
+.figures { display: flex; flex-wrap: wrap; gap: 1.2rem 2rem; margin-bottom: .9rem; }
+figure { margin: 0; }
 figcaption { color: var(--faint); font-size: .85rem; margin-bottom: .3rem; }
 img { max-width: 100%; height: auto; }
 summary { cursor: pointer; color: var(--accent); margin-bottom: .6rem; }
-.pairs { columns: 2 24rem; column-gap: 2.5rem; }
+.pairs { columns: 2 24rem; column-gap: 2.5rem; margin-bottom: 1.4rem; }
+.pairs th { white-space: normal; overflow-wrap: anywhere; }
+.pairs td { text-align: left; white-space: normal; }
 .pairs table { width: 100%; }
 .pairs tr { break-inside: avoid; }
 @media print { body { background: #fff; } section { border: none; padding: 0; } }
@@ -88,26 +95,35 @@ def code(text: str) -> str:
     return f"<pre>{escape(text)}</pre>"
 
 
-def picture(png: bytes, caption: str) -> str:
-    """A PNG picture, inside the page.
+def picture(png: bytes, caption: str, dpi: float = 150.0) -> str:
+    """A PNG picture, inside the page, at the size it was drawn for.
 
     Args:
         png: content of the file.
         caption: shown above it, and read out where pictures are not seen.
+        dpi: dots per inch it was drawn with.
     """
+    across, down = (round(pixels * INCH / dpi) for pixels in struct.unpack(">II", png[16:24]))
     data = base64.b64encode(png).decode("ascii")
     text = escape(caption)
     return (
-        f'<figure>\n<figcaption>{text}</figcaption>\n<img alt="{text}" src="data:image/png;base64,{data}">\n</figure>'
+        f"<figure>\n<figcaption>{text}</figcaption>\n"
+        f'<img alt="{text}" width="{across}" height="{down}" src="data:image/png;base64,{data}">\n</figure>'
     )
 
 
+def pictures(parts: Sequence[str]) -> str:
+    """Pictures side by side as far as the window allows."""
+    return '<div class="figures">\n' + "\n".join(parts) + "\n</div>" if parts else ""
+
+
 def pairs(values: Mapping[str, Any]) -> str:
-    """Names and their values, in two columns where the window is wide."""
-    if not values:
-        return ""
-    lines = "".join(f"<tr><th>{escape(str(k))}</th>{cell(v)}</tr>" for k, v in values.items())
-    return f'<div class="pairs"><table><tbody>{lines}</tbody></table></div>'
+    """Names and their values, in two columns where the window is wide; long texts get the whole width, folded."""
+    long = {k: v for k, v in values.items() if isinstance(v, str) and len(v) > LONG}
+    short = "".join(f"<tr><th>{escape(str(k))}</th>{cell(v)}</tr>" for k, v in values.items() if k not in long)
+    text = f'<div class="pairs"><table><tbody>{short}</tbody></table></div>' if short else ""
+    remarks = pd.DataFrame({"name": list(long), "text": list(long.values())})
+    return text + (folded(f"{len(long)} longer texts", table(remarks)) if long else "")
 
 
 def table(frame: pd.DataFrame, most: int | None = None, rest: str = "") -> str:
@@ -144,30 +160,37 @@ def shortened(value: Any) -> str:
 
 
 def pivoted(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[pd.DataFrame]]:
-    """Sort metrics named ``what/…/case`` into tables, a column per case.
+    """Sort metrics named ``a/…/z`` into tables, with a column per last part or a column per first part.
+
+    Whichever takes fewer lines is chosen.
 
     Args:
         values: metrics of a run.
 
     Returns:
-        The metrics that fit no table, and the tables: names that come with the same cases share one.
+        The metrics that fit no table, and the tables: names that come with the same columns share one.
     """
+    ways = [_pivoted(values, first) for first in (False, True)]
+    return min(ways, key=lambda way: len(way[0]) + sum(map(len, way[1])))
+
+
+def _pivoted(values: Mapping[str, Any], first: bool) -> tuple[dict[str, Any], list[pd.DataFrame]]:
     cases: dict[str, list[str]] = {}
     for name in values:
-        what, mark, case = name.rpartition("/")
+        start, mark, end = name.partition("/") if first else name.rpartition("/")
         if mark:
-            cases.setdefault(what, []).append(case)
+            cases.setdefault(end if first else start, []).append(start if first else end)
     alike: dict[tuple[str, ...], list[str]] = {}
     for what, found in cases.items():
-        if len(found) > 1:
+        if 1 < len(found) <= MOST_COLUMNS:
             alike.setdefault(tuple(found), []).append(what)
     tables = []
     placed: set[str] = set()
     for columns, rows in alike.items():
         if len(rows) > 1:
-            content: Sequence[dict[str, Any]] = [{"": r, **{c: values[f"{r}/{c}"] for c in columns}} for r in rows]
-            tables.append(pd.DataFrame(content))
-            placed |= {f"{r}/{c}" for r in rows for c in columns}
+            full = {(r, c): f"{c}/{r}" if first else f"{r}/{c}" for r in rows for c in columns}
+            tables.append(pd.DataFrame([{"": r, **{c: values[full[r, c]] for c in columns}} for r in rows]))
+            placed.update(full.values())
     return {k: v for k, v in values.items() if k not in placed}, tables
 
 
