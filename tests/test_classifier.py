@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy import sparse
 from sklearn.base import clone, is_classifier
 from sklearn.exceptions import NotFittedError as SklearnNotFitted
 from sklearn.model_selection import GridSearchCV, cross_val_score
@@ -297,16 +298,18 @@ def test_unfitted_classifiers_say_so(three):
 
 def test_bad_training_data(three):
     x, y = three
-    lonely = np.concatenate([y[:-1], [3]])
     frame = pd.DataFrame(x, columns=list(FEATURES))
     for table, labels, error, text in [
-        (x, lonely, DataError, "Class 3 has 1 row; a model needs at least 2"),
         (x[:, :15], y, ShapeError, r"expected shape \(rows, 16\).*got \(180, 15\)"),
-        (x[0], y, ShapeError, r"expected shape \(rows, 16\).*got \(16,\)"),
+        (x[0], y, ShapeError, r"expected shape \(rows, features\), got \(16,\)"),
+        (sparse.csr_array(x), y, DataError, "expected a dense table, got a sparse one"),
+        (x + 1j, y, DataError, "Complex data not supported"),
+        (x, np.where(y == 9, NAN, y), DataError, "y: expected classes, got NaN"),
+        (x, None, DataError, "requires y to be passed"),
         (x, y[:-1], ShapeError, "one class for each of the 180 rows, got shape"),
-        (x, y[:, None], ShapeError, "one class for each of the 180 rows"),
+        (x, np.stack([y, y], 1), ShapeError, "one class for each of the 180 rows"),
         (x[:0], y[:0], DataError, "empty"),
-        (np.where(x == x[0, 0], NAN, x), y, DataError, "expected a finite number, got nan"),
+        (np.where(y[:, None] == y[0], NAN, x), y, DataError, "Column 'x1': all .* values are missing"),
         (np.where(x == x[0, 0], np.inf, x), y, DataError, "expected a finite number, got inf"),
         (x + 50, y, DataError, r"lies outside the declared range \[0\.0, 100\.0\]"),
         (frame.drop(columns="y3"), y, DataError, r"missing columns \['y3'\]"),
@@ -317,6 +320,16 @@ def test_bad_training_data(three):
     ]:
         with pytest.raises(error, match=text):
             strokes().fit(table, labels)
+
+
+def test_rows_with_gaps_are_learned_from(three):
+    x, y = three
+    gaps = np.random.default_rng(0).random(x.shape) < 0.3
+    holed = strokes().fit(np.where(gaps, NAN, x), y)
+    masked = strokes().fit(np.ma.array(np.where(gaps, -99.0, x), mask=gaps), y)
+    assert np.array_equal(holed.log_scores(x), masked.log_scores(x))
+    assert holed.score(x, y) > 0.9
+    assert holed.models_[0].missing["x1"] == pytest.approx(gaps[y == holed.classes_[0], 0].mean())
 
 
 def test_a_failed_fit_leaves_the_old_models(three):
@@ -341,7 +354,7 @@ def test_bad_rows_to_predict(fitted, three):
 def test_fractional_states_are_refused():
     x, y = mixed(60)
     x[3, 1] = 0.5
-    with pytest.raises(DataError, match="column 'b' holds float64 values"):
+    with pytest.raises(DataError, match=r"column 'b'.* expected a whole number from 0 to 2.*got 0\.5.*Continuous\(\)"):
         GenerativeClassifier(mixed_graph(), KernelPBP).fit(x, y)
 
 
@@ -354,3 +367,5 @@ def test_incomplete_settings(three):
         GenerativeClassifier(templates.pen_strokes()).fit(*three)
     with pytest.raises(TypeError, match="nonsense"):
         strokes(nonsense=3).fit(*three)
+    with pytest.raises(StructureError, match="options: expected names and values for the learner, got 3"):
+        GenerativeClassifier(templates.pen_strokes(), KernelPBP, 3).fit(*three)

@@ -3,31 +3,37 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import sklearn.exceptions
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from torch import nn
 from tqdm.auto import tqdm
 
-from torchpbp.errors import DataError, NotFittedError, ShapeError, StructureError
+from torchpbp.errors import DataError, DataWarning, NotFittedError, ShapeError, StructureError
 from torchpbp.graph.latent_graph import LatentGraph
-from torchpbp.inputs.evidence import own_tensor
+from torchpbp.inputs.feature_tables import FeatureReader, feature_names
+
+
+class ClassifierNotFittedError(NotFittedError, sklearn.exceptions.NotFittedError):
+    """An error for those who expect torchpbp's and for those who expect scikit-learn's."""
 
 
 class GenerativeClassifier(ClassifierMixin, BaseEstimator):
     """Fits one model per class and predicts by log-evidence plus log-prior, with scikit-learn's conventions.
 
-    Features may be missing (NaN) when predicting: the models answer with what is there. A class that was not there when
+    Features may be missing (NaN): the models learn from and answer with what is there. A class that was not there when
     fitting cannot be predicted, so ``score`` counts its rows as wrong.
 
     Args:
-        graph: structure whose observables are the features, in the order of the columns; may be None if ``learner`` is a
-            model.
+        graph: structure whose observables are the features, in the order of the columns; or a function that makes one of
+            the features' names, such as :func:`torchpbp.templates.mixture`. May be None if ``learner`` is a model.
         learner: a class or function (graph, **options) -> model, or an unfitted model that is copied for each class.
         options: keyword arguments for ``learner``; ``options__name`` sets one of them, as in a parameter grid.
         prior: "empirical" (class frequencies) or "uniform".
@@ -36,12 +42,16 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
     Attributes:
         classes_: the classes, sorted.
         models_: one fitted model per class.
+        graph_: the structure of all models.
+        labels_: labels of the states of discrete features that were given by label, as category or string columns.
         n_features_in_: number of columns.
+        feature_names_in_: names of the columns, if they were fitted as a DataFrame with names. Columns of a DataFrame are found
+            by name, so that their order does not matter.
     """
 
     def __init__(
         self,
-        graph: LatentGraph | None = None,
+        graph: LatentGraph | Callable[[Sequence[str]], LatentGraph] | None = None,
         learner: Callable[..., Any] | nn.Module | None = None,
         options: Mapping[str, Any] | None = None,
         prior: str = "empirical",
@@ -58,7 +68,8 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         params = super().get_params(deep=False)
         if deep:
-            params |= {f"options__{k}": v for k, v in (self.options or {}).items()}
+            given = self.options if isinstance(self.options, Mapping) else {}  # anything else is refused when fitting
+            params |= {f"options__{k}": v for k, v in given.items()}
         return params
 
     def set_params(self, **params: Any) -> GenerativeClassifier:
@@ -74,14 +85,17 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
         """Fit one model per class.
 
         Args:
-            X: (rows, features) array or tensor, or a DataFrame whose columns are the observables.
+            X: (rows, features) array or tensor, or a DataFrame whose columns are the observables; others are passed over.
             y: (rows,) classes.
         """
         if self.prior not in ("empirical", "uniform"):
             raise StructureError(f"prior: expected 'empirical' or 'uniform', got {self.prior!r}.")
-        names = self._graph.observed
-        columns = _as_columns(X, names)
-        labels = np.asarray(y.detach().cpu() if isinstance(y, torch.Tensor) else y)
+        graph = self._resolved_graph(X)
+        reader = FeatureReader(graph)
+        columns = reader.columns(X, learn=True)
+        if y is None:
+            raise DataError("This classifier requires y to be passed, but the target y is None.")
+        labels = _checked_classes(y)
         rows = len(next(iter(columns.values())))
         if labels.ndim != 1 or len(labels) != rows:
             raise ShapeError(f"y: expected one class for each of the {rows} rows, got shape {labels.shape}.")
@@ -89,18 +103,24 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
             raise DataError("The training data is empty: expected at least one row, got none.")
         check_classification_targets(labels)
         classes, counts = np.unique(labels, return_counts=True)
-        if counts.min() < 2:
-            raise DataError(
-                f"Class {classes.tolist()[counts.argmin()]!r} has {counts.min()} row; a model needs at least 2. Drop the class or add rows."
-            )
-        columns = {v: _whole(c) if isinstance(self._graph.variables[v], int) else c for v, c in columns.items()}
+        lonely = classes[counts == 1].tolist()
+        if lonely:
+            text = f"Classes {lonely[:10]} have 1 row each: their models know nothing but that row. Add rows, or drop them."
+            warnings.warn(text, DataWarning, stacklevel=2)
         models = []
-        new = self._new_model()  # planned once, copied for each class
+        new = self._new_model(graph)  # planned once, copied for each class
         for value in tqdm(classes, desc="classes", disable=not self.progress):
-            chosen = torch.from_numpy(labels == value)
+            chosen = torch.from_numpy(np.flatnonzero(labels == value))
+            if len(chosen) == 1:
+                chosen = chosen.expand(2)  # models need two rows, and the same row twice says what it says once
             models.append(copy.deepcopy(new).fit({v: c[chosen] for v, c in columns.items()}))
         self.classes_, self.models_ = classes, models
-        self.n_features_in_ = len(names)
+        self.graph_, self.labels_, self._reader = graph, reader.labels, reader
+        self.n_features_in_ = len(graph.observed)
+        if isinstance(X, pd.DataFrame) and all(isinstance(c, str) for c in X.columns):
+            self.feature_names_in_ = np.array(graph.observed, dtype=object)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
         self._log_prior = np.log(counts / counts.sum()) if self.prior == "empirical" else np.zeros(len(classes))
         return self
 
@@ -109,8 +129,8 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
     def log_scores(self, X: Any) -> np.ndarray:
         """(rows, classes) log-evidence plus log-prior."""
         if not hasattr(self, "models_"):
-            raise NotFittedError("This GenerativeClassifier is not fitted yet. Call fit(X, y).")
-        columns = _as_columns(X, self._graph.observed)
+            raise ClassifierNotFittedError("This GenerativeClassifier is not fitted yet. Call fit(X, y).")
+        columns = self._reader.columns(X)
         with torch.no_grad():
             bar = tqdm(self.models_, desc="scoring", unit="class", disable=not self.progress)
             scores = torch.stack([model.log_evidence(columns).double() for model in bar], dim=1)
@@ -135,52 +155,42 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
 
     # -- inner workings ------------------------------------------------------------------------------------------
 
-    @property
-    def _graph(self) -> LatentGraph:
-        if self.graph is not None:
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.categorical = tags.input_tags.string = True  # as labels of discrete features
+        return tags
+
+    def _resolved_graph(self, X: Any) -> LatentGraph:
+        """The structure: given, the model's own, or made of the names of the features."""
+        if isinstance(self.graph, LatentGraph):
             return self.graph
+        if callable(self.graph):
+            return self.graph(feature_names(X))
         if isinstance(self.learner, nn.Module):
             graph: LatentGraph = self.learner.graph  # type: ignore[assignment]
             return graph
         raise StructureError("GenerativeClassifier: pass graph=, or a model as learner=.")
 
-    def _new_model(self) -> Any:
+    def _new_model(self, graph: LatentGraph) -> Any:
         if isinstance(self.learner, nn.Module):
             if self.options:
                 raise StructureError("options= go with a learner class or function, not with a model.")
             return self.learner
         if self.learner is None or self.graph is None:
             raise StructureError("GenerativeClassifier: expected a graph and a learner, such as KernelPBP.")
-        return self.learner(self.graph, **(self.options or {}))
+        if not isinstance(self.options, Mapping | None):
+            raise StructureError(f"options: expected names and values for the learner, got {self.options!r}.")
+        return self.learner(graph, **(self.options or {}))
 
 
-def _as_columns(X: Any, names: tuple[str, ...]) -> dict[str, torch.Tensor]:
-    """Columns by name, as numbers."""
-    if isinstance(X, pd.DataFrame):
-        missing = [v for v in names if v not in X]
-        if missing:
-            raise DataError(f"X: missing columns {missing}. It has: {', '.join(map(str, X.columns))}.")
-        return {v: _numbers(X[v], f"X, column '{v}'") for v in names}
-    table = X.detach().cpu() if isinstance(X, torch.Tensor) else _numbers(X, "X")
-    if table.ndim != 2 or table.shape[1] != len(names):
-        raise ShapeError(
-            f"X: expected shape (rows, {len(names)}) for the observables {', '.join(names)}; got {tuple(table.shape)}."
-        )
-    return dict(zip(names, table.T, strict=True))
-
-
-def _numbers(values: Any, where: str) -> torch.Tensor:
-    """Numbers of any kind; None and pandas' NA become NaN."""
-    try:
-        array = np.array(values)
-        if array.dtype.kind not in "biuf":
-            array = np.where(pd.isna(array), np.nan, array).astype(np.float64)
-    except (TypeError, ValueError):
-        raise DataError(f"{where}: expected a table of numbers, got values that are not.") from None
-    return own_tensor(array)
-
-
-def _whole(column: torch.Tensor) -> torch.Tensor:
-    """States that came as floating-point numbers, because the table has one type for all columns."""
-    whole = column.is_floating_point() and bool((column.isfinite() & (column == column.round())).all())
-    return column.long() if whole else column
+def _checked_classes(y: Any) -> np.ndarray:
+    """(rows,) classes; a single column is taken as one, with a warning, as everywhere in scikit-learn."""
+    labels = np.asarray(y.detach().cpu() if isinstance(y, torch.Tensor) else y)
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        text = "A column-vector y was passed when a 1d array was expected. Pass y.ravel()."
+        warnings.warn(text, sklearn.exceptions.DataConversionWarning, stacklevel=3)
+        labels = labels.ravel()
+    if labels.dtype.kind in "fc" and not np.isfinite(labels).all():
+        raise DataError("y: expected classes, got NaN or infinity. Leave out the rows whose class is not known.")
+    return labels

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torchpbp.errors import StructureError
 from torchpbp.graph.latent_graph import Continuous, Domain, LatentGraph
 
@@ -110,6 +112,17 @@ def synthetic_junction_tree(states: int | None = 2, observed_states: int = 16) -
         edges += [(above[0], first), (above[1], first), (above[0], second), (above[1], second), (first, second)]
         edges += [(first, one), (above[0], one), (first, other), (second, other)]
     return LatentGraph(edges, variables, latent)
+
+
+def mixture(names: Sequence[str], states: int | None = 2) -> LatentGraph:
+    """Continuous variables of the given names that depend on one hidden variable, called ``mixture``."""
+    if isinstance(names, str) or not names:
+        raise StructureError(f"names: expected a list of names, got {names!r}.")
+    hidden = "mixture"
+    while hidden in names:
+        hidden += "_"
+    variables: dict[str, Domain] = {hidden: states, **dict.fromkeys(names, Continuous())}
+    return LatentGraph([(hidden, v) for v in names], variables, [hidden])
 
 
 def naive_bayes(features: int = 5, states: int | None = 3, observed_states: int = 4) -> LatentGraph:
