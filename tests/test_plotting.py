@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -343,3 +344,19 @@ def test_the_library_offers_plotting_without_loading_matplotlib() -> None:
     folder = Path(torchpbp.__file__).parents[1]
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=folder, check=True)
     assert result.stdout.split() == ["False", "False"]
+
+
+def test_the_figure_of_the_readme_can_be_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = Path(__file__).parents[1] / "scripts" / "make_figures.py"
+    specification = importlib.util.spec_from_file_location("make_figures", path)
+    assert specification is not None
+    assert specification.loader is not None
+    script = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(script)
+    monkeypatch.setattr(script, "SIZES", (200, 20_000))
+    figure = script.draw(networks=1)
+    messages, posteriors, curve = figure.axes
+    assert len(messages.child_axes) == 13
+    assert texts(posteriors) == ["a2", "b1", "c1", "c2", "d1", "d2"]
+    few, many = curve.containers[0][0].get_ydata()
+    assert many < few
