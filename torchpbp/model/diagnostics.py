@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torchpbp.graph.junction_tree import JunctionTree
 from torchpbp.inference.queries import negative_mass
-from torchpbp.specification.specification import Specification
+from torchpbp.specification.specification import SeparatorPlan, Specification
 
 
 def diagnostics_table(
@@ -46,9 +46,34 @@ def diagnostics_table(
                 "weakest": weakest,
                 "condition": strongest / weakest if weakest > 0 else float("inf"),
                 "clipped_mass": float("nan") if clipped is None else float(clipped.mean()),
+                "remedy": remedy(plan, borne_out),
             }
         )
     return pd.DataFrame(rows).set_index("node")
+
+
+def remedy(plan: SeparatorPlan, significant: int) -> str:
+    """What is wrong at a separator and what to do about it; empty where nothing is.
+
+    A structure that falls short has been warned of when the model was made. Data that fall short are no reason for a warning:
+    with a thousand rows most separators of ordinary networks do, and the answers are good nevertheless.
+
+    Args:
+        plan: of the separator.
+        significant: dimensions of its message that the data bear out.
+    """
+    found = []
+    if plan.reached < plan.needed:
+        found.append(
+            f"structure: the instrument reaches {plan.reached} of {plan.needed} dimensions. Add outside observables, raise pool= or "
+            "largest_group=, or lower the latent cardinality."
+        )
+    if significant < plan.rank:
+        found.append(
+            f"data: {significant} of {plan.rank} dimensions borne out. More rows; regressor=KernelRidge() or MLP() where "
+            "single observables say nothing; or a lower rank."
+        )
+    return " ".join(found)
 
 
 def random_patterns(rows: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:

@@ -333,7 +333,8 @@ class PBP(CountedModel):
         one the instrument reaches for almost all parameters, the dimensions that these data bear out (where fewer than the
         rank, the data hold no more or the regressor cannot see it), the weakest canonical correlation, the condition number of stage 2, and at leaves of
         discrete variables the clipped mass: the share of negative probability in estimates for ``evidence`` (or for
-        random evidence patterns over ``rows`` rows drawn from the model).
+        random evidence patterns over ``rows`` rows drawn from the model), and the remedy where the structure or the data
+        fall short.
         """
         self._require_fitted()
         if evidence is None:
