@@ -1,11 +1,12 @@
 """How time and memory of PBP grow with rows, chain length, numbers of states and treewidth.
 
-Each point has a process of its own. Memory is what the process's peak rises by, above data and libraries.
+Each point has a process of its own. Time is the processor's. Memory is what the process's peak rises by, above libraries
+and data, or above libraries and data in files: rows come from a memory map.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -14,12 +15,16 @@ from benchmarks.own.growing import LENGTH, MEASURES, ROWS, STATES, WIDTH, Point
 from benchmarks.report import Claim, Panel, Report
 from benchmarks.workers import STARTUP_SECONDS, TooSlow, WorkerError, Workers
 
+MANY = 10_000_000
+"""Rows by which memory is judged."""
+MOST_MEGABYTES = 1_500
+
 
 def run(settings: Settings) -> Report:
     """All axes."""
     report = Report("growth")
     axes: dict[str, Sequence[int]] = {
-        ROWS: settings.choose([100_000, 1_000_000, 3_000_000, 10_000_000, 30_000_000], [100_000, 1_000_000], [200]),
+        ROWS: settings.choose([100_000, 1_000_000, MANY, 3 * MANY, 6 * MANY], [100_000, 1_000_000], [200]),
         LENGTH: settings.choose([10, 30, 100, 300, 1_000], [25, 100], [4]),
         STATES: settings.choose([2, 4, 8, 16, 32, 64], [], []),
         WIDTH: settings.choose([1, 2, 3, 4, 5], [], []),
@@ -54,8 +59,8 @@ def _measured(settings: Settings, report: Report, axis: str, value: int) -> dict
 
 
 def _report_axis(settings: Settings, report: Report, axis: str, found: dict[int, dict[str, float]]) -> None:
-    times = Panel(f"time by {axis}", axis, "seconds")
-    memory = Panel(f"memory by {axis}", axis, "peak above data and libraries, MB")
+    times = Panel(f"time by {axis}", axis, "seconds of the processor")
+    memory = Panel(f"memory by {axis}", axis, "peak above libraries and data, MB")
     report.panels += [times, memory]
     for value, point in found.items():
         for name, text in MEASURES.items():
@@ -63,7 +68,9 @@ def _report_axis(settings: Settings, report: Report, axis: str, found: dict[int,
         memory.add("memory", value, point["memory"] / 1e6)
     slopes = {name: exponent({v: p[name] for v, p in found.items()}) for name in (*MEASURES, "memory")}
     shown = ", ".join(f"{name} {'-' if s is None else f'{s:.2f}'}" for name, s in slopes.items())
-    report.notes.append(f"{axis}, exponents on the larger half of {list(found)}: {shown}")
+    report.notes.append(f"{axis}, exponents fitted on {[f'{v:,}' for v in larger_half(found)]}: {shown}")
+    peaks = ", ".join(f"{value:,}: {point['memory'] / 1e6:,.0f} MB" for value, point in found.items())
+    report.notes.append(f"{axis}, peak of memory at {peaks}")
     report.records.append({"axis": axis, **{f"exponent_{name}": s for name, s in slopes.items()}})
     if settings.size != "full":
         return  # fixed costs weigh too much
@@ -72,13 +79,23 @@ def _report_axis(settings: Settings, report: Report, axis: str, found: dict[int,
         text = f"{axis}: exponent of {MEASURES[name]}, distance from 1"
         note = "" if slope is None else f"exponent {slope:.3f}"
         report.claims.append(Claim(text, None if slope is None else abs(slope - 1), at_most=0.1, note=note))
+    if axis == ROWS and MANY in found:
+        peak = found[MANY]["memory"] / 1e6
+        report.claims.append(
+            Claim(f"{MANY:,} rows from a memory map: peak of memory, MB", peak, at_most=MOST_MEGABYTES)
+        )
+
+
+def larger_half(values: Iterable[int]) -> list[int]:
+    """The larger half of the values, at least two if there are two: fixed costs hide growth at the others."""
+    ordered = sorted(values)
+    return ordered[max(0, min(len(ordered) // 2, len(ordered) - 2)) :]
 
 
 def exponent(points: dict[int, float]) -> float | None:
-    """Slope of a line through the larger half of the points, at least two of them, on logarithmic scales."""
-    kept = [(x, y) for x, y in sorted(points.items()) if y > 0]
-    kept = kept[min(len(kept) // 2, len(kept) - 2) :] if len(kept) > 1 else []
-    if not kept:
+    """Slope of a line through the larger half of the points on logarithmic scales."""
+    kept = larger_half(x for x, y in points.items() if y > 0)
+    if len(kept) < 2:
         return None
-    x, y = np.log(np.array(kept, dtype=np.float64)).T
+    x, y = np.log(np.array([(x, points[x]) for x in kept], dtype=np.float64)).T
     return float(np.polyfit(x, y, 1)[0])

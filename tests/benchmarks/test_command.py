@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from benchmarks import contest, digits, growth, hmm, queries, training
 from benchmarks.command import main
 from benchmarks.contest import Settings
+from benchmarks.own.growing import memory_map
 from benchmarks.workers import Workers
 
 ALL = ["training", "hmm", "queries", "digits", "growth"]
@@ -79,6 +81,15 @@ def test_exponents_are_fitted_to_the_larger_half() -> None:
     assert growth.exponent(flat_then_square) == pytest.approx(2.0)
     assert growth.exponent({10: 1.0, 100: 10.0}) == pytest.approx(1.0)
     assert growth.exponent({10: 1.0}) is None
+    assert growth.larger_half([1_000, 1, 100, 10, 10_000]) == [100, 1_000, 10_000]
+    assert growth.larger_half([7]) == [7]
+
+
+def test_a_memory_map_holds_the_drawn_rows_over_and_over() -> None:
+    drawn = {"x": torch.tensor([0, 1, 2]), "y": torch.tensor([3, 4, 5])}
+    found = memory_map(drawn, 7)
+    assert found.tolist() == [[0, 3], [1, 4], [2, 5], [0, 3], [1, 4], [2, 5], [0, 3]]
+    assert not found.flags.writeable
 
 
 def test_evidence_differs_between_rows_and_leaves_something_to_ask() -> None:
