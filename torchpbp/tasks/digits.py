@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from torchpbp.classifier import GenerativeClassifier
-from torchpbp.data.augment import slanted_copies
 from torchpbp.data.digits import FEATURES, POINTS
 from torchpbp.data.splits import hide_points
 from torchpbp.errors import DataError
@@ -29,6 +28,7 @@ from torchpbp.tasks.classification import (
     log_loss,
     predict,
 )
+from torchpbp.tasks.digits_gaps import training_rows
 from torchpbp.tasks.plots import write_completed_digits, write_confusion, write_digits
 from torchpbp.tasks.results import Metrics, replacing, write_csv, write_json
 
@@ -46,6 +46,9 @@ def run_digits(
     samples: int = 4,
     copies: int = 2,
     slant: float = 0.15,
+    missing_training: float = 0.0,
+    missing_kind: str = "coordinates",
+    missing_fill: str = "mean",
     output_dir: str | os.PathLike[str] | None = None,
     verbose: bool = True,
 ) -> Metrics:
@@ -59,6 +62,10 @@ def run_digits(
         samples: digits drawn from each class for samples.png.
         copies: slanted copies of each training stroke to learn from as well.
         slant: how far they lean (see :func:`torchpbp.data.augment.slanted_copies`).
+        missing_training: probability with which values of training strokes are hidden, as if they were missing.
+        missing_kind: "coordinates" hides each by itself, "points" both coordinates of a point.
+        missing_fill: how strokes are completed before they are slanted (see :func:`torchpbp.tasks.digits_gaps.training_rows`);
+            without copies the learner deals with missing values itself.
         output_dir: folder for metrics.json, metrics.csv (a row per class), predictions.csv, confusion.png, samples.png,
             completed.png, and class_<digit>.pt for models that can be saved. ``None``: no files.
         verbose: show progress bars (stderr) and results (stdout).
@@ -79,8 +86,17 @@ def run_digits(
     test_x, test_y = data.test_x[:limit], data.test_y[:limit].numpy()
     hidden_x = hide_points(data.test_x, POINTS // 2, seed)[:limit]
 
-    train_x = slanted_copies(data.train_x, copies, slant, seed)
-    classifier, fit_seconds = fit_classifier(learner, train_x, data.train_y.repeat(copies + 1), verbose)
+    rows = training_rows(
+        data.train_x,
+        data.train_y,
+        share=missing_training,
+        kind=missing_kind,
+        copies=copies,
+        slant=slant,
+        fill=missing_fill,
+        seed=seed,
+    )
+    classifier, fit_seconds = fit_classifier(learner, rows.x, rows.y, verbose)
     classes = classifier.classes_
     predicted, log_proba, predict_seconds = predict(classifier, test_x)
     confidence = np.exp(log_proba.max(axis=1))
@@ -100,8 +116,10 @@ def run_digits(
         values = [None if np.isnan(v) else float(v) for v in table[name]]
         metrics |= {f"test/{name}/{c}": v for c, v in zip(every, values, strict=True)}
     metrics |= {
-        "rows/train": len(data.train_y),
-        "rows/slanted": len(train_x) - len(data.train_y),
+        "rows/train": rows.originals,
+        "rows/slanted": len(rows.y) - rows.originals,
+        "missing/share": rows.missing,
+        "missing/kind": missing_kind if missing_training else "none",
         "rows/val": len(val_y),
         "rows/test": len(test_y),
         "learner": type(learner).__name__,
@@ -164,5 +182,7 @@ def format_digits(metrics: Metrics, table: pd.DataFrame) -> str:
         "predict_seconds",
     ]
     lines += [f"{name:<26} {metrics[name]:.4f}" for name in shown]
-    lines += [f"{name:<26} {metrics[name]}" for name in ("rows/train", "rows/val", "rows/test", "threads")]
+    lines += [
+        f"{name:<26} {metrics[name]}" for name in ("rows/train", "rows/val", "rows/test", "missing/share", "threads")
+    ]
     return "\n".join(lines)
