@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 import torch
 from torch import Tensor
 
 from torchpbp.graph.junction_tree import JunctionTree
 from torchpbp.model.two_stage import (
     Learned,
-    System,
+    Stage1,
     assemble,
     compress_all,
     compressions,
     covariances,
     equal,
-    solve_all,
+    solve,
     targets,
 )
 from torchpbp.specification.specification import Specification
@@ -68,20 +70,35 @@ def learn(
     """
     if not compressed:
         return _learn_uncompressed(tree, specification, moments, stage1, stage2)
-    stages = compress_all(covariances(specification.plans, moments), stage1, moments.rows)
-    below = {n: targets(tree, specification, n) for n in range(len(tree))}
-    features = {n: compressions(tree, stages, n) for n in range(len(tree))}
-    questions: list[Question] = [(below[p.node], features[p.node], p.instrument) for p in specification.plans]
-    questions += [(below[n], features[n], [()]) for n in range(len(tree))]
-    answers = moments.responses(questions)
-    crosses = answers[: len(specification.plans)]
-    root, *means = [mean.squeeze(-1) for mean in answers[len(specification.plans) :]]
-    systems = {}
-    for plan, cross, mean in zip(specification.plans, crosses, means, strict=True):
-        stage = stages[plan.node]
-        centred = cross - mean.unsqueeze(-1) * stage.instrument_mean
-        systems[plan.node] = System(mean, centred.flatten(0, -2) @ stage.predictor, stage.predicted)
-    return assemble(tree, solve_all(systems, stage2), root, stages)
+    stages = compress_all(covariances(specification.plans, moments), stage1)
+    asked: dict[int, Question] = {
+        n: (
+            targets(tree, specification, n),
+            compressions(tree, stages, n),
+            specification.plan(n).instrument if n else (),
+        )
+        for n in range(len(tree))
+    }
+    groups = [[0], *equal({n: _shape(asked[n], stages[n], moments) for n in stages}, lambda shape: shape)]
+    (root, _), *found = moments.below([[asked[n] for n in nodes] for nodes in groups])
+    operators: dict[int, Tensor] = {}
+    for nodes, (mean, centred) in zip(groups[1:], found, strict=True):
+        predictions = centred.flatten(1, -2) @ torch.stack([stages[n].predictor for n in nodes])
+        predicted = torch.stack([stages[n].predicted for n in nodes])
+        operators |= zip(nodes, solve(mean, predictions, predicted, stage2), strict=True)
+    return assemble(tree, operators, root.squeeze(0), stages)
+
+
+def _shape(question: Question, stage: Stage1, moments: Moments) -> tuple[Hashable, ...]:
+    """What must be equal in separators that are solved together."""
+    below, features, _ = question
+    raw = tuple(moments.dim(g) for g in below)
+    return (
+        raw,
+        None if features is None else tuple(f.shape for f in features),
+        stage.predictor.shape,
+        stage.predicted.shape,
+    )
 
 
 def _learn_uncompressed(

@@ -13,11 +13,12 @@ from torchpbp.errors import DataError, NotFittedError, StructureError
 from torchpbp.inputs.columns import ROWS_PER_BATCH, ColumnReader
 from torchpbp.inputs.sources import DataLike, open_data, with_progress
 from torchpbp.model.answers import Answers
-from torchpbp.model.checkpoint import read_checkpoint, write_checkpoint
+from torchpbp.model.checkpoint import read_checkpoint, whole_model, write_checkpoint
 from torchpbp.model.fitting import Fitted, Fitter, check_labels
 from torchpbp.model.learning import required_scopes
 from torchpbp.specification.specification import Specification
-from torchpbp.stage2.joint_tables import JointTables, Scope
+from torchpbp.stage2.joint_tables import JointTables
+from torchpbp.stage2.table_layout import Scope
 
 FORMAT = "torchpbp.Counts"
 
@@ -80,6 +81,7 @@ class Counts:
         write_checkpoint(path, self.to_dict(), FORMAT)
 
     @classmethod
+    @whole_model
     def load(cls, path: str | os.PathLike[str]) -> Counts:
         """Read counts written by :meth:`save`. Only tensors and plain values are read; no code is executed."""
         return cls.from_dict(read_checkpoint(path, "cpu", FORMAT))

@@ -250,8 +250,7 @@ class PBP(CountedModel):
         if found.constant:
             text = f"Columns {found.constant} hold one state only: the model learns that they never vary."
             warnings.warn(text, DataWarning, stacklevel=3)
-        counts = found.counts
-        marginals = None if counts is None else {v: counts.table((v,)) for v in self.states}
+        marginals = None if found.counts is None else found.counts.marginals()
         self._accept(found.plan, found.learned, int(found.rows), found.floor, found.observables, marginals)
         self.labels = dict(labels)
         self.counts = None if found.counts is None else Counts(found.counts, labels)
@@ -321,8 +320,13 @@ class PBP(CountedModel):
         """
         if known is None:
             known = {v: e[0] for v, e in self._estimates(Evidence(1), list(self.states), None).items()}
+        by_size: dict[int, list[str]] = {}
         for v, estimate in known.items():
-            self.observables[v].marginal.copy_(as_distribution(estimate.unsqueeze(0), self.floor)[0])
+            by_size.setdefault(len(estimate), []).append(v)
+        for names in by_size.values():
+            found = as_distribution(torch.stack([known[v] for v in names]), self.floor)
+            for v, marginal in zip(names, found, strict=True):
+                self.observables[v].marginal.copy_(marginal)
 
     # -- looking at it -------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from torchpbp.distributed import sum_over_processes
 from torchpbp.errors import StructureError
 from torchpbp.graph.junction_tree import JunctionTree
+from torchpbp.model.joined import Joined, earned
 from torchpbp.model.two_stage import (
     Covariances,
     Learned,
@@ -25,13 +26,14 @@ from torchpbp.model.two_stage import (
     assemble,
     compress_all,
     compressions,
+    equal,
     solve_all,
     targets,
     without,
 )
 from torchpbp.specification.specification import Specification
 from torchpbp.stage1.regressor import Predictor, Regression, Regressor, families
-from torchpbp.stage1.rows import Projections, Rows
+from torchpbp.stage1.rows import Rows
 from torchpbp.stage2.moments import Group, Moments, Question
 
 ROWS_AT_ONCE = 8192
@@ -71,20 +73,43 @@ def learn_regressed(
     """
     whitened = [core_regression(tree, specification, n, moments) for n in range(1, len(tree))]
     first = regressor.fit(rows, [r for r, _ in whitened], "stage1a")
-    if regressor.linear and regressor.form == "instrumental":
-        first = _WithLinear(first, specification, moments, rows)
+    joined = regressor.linear and regressor.form == "instrumental"
+    if joined:
+        first = Joined(first, specification, moments, rows)
     found = _covariances(rows, [r for r, _ in whitened], first)
-    systems: dict[int, Covariances] = {}
-    for plan, (_, constant), f in zip(specification.plans, whitened, found, strict=True):
+    kept = [torch.eye(len(f.gram), dtype=torch.float64) for f in found]  # of each instrument
+    if joined:
+        kept = [
+            earned(f.cross, f.gram, r.size, plan.rank - 1, moments.rows)
+            for plan, (r, _), f in zip(specification.plans, whitened, found, strict=True)
+        ]
+        found = [_Found(f.cross @ k, k.mT @ f.gram @ k, f.mean @ k) for f, k in zip(found, kept, strict=True)]
+    shapes = {}
+    for plan, f in zip(specification.plans, found, strict=True):
         if f.cross.shape[1] < plan.rank - 1:
             raise StructureError(
                 f"Separator {tree.separator_name(plan.node)}: the message has rank {plan.rank}, but {regressor!r} gives an "
                 f"instrument with {f.cross.shape[1]} dimensions. Raise its size or lower rank=."
             )
-        whitener, ones = moments.whitener(plan.core), moments.ones(plan.core)
-        scale = torch.ones(f.cross.shape[1], dtype=torch.float64)
-        systems[plan.node] = Covariances(f.cross, f.gram, constant, whitener, ones, scale, f.mean, plan.rank)
-    stages = compress_all(systems, stage1, moments.rows)
+        shapes[plan.node] = (*f.cross.shape, plan.rank)
+    systems = []
+    for nodes in equal(shapes, lambda shape: shape):
+        cores = [specification.plan(n).core for n in nodes]
+        cross = torch.stack([found[n - 1].cross for n in nodes])
+        systems.append(
+            Covariances(
+                nodes,
+                cross,
+                torch.stack([found[n - 1].gram for n in nodes]),
+                torch.stack([whitened[n - 1][1] for n in nodes]),
+                torch.stack([moments.whitener(c) for c in cores]),
+                torch.stack([moments.ones(c) for c in cores]),
+                cross.new_ones(len(nodes), cross.shape[2]),
+                cross.new_full((len(nodes),), moments.rows),
+                shapes[nodes[0]][-1],
+            )
+        )
+    stages = compress_all(systems, stage1)
 
     questions: list[Question] = [
         (targets(tree, specification, n), compressions(tree, stages, n), [()]) for n in range(len(tree))
@@ -99,7 +124,7 @@ def learn_regressed(
     for plan, mean, f in zip(specification.plans, means, _covariances(rows, responses, first, second), strict=True):
         stage = stages[plan.node]
         if second is None:
-            solved[plan.node] = System(mean, f.cross @ stage.predictor, stage.predicted)
+            solved[plan.node] = System(mean, f.cross @ kept[plan.node - 1] @ stage.predictor, stage.predicted)
         else:
             gram = stage.directions.T @ f.gram @ stage.directions
             solved[plan.node] = System(mean, *_factored(gram, f.cross @ stage.directions))
@@ -134,33 +159,6 @@ def _response(
         matrices = [torch.eye(moments.dim(g), dtype=torch.float64) for g in groups]
     inputs = tuple(dict.fromkeys(v for g in specification.plan(node).instrument for v in g))
     return Regression(tree.separator_name(node), inputs, tuple(groups), tuple(matrices), mean.flatten())
-
-
-class _WithLinear(Predictor):
-    """Predictions joined by the features of the instrument's groups, on the scale that ridge penalties are meant for.
-
-    Args:
-        predictor: the predictions.
-        specification: with the groups of each separator.
-        moments: for the scale.
-        rows: rows of the kind to be read.
-    """
-
-    def __init__(self, predictor: Predictor, specification: Specification, moments: Moments, rows: Rows) -> None:
-        self.predictor = predictor
-        self.groups = [[g for g in p.instrument if g] for p in specification.plans]
-        scaled = {
-            g: torch.diag(moments.instrument_scale(g)).unsqueeze(0)
-            for g in {g: None for groups in self.groups for g in groups}
-        }
-        self.features = {g: Projections([g], matrix, rows) for g, matrix in scaled.items()}
-
-    def predict(self, rows: Rows, positions: Tensor) -> list[Tensor]:
-        linear = {g: module(rows).squeeze(1) for g, module in self.features.items()}
-        found = self.predictor.predict(rows, positions)
-        return [
-            torch.cat([f, *(linear[g] for g in groups)], dim=1) for f, groups in zip(found, self.groups, strict=True)
-        ]
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,9 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+import numpy as np
 import torch
+from scipy.special import gammaincc
 from torch import Tensor
 
 from torchpbp.graph.junction_tree import JunctionTree
@@ -53,9 +55,8 @@ class Stage1:
     Args:
         features: (core dim, message dim) U with θ = Uᵀφ.
         directions: (core dim, message dim without the constant) the same before whitening.
-        predictor: (instrument dim, m) takes a cross moment with the instrument to the prediction's factor space.
+        predictor: (instrument dim, m) takes a covariance with the instrument to the prediction's factor space.
         predicted: (message dim without the constant, m) the prediction of θ there.
-        instrument_mean: (instrument dim,).
         strengths: (message dim,) canonical correlations.
         significant: dimensions of the message that the data bear out.
     """
@@ -64,138 +65,104 @@ class Stage1:
     directions: Tensor
     predictor: Tensor
     predicted: Tensor
-    instrument_mean: Tensor
     strengths: Tensor
     significant: int
 
 
 @dataclass(frozen=True)
 class Covariances:
-    """Whitened covariances of one separator.
+    """Whitened covariances of separators with equal shapes, stacked.
 
     Args:
-        cross: (core dim, instrument dim).
-        gram: (instrument dim, instrument dim).
-        constant: (core dim, 1) E[φ], whitened.
-        whitener: (core dim,) or (core dim, core dim).
-        ones: (core dim,) vector c with c·φ = 1.
-        instrument_scale: (instrument dim,).
-        instrument_mean: (instrument dim,).
-        rank: dimensions of the message.
+        nodes: the separators' tree nodes.
+        cross: (separators, core dim, instrument dim).
+        gram: (separators, instrument dim, instrument dim).
+        constant: (separators, core dim, 1) E[φ], whitened.
+        whitener: (separators, core dim) or (separators, core dim, core dim).
+        ones: (separators, core dim) vectors c with c·φ = 1.
+        scale: (separators, instrument dim) of the instruments.
+        rows: (separators,) rows behind them; below 2 for a population, where nothing is tested.
+        rank: dimensions of the messages.
     """
 
+    nodes: Sequence[int]
     cross: Tensor
     gram: Tensor
     constant: Tensor
     whitener: Tensor
     ones: Tensor
-    instrument_scale: Tensor
-    instrument_mean: Tensor
+    scale: Tensor
+    rows: Tensor
     rank: int
 
 
-def covariances(plans: Sequence[SeparatorPlan], moments: Moments) -> dict[int, Covariances]:
-    """Whitened covariances of all separators from moments of the instruments' groups, equal shapes together."""
-    result: dict[int, Covariances] = {}
-    shapes = {p.node: (moments.dim(p.core), tuple(moments.dim(g) for g in p.instrument)) for p in plans}
+def covariances(plans: Sequence[SeparatorPlan], moments: Moments) -> list[Covariances]:
+    """Whitened covariances of all separators, equal shapes together."""
+    result = []
+    shapes = {p.node: (moments.dim(p.core), sum(moments.near_dim(g) for g in p.instrument), p.rank) for p in plans}
     by_node = {p.node: p for p in plans}
     for nodes in equal(shapes, lambda shape: shape):
-        group = [by_node[n] for n in nodes]
-        whitener = torch.stack([moments.whitener(p.core) for p in group])
-        core_mean = torch.stack([moments.mean(p.core) for p in group]).unsqueeze(-1)
-        scale = torch.stack([torch.cat([moments.instrument_scale(g) for g in p.instrument]) for p in group])
-        mean = torch.stack([torch.cat([moments.mean(g) for g in p.instrument]) for p in group])
-        cross, gram = _second_moments(group, shapes[nodes[0]][1], moments)
-        constant = apply_whitener(whitener, core_mean)
-        cross = apply_whitener(whitener, cross - core_mean * mean.unsqueeze(-2)) * scale.unsqueeze(-2)
-        cross = without(constant, cross)
-        gram = scale.unsqueeze(-1) * (gram - mean.unsqueeze(-1) * mean.unsqueeze(-2)) * scale.unsqueeze(-2)
-        for i, p in enumerate(group):
-            ones = moments.ones(p.core)
-            result[p.node] = Covariances(cross[i], gram[i], constant[i], whitener[i], ones, scale[i], mean[i], p.rank)
+        found = moments.separators([by_node[n] for n in nodes])
+        scale = found.scale.unsqueeze(-2)
+        constant = apply_whitener(found.whitener, found.core_mean.unsqueeze(-1))
+        cross = without(constant, apply_whitener(found.whitener, found.cross) * scale)
+        gram = scale.mT * found.gram * scale
+        rank = shapes[nodes[0]][-1]
+        result.append(
+            Covariances(nodes, cross, gram, constant, found.whitener, found.ones, found.scale, found.rows, rank)
+        )
     return result
 
 
-def _second_moments(group: Sequence[SeparatorPlan], dims: tuple[int, ...], moments: Moments) -> tuple[Tensor, Tensor]:
-    """E[φηᵀ] (separators, core dim, instrument dim) and E[ηηᵀ] (separators, instrument dim, instrument dim)."""
-    near = [p.instrument for p in group]
-    crosses = [moments.cross(p.core, g) for p in group for g in p.instrument]
-    grams = [moments.cross(a, b) for groups in near for a in groups for b in groups]
-    count, parts = len(group), len(dims)
-    if len(set(dims)) == 1:  # blocks of one size: one copy
-        cross = torch.stack(crosses).reshape(count, parts, -1, dims[0]).transpose(1, 2).flatten(2)
-        gram = torch.stack(grams).reshape(count, parts, parts, dims[0], dims[0]).transpose(2, 3)
-        return cross, gram.reshape(count, parts * dims[0], parts * dims[0])
-    rows = [torch.cat(grams[i : i + parts], dim=1) for i in range(0, len(grams), parts)]
-    gram = torch.stack([torch.cat(rows[i : i + parts]) for i in range(0, len(rows), parts)])
-    return torch.stack([torch.cat(crosses[i : i + parts], dim=1) for i in range(0, len(crosses), parts)]), gram
-
-
-def compress_all(systems: Mapping[int, Covariances], penalty: float, rows: float) -> dict[int, Stage1]:
+def compress_all(systems: Iterable[Covariances], penalty: float) -> dict[int, Stage1]:
     """Stage 1A by ridge regression on the instrument, and compression of the messages.
 
     Args:
-        systems: node -> covariances.
+        systems: covariances of all separators.
         penalty: λ.
-        rows: behind the covariances; below 2 for a population, where no test is made.
+
+    Returns:
+        node -> its part.
     """
     result: dict[int, Stage1] = {}
-    for nodes in equal(systems, lambda m: (m.cross.shape, m.rank)):
-        stacked = [systems[n] for n in nodes]
-        rank = stacked[0].rank
-        factor = ridge_factor(torch.stack([m.gram for m in stacked]), penalty)
-        cross = torch.stack([m.cross for m in stacked])
-        found = compress(cross @ factor, rank - 1)
+    for system in systems:
+        factor = ridge_factor(system.gram, penalty)
+        found = compress(system.cross @ factor, system.rank - 1)
         # Rounding leaves a trace of the mean in weak directions, where it would be amplified; it is taken out again.
-        directions = without(torch.stack([m.constant for m in stacked]), found.directions)
-        whitened = apply_whitener(torch.stack([m.whitener for m in stacked]), directions)
-        features = torch.cat([torch.stack([m.ones for m in stacked]).unsqueeze(-1), whitened], dim=-1)
-        predictor = torch.stack([m.instrument_scale for m in stacked]).unsqueeze(-1) * factor
-        strengths = torch.cat([torch.ones_like(found.strengths[:, :1]), found.strengths], dim=1)
-        if rank == 1:
-            strengths = features.new_ones(len(nodes), 1)
-        significant = significant_ranks(found.all_strengths, *_effective(cross, factor), rows, rank)
-        for i, n in enumerate(nodes):
-            result[n] = Stage1(
-                features[i],
-                directions[i],
-                predictor[i],
-                found.predicted[i],
-                stacked[i].instrument_mean,
-                strengths[i],
-                significant[i],
-            )
+        directions = without(system.constant, found.directions)
+        features = torch.cat([system.ones.unsqueeze(-1), apply_whitener(system.whitener, directions)], dim=-1)
+        predictor = system.scale.unsqueeze(-1) * factor
+        strengths = torch.cat([features.new_ones(len(features), 1), found.strengths], dim=1)
+        significant = significant_ranks(system, factor, found.all_strengths)
+        parts = (features, directions, predictor, found.predicted, strengths)
+        for n, u, d, p, g, s, known in zip(system.nodes, *(x.unbind() for x in parts), significant, strict=True):
+            result[n] = Stage1(u, d, p, g, s, known)
     return result
 
 
-def significant_ranks(strengths: Tensor, inside: Tensor, outside: Tensor, rows: float, most: int) -> list[int]:
+def significant_ranks(system: Covariances, factor: Tensor, strengths: Tensor) -> list[int]:
     """Dimensions, the constant included, that the data tell from noise: Bartlett's test of the remaining correlations.
 
     Args:
+        system: covariances of separators.
+        factor: (separators, instrument dim, instrument dim) of the ridge regression on their instruments.
         strengths: (separators, correlations) all canonical correlations, largest first.
-        inside: (separators,) degrees of freedom of the core groups.
-        outside: (separators,) degrees of freedom of the instruments.
-        rows: sample size.
-        most: the messages' rank.
     """
-    if rows < 2:
-        return [min(most, 1 + n) for n in (strengths > 1e-8).sum(dim=1).tolist()]
-    tested = min(most - 1, strengths.shape[1])
+    most, found = system.rank, strengths.numpy()  # these arrays are tiny, and numpy is several times as fast on them
+    if float(system.rows[0]) < 2:
+        return [min(most, 1 + int(n)) for n in (found > 1e-8).sum(axis=1)]
+    tested = min(most - 1, found.shape[1])
     if not tested:
-        return [most] * len(strengths)
-    rest = strengths.square().flip(1).cumsum(1).flip(1)[:, :tested] * rows
-    k = torch.arange(tested)
-    freedom = (inside.unsqueeze(1) - k).clamp(min=1) * (outside.unsqueeze(1) - k).clamp(min=1)
-    chance = torch.special.gammaincc(freedom.to(rest) / 2, rest / 2)  # of χ² this large
-    noise = torch.cat([chance > SIGNIFICANCE, torch.ones(len(strengths), 1, dtype=torch.bool)], dim=1)
-    first = noise.int().argmax(dim=1).tolist()
-    return [most if f == tested else f + 1 for f in first]
-
-
-def _effective(cross: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
-    """(separators,) dimensions in which core groups and instruments vary at all."""
-    inside = (cross.abs().amax(dim=2) > 0).sum(dim=1) - 1
-    return inside.clamp(min=1), (factor.abs().amax(dim=1) > 0).sum(dim=1).clamp(min=1)
+        return [most] * len(found)
+    inside = (np.abs(system.cross.numpy()).max(axis=2) > 0).sum(
+        axis=1, keepdims=True
+    ) - 1  # dimensions that vary at all
+    outside = (np.abs(factor.numpy()).max(axis=1) > 0).sum(axis=1, keepdims=True)
+    rest = np.cumsum(found[:, ::-1] ** 2, axis=1)[:, ::-1][:, :tested] * system.rows.numpy()[:, None]
+    k = np.arange(tested)
+    freedom = np.maximum(np.maximum(inside, 1) - k, 1) * np.maximum(np.maximum(outside, 1) - k, 1)
+    noise = gammaincc(freedom / 2, rest / 2) > SIGNIFICANCE  # the chance of χ² this large
+    return [most if not row.any() else int(row.argmax()) + 1 for row in noise]
 
 
 def targets(tree: JunctionTree, specification: Specification, node: int) -> list[Group]:
@@ -228,15 +195,20 @@ class System:
 
 
 def solve_all(systems: Mapping[int, System], penalty: float) -> dict[int, Tensor]:
-    """Operators with modes (message, sizes below…), node by node; the constant predicts the mean."""
+    """Operators with modes (message, sizes below…), node by node."""
     operators: dict[int, Tensor] = {}
     for nodes in equal(systems, lambda s: (s.mean.shape, s.predicted.shape)):
+        mean = torch.stack([systems[n].mean for n in nodes])
         predictions = torch.stack([systems[n].predictions for n in nodes])
-        weights = least_squares(predictions, torch.stack([systems[n].predicted for n in nodes]), penalty)
-        for i, n in enumerate(nodes):
-            mean = systems[n].mean
-            operators[n] = torch.cat([mean.unsqueeze(0), weights[i].T.reshape(-1, *mean.shape)])
+        predicted = torch.stack([systems[n].predicted for n in nodes])
+        operators |= zip(nodes, solve(mean, predictions, predicted, penalty), strict=True)
     return operators
+
+
+def solve(mean: Tensor, predictions: Tensor, predicted: Tensor, penalty: float) -> tuple[Tensor, ...]:
+    """Operators of separators with equal shapes, see :class:`System`; the constant predicts the mean."""
+    weights = least_squares(predictions, predicted, penalty).mT.reshape(len(mean), -1, *mean.shape[1:])
+    return torch.cat([mean.unsqueeze(1), weights], dim=1).unbind()
 
 
 def assemble(

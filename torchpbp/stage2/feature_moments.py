@@ -11,8 +11,8 @@ from torch import Tensor
 from torchpbp.distributed import sum_over_processes
 from torchpbp.errors import StructureError
 from torchpbp.features.maps import FeatureMap
-from torchpbp.stage2.joint_tables import LARGEST_TABLE
 from torchpbp.stage2.moments import Group, Moments, Question
+from torchpbp.stage2.table_layout import LARGEST_TABLE
 
 
 class FeatureMoments(Moments):

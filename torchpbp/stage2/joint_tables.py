@@ -7,7 +7,6 @@ from exact probabilities instead of counts.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
@@ -16,12 +15,10 @@ from torch import Tensor
 from torchpbp.distributed import sum_over_processes
 from torchpbp.errors import NotFittedError, StructureError
 from torchpbp.inputs.sources import narrow_dtype
-from torchpbp.stage2.covers import Cover, count_rows, find_covers
+from torchpbp.stage2.covers import Cover, count_rows
+from torchpbp.stage2.table_layout import Scope, table_layout
+from torchpbp.stage2.table_reading import reading
 
-Scope = tuple[str, ...]
-
-LARGEST_TABLE = 1 << 26
-"""Cells of one table; beyond it a structure is refused rather than the memory exhausted."""
 INDEX_BUDGET = 1 << 22
 """Indices held at once while counting few rows."""
 ENOUGH_ROWS = 1 << 13
@@ -39,45 +36,14 @@ class JointTables:
     """
 
     def __init__(self, scopes: Iterable[Iterable[str]], states: Mapping[str, int]) -> None:
-        self.states = dict(states)
-        position = {v: i for i, v in enumerate(self.states)}
-        wanted = {tuple(sorted(set(s), key=position.__getitem__)) for s in scopes}
-        self.scopes = _maximal(wanted)
-        sizes = [math.prod(self.states[v] for v in s) for s in self.scopes]
-        for scope, size in zip(self.scopes, sizes, strict=True):
-            if size > LARGEST_TABLE:
-                raise StructureError(
-                    f"Learning would need a table with {size:,} cells over {scope}, at most {LARGEST_TABLE:,} are allowed. "
-                    "Use fewer states, a smaller largest_group=, or a structure with smaller cliques."
-                )
-        self.offsets = [0]
-        for size in sizes:
-            self.offsets.append(self.offsets[-1] + size)
+        wanted = tuple(tuple(s) for s in scopes)
+        self.layout = table_layout(wanted, tuple((v, int(states[v])) for v in states))
+        self.states, self.scopes, self.offsets = self.layout.states, self.layout.scopes, self.layout.offsets
         self.rows = 0.0
-        self._counts = torch.zeros(self.offsets[-1], dtype=torch.float64)
+        self._counts = torch.zeros(self.layout.cells, dtype=torch.float64)
         self._waiting: list[list[Tensor]] = []  # rows not counted yet, as narrow columns
         self._waiting_rows = 0
         self._covers: list[tuple[Cover, list[int]]] = []  # with the numbers of the tables they stand for
-        self._cover_groups: list[tuple[Scope, list[int]]] | None = None
-        members = [frozenset(s) for s in self.scopes]
-        self._holders: dict[str, list[tuple[int, frozenset[str]]]] = {}  # smallest table first
-        for i in sorted(range(len(sizes)), key=sizes.__getitem__):
-            for v in self.scopes[i]:
-                self._holders.setdefault(v, []).append((i, members[i]))
-        self._index = self._index_arithmetic(position)
-
-    def _index_arithmetic(self, position: Mapping[str, int]) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """Scopes grouped by size: (rows of the data, strides, offsets), so that one product codes a whole group."""
-        groups: dict[int, list[int]] = {}
-        for i, scope in enumerate(self.scopes):
-            groups.setdefault(len(scope), []).append(i)
-        result = []
-        for members in groups.values():
-            rows = torch.tensor([[position[v] for v in self.scopes[i]] for i in members], dtype=torch.int64)
-            strides = torch.tensor([_strides([self.states[v] for v in self.scopes[i]]) for i in members])
-            offsets = torch.tensor([self.offsets[i] for i in members])
-            result.append((rows, strides.to(torch.int64).reshape(rows.shape), offsets))
-        return result
 
     def add(self, codes: Tensor | Sequence[Tensor]) -> None:
         """Count a mini-batch.
@@ -127,13 +93,8 @@ class JointTables:
             self._count_directly(torch.stack([c.long() for c in columns]))
             return
         if not self._covers:
-            self._covers = [(self._cover(group, held), held) for group, held in self._groups()]
+            self._covers = [(self._cover(group, held), held) for group, held in self.layout.covers]
         count_rows([cover for cover, _ in self._covers], dict(zip(self.states, columns, strict=True)))
-
-    def _groups(self) -> list[tuple[Scope, list[int]]]:
-        if self._cover_groups is None:
-            self._cover_groups = find_covers(self.scopes, self.states)
-        return self._cover_groups
 
     def _cover(self, group: Scope, members: list[int]) -> Cover:
         """A cover of a single table counts in place."""
@@ -145,7 +106,7 @@ class JointTables:
         step = max(1, INDEX_BUDGET // max(1, len(self.scopes)))
         for start in range(0, codes.shape[1], step):
             part = codes[:, start : start + step]
-            for rows, strides, offsets in self._index:
+            for rows, strides, offsets in self.layout.index_arithmetic:
                 cells = offsets.unsqueeze(1).expand(-1, part.shape[1])
                 for k in range(rows.shape[1]):
                     cells = torch.addcmul(cells, part[rows[:, k]], strides[:, k].unsqueeze(1))
@@ -182,7 +143,7 @@ class JointTables:
 
     def holds(self, variables: Sequence[str]) -> bool:
         """Whether some table has all these variables."""
-        return not variables or self._holder(variables) is not None
+        return not variables or self.layout.holder(variables) is not None
 
     def sum_over_processes(self) -> None:
         """Add the counts of all processes, each of which has counted its share of the rows."""
@@ -202,15 +163,9 @@ class JointTables:
             raise NotFittedError("No rows have been counted yet.")
         return self._sums(variables) / self.rows if variables else torch.ones((), dtype=torch.float64)
 
-    def _holder(self, variables: Sequence[str]) -> int | None:
-        """Number of the smallest table with all these variables."""
-        wanted = set(variables)
-        rarest = min(variables, key=lambda v: len(self._holders.get(v, ())))
-        return next((i for i, members in self._holders.get(rarest, ()) if wanted <= members), None)
-
     def _sums(self, variables: Sequence[str]) -> Tensor:
         """Counts of the joint states of some variables, with dimensions in the order asked for."""
-        best = self._holder(variables)
+        best = self.layout.holder(variables)
         if best is None:
             raise StructureError(f"No table holds the variables {tuple(variables)}.")
         scope = self.scopes[best]
@@ -220,26 +175,13 @@ class JointTables:
         found = stored.sum(dim=summed) if summed else stored
         return found.permute([left.index(v) for v in variables])
 
+    def marginals(self) -> dict[str, Tensor]:
+        """P(v) of every variable."""
+        if self.rows <= 0:
+            raise NotFittedError("No rows have been counted yet.")
+        read = reading(self.layout, "marginals", lambda number: [number((v,)) for v in self.states])
+        return dict(zip(self.states, [found / self.rows for found in read(self.counts)], strict=True))
+
     def constant_variables(self) -> list[str]:
         """Variables with several states of which only one was ever seen."""
-        return [v for v, s in self.states.items() if s > 1 and float(self.table([v]).max()) == 1.0]
-
-
-def _maximal(scopes: Iterable[Scope]) -> tuple[Scope, ...]:
-    """Scopes that no other scope contains, larger ones first."""
-    kept: list[Scope] = []
-    holders: dict[str, list[frozenset[str]]] = {}
-    for scope in sorted(scopes, key=lambda s: (-len(s), s)):
-        members = frozenset(scope)
-        if scope and not any(members <= other for other in holders.get(scope[0], [])):
-            kept.append(scope)
-            for v in scope:
-                holders.setdefault(v, []).append(members)
-    return tuple(kept)
-
-
-def _strides(sizes: Sequence[int]) -> list[int]:
-    result = [1] * len(sizes)
-    for i in range(len(sizes) - 2, -1, -1):
-        result[i] = result[i + 1] * sizes[i + 1]
-    return result
+        return [v for v, p in self.marginals().items() if len(p) > 1 and float(p.max()) == 1.0]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from torchpbp.contraction import contract
+from torchpbp.specification.specification import SeparatorPlan
 from torchpbp.stage2.joint_tables import JointTables
-from torchpbp.stage2.moments import Group, Moments, Question
+from torchpbp.stage2.moments import Group, Moments, Question, SeparatorMoments
+from torchpbp.stage2.table_reading import Cells, Number, reading
 
 
 class TableMoments(Moments):
@@ -40,8 +43,7 @@ class TableMoments(Moments):
     def whitener(self, group: Group) -> Tensor:
         """1/√p of each joint state; 0 where it never occurs. Rare states then weigh as much as common ones."""
         if group not in self._scale:
-            p = self.mean(group)
-            self._scale[group] = torch.where(p > 0, p.clamp(min=1e-300).rsqrt(), torch.zeros_like(p))
+            self._scale[group] = _inverse_root(self.mean(group))
         return self._scale[group]
 
     instrument_scale = whitener
@@ -84,3 +86,74 @@ class TableMoments(Moments):
         small = [f"small{i}" for i in range(len(below))]
         pairs = list(zip(raw, small, strict=True))
         return contract([table, *features], [(*raw, "rest"), *pairs], (*small, "rest"))
+
+    def separators(self, plans: Sequence[SeparatorPlan]) -> SeparatorMoments:
+        read = reading(self.tables.layout, tuple(plans), lambda number: self._separator_cells(plans, number))
+        core_mean, cross, gram = (part / self.rows for part in read(self.tables.counts))
+        near_mean = gram.diagonal(dim1=1, dim2=2)
+        return SeparatorMoments(
+            core_mean,
+            near_mean,
+            cross - core_mean.unsqueeze(2) * near_mean.unsqueeze(1),
+            gram - near_mean.unsqueeze(2) * near_mean.unsqueeze(1),
+            _inverse_root(core_mean),
+            _inverse_root(near_mean),
+            (core_mean > 0).to(torch.float64),
+            core_mean.new_full((len(plans),), self.rows),
+        )
+
+    def _separator_cells(self, plans: Sequence[SeparatorPlan], number: Number) -> list[Cells]:
+        """Cells of E[φ], E[φηᵀ] and E[ηηᵀ], separators stacked."""
+        cores = [number(p.core).reshape(-1) for p in plans]
+        crosses = [
+            np.concatenate([number((*p.core, *g)).reshape(self.dim(p.core), -1) for g in p.instrument], axis=1)
+            for p in plans
+        ]
+        grams = [
+            np.block([[self._pair_cells(a, b, number) for b in p.instrument] for a in p.instrument]) for p in plans
+        ]
+        return [np.stack(cores), np.stack(crosses), np.stack(grams)]
+
+    def _pair_cells(self, a: Group, b: Group, number: Number) -> Cells:
+        """Cells of E[φ_a φ_bᵀ]; where groups share variables, states that contradict each other have the cell 0."""
+        union = tuple(dict.fromkeys((*a, *b)))
+        if len(union) == len(a) + len(b):
+            return number(union).reshape(self.dim(a), self.dim(b))
+        result = np.zeros((self.dim(a), self.dim(b)), dtype=np.int64)
+        result[self._codes(union, a).numpy(), self._codes(union, b).numpy()] = number(union).reshape(-1)
+        return result
+
+    def below(self, wanted: Sequence[Sequence[Question]]) -> list[tuple[Tensor, Tensor]]:
+        return [self._below(questions) for questions in wanted]
+
+    def _below(self, questions: Sequence[Question]) -> tuple[Tensor, Tensor]:
+        key = tuple((tuple(below), tuple(near)) for below, _, near in questions)
+        read = reading(self.tables.layout, key, lambda number: self._below_cells(questions, number))
+        mean, cross = (part / self.rows for part in read(self.tables.counts))
+        near_mean = cross.flatten(1, -2).sum(dim=1)
+        cross = cross - mean.unsqueeze(-1) * near_mean.reshape(len(questions), *[1] * (mean.ndim - 1), -1)
+        if questions[0][1] is None:
+            return mean, cross
+        count = mean.ndim - 1
+        features = [torch.stack([f[k] for _, f, _ in questions if f is not None]) for k in range(count)]
+        raw, small = [f"raw{k}" for k in range(count)], [f"small{k}" for k in range(count)]
+        both = torch.cat([mean.unsqueeze(-1), cross], dim=-1)
+        scopes = [("s", *raw, "near"), *(("s", r, c) for r, c in zip(raw, small, strict=True))]
+        found = contract([both, *features], scopes, ("s", *small, "near"))
+        return found[..., 0], found[..., 1:]
+
+    def _below_cells(self, questions: Sequence[Question], number: Number) -> list[Cells]:
+        """Cells of E[y] and E[yηᵀ] with y the joint features of all groups below, questions stacked."""
+        means, crosses = [], []
+        for below, _, near in questions:
+            names = [v for g in below for v in g]
+            sizes = [self.dim(g) for g in below]
+            means.append(number(names).reshape(sizes))
+            parts = [number((*names, *g)).reshape(*sizes, -1) for g in near]
+            crosses.append(np.concatenate([np.zeros((*sizes, 0), dtype=np.int64), *parts], axis=-1))
+        return [np.stack(means), np.stack(crosses)]
+
+
+def _inverse_root(p: Tensor) -> Tensor:
+    """1/√p, and 0 where p is 0."""
+    return torch.where(p > 0, p.clamp(min=1e-300).rsqrt(), torch.zeros_like(p))
