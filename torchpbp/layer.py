@@ -13,9 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchpbp.errors import QueryError, ShapeError
+from torchpbp.errors import DataError, QueryError, ShapeError
 from torchpbp.inputs.evidence import Evidence
 from torchpbp.model.pbp import PBP
+
+REFUSED = {torch.complex32, torch.complex64, torch.complex128, torch.uint16, torch.uint32, torch.uint64}
+"""Dtypes of evidence that cannot be compared with a number of states."""
 
 
 class PBPLayer(nn.Module):
@@ -158,6 +161,11 @@ class PBPLayer(nn.Module):
         for name, value in evidence.items():
             if name not in observables:
                 raise QueryError(f"Evidence on '{name}': the layer observes {', '.join(observables)}.")
+            if not isinstance(value, Tensor) or value.dtype in REFUSED:
+                kind = value.dtype if isinstance(value, Tensor) else type(value).__name__
+                raise DataError(
+                    f"Evidence on '{name}': a layer takes tensors of states (int64) or weights, got {kind}."
+                )
             observable = observables[name]
             if observable.continuous:
                 expected, target = value.ndim == 1, real

@@ -23,7 +23,7 @@ from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.frames import Frames
 from torchpbp.graph.latent_graph import Continuous, LatentGraph
 from torchpbp.inputs.columns import ColumnReader, DataLike
-from torchpbp.inputs.evidence import Evidence, EvidenceLike, read_evidence
+from torchpbp.inputs.evidence import Evidence, EvidenceLike, query_names, read_evidence
 from torchpbp.inputs.gaps import informative
 from torchpbp.model.answers import check_query
 from torchpbp.model.checkpoint import read_checkpoint, whole_model, write_checkpoint
@@ -232,7 +232,7 @@ class EM(Frames):
     def posterior(self, query: str | Sequence[str], evidence: EvidenceLike = None) -> Tensor:
         """P(query | evidence), (batch, states…)."""
         read = self._read(evidence)
-        check_query(self.graph, (query,) if isinstance(query, str) else tuple(query), read)
+        check_query(self.graph, query_names(query), read)
         return self.network.posterior(query, read)
 
     def posteriors(self, evidence: EvidenceLike = None) -> dict[str, Tensor]:

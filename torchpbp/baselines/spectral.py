@@ -27,7 +27,7 @@ from torchpbp.inference.messages import upward_pass
 from torchpbp.inference.queries import as_distribution, evidence_estimate, joint_states
 from torchpbp.inference.schedule import build_schedule
 from torchpbp.inputs.columns import ColumnReader, DataLike
-from torchpbp.inputs.evidence import Evidence, EvidenceLike, read_evidence
+from torchpbp.inputs.evidence import Evidence, EvidenceLike, query_names, read_evidence
 from torchpbp.model.answers import check_query
 from torchpbp.model.checkpoint import read_checkpoint, whole_model, write_checkpoint
 from torchpbp.model.fitting import check_labels, clipping_floor
@@ -224,7 +224,7 @@ class SpectralJunctionTree(Frames):
 
         Negative estimates are clipped before normalising.
         """
-        names = (query,) if isinstance(query, str) else tuple(query)
+        names = query_names(query)
         read = self._read(evidence)
         check_query(self.graph, names, read)
         sizes = [self.states[v] for v in names]

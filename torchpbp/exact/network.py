@@ -21,7 +21,7 @@ from torchpbp.frames import Frames, state_labels
 from torchpbp.graph.bif import BIF, read_bif, write_bif
 from torchpbp.graph.clique_tree import CliqueTree, build_clique_tree
 from torchpbp.graph.latent_graph import LatentGraph
-from torchpbp.inputs.evidence import Evidence, EvidenceLike, read_evidence
+from torchpbp.inputs.evidence import Evidence, EvidenceLike, query_names, read_evidence
 
 Method = Literal["hugin", "shafer-shenoy"]
 METHODS = get_args(Method)
@@ -204,7 +204,7 @@ class DiscreteNetwork(Frames):
         Raises:
             DataError: evidence of probability 0, naming the first such row.
         """
-        names = (query,) if isinstance(query, str) else tuple(query)
+        names = query_names(query)
         _refuse_unknown("Query of", names, self.states)
         if len(set(names)) != len(names) or not names:
             raise QueryError(f"Expected different query variables, got {names}.")

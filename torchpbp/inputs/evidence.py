@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -70,7 +70,10 @@ EvidenceLike: TypeAlias = Mapping[str, Any] | pd.DataFrame | Evidence | None
 
 def query_names(query: Any) -> tuple[str, ...]:
     """The names in a query, which may be a single one."""
-    names = (query,) if isinstance(query, str) else tuple(query) if isinstance(query, Iterable) else (None,)
+    try:
+        names = (query,) if isinstance(query, str) else tuple(query)
+    except TypeError:  # nothing to go through
+        names = (None,)
     if not all(isinstance(name, str) for name in names):
         raise QueryError(f"Expected the name of a variable to query, or several names; got {query!r}.")
     return names

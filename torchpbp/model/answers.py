@@ -18,7 +18,7 @@ from torchpbp.inference.queries import as_distribution, evidence_estimate, joint
 from torchpbp.inference.sampling import sample_leaves
 from torchpbp.inference.schedule import Schedule
 from torchpbp.inference.variables import Observable, prepare
-from torchpbp.inputs.evidence import Evidence, EvidenceLike, read_evidence
+from torchpbp.inputs.evidence import Evidence, EvidenceLike, query_names, read_evidence
 from torchpbp.model.operators import RootOperator, SeparatorOperator
 
 
@@ -78,7 +78,7 @@ class Answers(Frames, nn.Module):
             itself gets a one-hot distribution. For a continuous variable, whose own value in a row is left out, the (batch, n) density at ``at``, or, without
             ``at``, a :class:`~torchpbp.inference.density.Density` with mean, variance, quantiles and samples.
         """
-        names = (query,) if isinstance(query, str) else tuple(query)
+        names = query_names(query)
         checked = self._read(evidence)
         self._check_query(names, checked)
         if len(names) > 1:

@@ -20,7 +20,7 @@ from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.frames import Frames
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.inputs.columns import ColumnReader, DataLike
-from torchpbp.inputs.evidence import Evidence, EvidenceLike, read_evidence
+from torchpbp.inputs.evidence import Evidence, EvidenceLike, query_names, read_evidence
 from torchpbp.inputs.gaps import informative
 from torchpbp.model.answers import check_query
 from torchpbp.model.checkpoint import read_checkpoint, whole_model, write_checkpoint
@@ -174,7 +174,7 @@ class NormalGraphLearner(Frames):
     def posterior(self, query: str | Sequence[str], evidence: EvidenceLike = None) -> Tensor:
         """P(query | evidence), (batch, states…)."""
         read = self._read(evidence)
-        names = (query,) if isinstance(query, str) else tuple(query)
+        names = query_names(query)
         check_query(self.graph, names, read)
         if len(names) > 1:
             return self._joint_posterior(names, read)
