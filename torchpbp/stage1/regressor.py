@@ -64,7 +64,8 @@ class Regressor(ABC):
     Attributes:
         form: what stage 2 makes of the predictions ḡ of θ. "instrumental": ḡ is an instrument for raw θ and raw y, so W
             stays consistent however poor ḡ is. "plain": least squares from ḡ to a second prediction h̄ of y, as in [PBP].
-        linear: whether, in the instrumental form, the features that linear stage 1 would use join ḡ as instruments.
+        linear: whether, in the instrumental form, the features that linear stage 1 would use are the instrument, and ḡ joins
+            them only as far as it tells more.
     """
 
     form: Form = "instrumental"

@@ -40,8 +40,9 @@ class MLP(Regressor):
         folds: nets per separator for cross-fitting, at least 2; 1: a single net that predicts, and stops by, the rows it
             was trained on.
         form: "instrumental" or "plain", see :class:`~torchpbp.stage1.regressor.Regressor`.
-        linear: in the instrumental form, use the features of linear stage 1 as instruments beside the nets' predictions.
-            Where linear regression does, little is then lost.
+        linear: in the instrumental form, take the features of linear stage 1 as instruments, and the nets' predictions
+            beside them as far as they tell more on rows that the nets have not seen. Where linear regression does, the
+            result is that of :class:`~torchpbp.Ridge`. False: predictions alone.
         epochs: passes over the rows, at most.
         patience: stop after so many epochs without a net that improved on held-out rows; None: never, and the last
             parameters count instead of the best.
