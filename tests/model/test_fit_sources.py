@@ -116,8 +116,8 @@ def test_progress_is_shown_in_rows(monkeypatch, tmp_path):
     bars = []
 
     class Bar:
-        def __init__(self, total: int | None, unit: str, **_: object) -> None:
-            self.total, self.unit, self.rows = total, unit, 0
+        def __init__(self, total: int | None, unit: str, initial: int, **_: object) -> None:
+            self.total, self.unit, self.rows = total, unit, initial
             bars.append(self)
 
         def __enter__(self) -> Bar:
@@ -129,6 +129,9 @@ def test_progress_is_shown_in_rows(monkeypatch, tmp_path):
             self.rows += rows
 
     monkeypatch.setattr(sources_module, "tqdm", Bar)
+    PBP(GRAPH).fit(DATA)
+    assert not bars  # quick work needs none
+    monkeypatch.setattr(sources_module, "PATIENCE", -1.0)
     for data, columns in sources(tmp_path).values():
         PBP(GRAPH).fit(data, batch_size=128, columns=columns)
     assert all((bar.rows, bar.unit) == (900, "row") for bar in bars)
