@@ -17,6 +17,9 @@ from typing import Any
 import pandas as pd
 
 from torchpbp.errors import TorchPBPError
+from torchpbp.files import replacing
+from torchpbp.report import NAME as REPORT
+from torchpbp.tasks import html
 from torchpbp.tasks.results import write_csv
 from torchpbp.tasks.sweep_plots import write_sweep_plot
 from torchpbp.tasks.sweeps import (
@@ -38,7 +41,7 @@ def report(
     metrics: Sequence[str] | None = None,
     output: str | os.PathLike[str] | None = None,
 ) -> str:
-    """Summarise a multirun: write sweep.csv (a row per job), summary.csv (a row per combination) and sweep.png.
+    """Summarise a multirun: write sweep.csv (a row per job), summary.csv (a row per combination), sweep.png and report.html.
 
     Args:
         folder: of the multirun.
@@ -59,7 +62,32 @@ def report(
     write_csv(target / "summary.csv", summary)
     if chosen:  # no run has finished otherwise: nothing to draw
         write_sweep_plot(target / "sweep.png", summary, override_names(runs)[0], chosen)
-    return f"{format_report(runs, chosen, summary)}\nSweep summary: {target}"
+    text = format_report(runs, chosen, summary)
+    with replacing(target / REPORT) as temporary:
+        temporary.write_text(_page(Path(folder), target, runs, summary, text, bool(chosen)), encoding="utf-8")
+    return f"{text}\nSweep summary: {target}"
+
+
+def _page(folder: Path, target: Path, runs: Sequence[Run], summary: pd.DataFrame, text: str, drawn: bool) -> str:
+    """The summary as a page that leads to the pages of the runs."""
+    jobs = []
+    for run in runs:
+        page = folder / run.job / REPORT
+        given = " ".join(f"{key}={value}" for key, value in run.overrides.items())
+        status = "" if run.status == DONE else f" ({run.status})"
+        where = Path(os.path.relpath(page, target)).as_posix() if page.is_file() else ""
+        jobs.append((f"job {run.job}: {given}{status}", where))
+    pictures = [html.picture((target / "sweep.png").read_bytes(), "sweep.png")] if drawn else []
+    return html.page(
+        f"Sweep {folder.name}",
+        text.partition("\n")[0],
+        [
+            html.section("Means over seeds", html.table(summary)),
+            html.section("Pictures", html.pictures(pictures)),
+            html.section("Jobs", html.listed(jobs)),
+            html.section("As printed", html.code(text)),
+        ],
+    )
 
 
 def format_report(runs: Sequence[Run], metrics: Sequence[str], summary: pd.DataFrame) -> str:
@@ -137,7 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m torchpbp.sweep_report",
         description="Summarise a multirun: a row per combination of overrides, averaged over seeds. Writes sweep.csv (a "
-        "row per job), summary.csv and sweep.png.",
+        "row per job), summary.csv, sweep.png and report.html.",
     )
     parser.add_argument("folder", help="multirun folder, such as multirun/<date_time>")
     parser.add_argument(

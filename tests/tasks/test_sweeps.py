@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 import pandas as pd
@@ -230,12 +232,27 @@ def test_command_line_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFi
     printed = capsys.readouterr().out
     assert ["0.1235", "2", "1.623", "±", "0.5", "0.75", "±", "0.25"] in [line.split() for line in printed.splitlines()]
     assert str(output) in printed
-    assert {path.name for path in output.iterdir()} == {"sweep.csv", "summary.csv", "sweep.png"}
+    assert {path.name for path in output.iterdir()} == {"sweep.csv", "summary.csv", "sweep.png", "report.html"}
     assert (output / "sweep.png").read_bytes().startswith(b"\x89PNG")
     summary = pd.read_csv(output / "summary.csv")
     assert summary["a"].tolist() == [0.1, 0.123456789]
     assert summary["kl"].tolist() == pytest.approx([1.6, 1.623456789])
     assert pd.read_csv(output / "sweep.csv")["kl"].tolist() == pytest.approx([1.1, 2.1, 1.123456789, 2.123456789])
+
+
+def test_the_page_of_a_sweep_leads_to_those_of_its_runs(tmp_path: Path) -> None:
+    sweep = tmp_path / "my sweep"
+    done = add_job(sweep, "a=<b> seed=1", {"kl": 0.25})
+    (done / "report.html").write_text("run")
+    add_job(sweep, "a=y seed=1", None)
+    for output in (sweep, tmp_path / "elsewhere"):
+        report(sweep, output=output)
+        text = (output / "report.html").read_text(encoding="utf-8")
+        (target,) = re.findall(r'<a href="([^"]+)">job 0: a=&lt;b&gt; seed=1</a>', text)
+        assert (output / unquote(target)).read_text() == "run"
+        assert "<li>job 1: a=y seed=1 (no metrics.json: failed or not finished)</li>" in text
+        assert '<td class="number">0.25</td>' in text
+        assert "data:image/png;base64," in text
 
 
 def test_command_line_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

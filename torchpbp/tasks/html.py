@@ -1,4 +1,4 @@
-"""Pieces of a web page that needs nothing but itself: no scripts, no links to other files, pictures inside."""
+"""Pieces of a web page that needs nothing but itself: no scripts, nothing fetched, pictures inside."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
+from urllib.parse import quote
 
 import pandas as pd
 
@@ -44,6 +45,7 @@ pre { background: #f8f9fa; border: 1px solid var(--line); border-radius: 6px; pa
 figure { margin: 0; }
 figcaption { color: var(--faint); font-size: .85rem; margin-bottom: .3rem; }
 img { max-width: 100%; height: auto; }
+a { color: var(--accent); }
 summary { cursor: pointer; color: var(--accent); margin-bottom: .6rem; }
 .pairs { columns: 2 24rem; column-gap: 2.5rem; margin-bottom: 1.4rem; }
 .pairs th { white-space: normal; overflow-wrap: anywhere; }
@@ -124,6 +126,15 @@ def pairs(values: Mapping[str, Any]) -> str:
     text = f'<div class="pairs"><table><tbody>{short}</tbody></table></div>' if short else ""
     remarks = pd.DataFrame({"name": list(long), "text": list(long.values())})
     return text + (folded(f"{len(long)} longer texts", table(remarks)) if long else "")
+
+
+def listed(items: Sequence[tuple[str, str]]) -> str:
+    """A list of texts, each with the path of a page it leads to, seen from this one; "" if it leads nowhere."""
+    lines = []
+    for text, path in items:
+        shown = escape(text)
+        lines.append(f'<li><a href="{escape(quote(path))}">{shown}</a></li>' if path else f"<li>{shown}</li>")
+    return "<ul>\n" + "\n".join(lines) + "\n</ul>" if lines else ""
 
 
 def table(frame: pd.DataFrame, most: int | None = None, rest: str = "") -> str:
