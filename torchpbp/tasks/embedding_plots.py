@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pandas as pd
 from matplotlib.figure import Figure
 
-from torchpbp.tasks.results import replacing
+from torchpbp.tasks.results import write_figure
 
 NAMES = {"pbp": "PBP layer", "twin": "perceptron"}
 
@@ -38,7 +38,7 @@ def write_hidden_plot(path: str | os.PathLike[str], table: pd.DataFrame) -> None
     axes.set(xlabel="hidden points of eight", ylabel="test accuracy, %")
     axes.grid(alpha=0.3)
     axes.legend()
-    _save(figure, path)
+    write_figure(path, figure)
 
 
 def write_training_plot(path: str | os.PathLike[str], histories: Mapping[str, pd.DataFrame]) -> None:
@@ -56,9 +56,4 @@ def write_training_plot(path: str | os.PathLike[str], histories: Mapping[str, pd
     axes.set(xlabel="epoch", ylabel="loss, nats", yscale="log")
     axes.grid(which="both", alpha=0.3)
     axes.legend()
-    _save(figure, path)
-
-
-def _save(figure: Figure, path: str | os.PathLike[str]) -> None:
-    with replacing(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=150)
+    write_figure(path, figure)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pandas as pd
 from matplotlib.figure import Figure
 
-from torchpbp.tasks.results import replacing
+from torchpbp.tasks.results import write_figure
 
 MARKERS = "osD^vPX*"
 
@@ -44,5 +44,4 @@ def write_error_and_time_plot(
     axes[0][0].set_ylabel("mean |P̂(x) − P(x)| / P(x)")
     axes[1][0].set_ylabel("training time, seconds")
     axes[0][0].legend(fontsize="small")
-    with replacing(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=150)
+    write_figure(path, figure)

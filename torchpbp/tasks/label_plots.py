@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from torchpbp.tasks.results import replacing
+from torchpbp.tasks.results import write_figure
 
 
 def write_label_curves(
@@ -45,8 +45,7 @@ def write_label_curves(
         axes.grid(alpha=0.3)
     panels[0].set_yscale("log")
     figure.legend(*panels[-1].get_legend_handles_labels(), loc="outside right center", fontsize="small")
-    with replacing(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=150)
+    write_figure(path, figure)
 
 
 def _style(series: str) -> dict[str, str]:
@@ -85,5 +84,4 @@ def draw_posteriors(posteriors: Mapping[str, Tensor], labels: Tensor) -> Figure:
 
 def write_posteriors(path: str | os.PathLike[str], posteriors: Mapping[str, Tensor], labels: Tensor) -> None:
     """Write :func:`draw_posteriors` as a PNG file."""
-    with replacing(path) as temporary:
-        draw_posteriors(posteriors, labels).savefig(temporary, format="png", dpi=150)
+    write_figure(path, draw_posteriors(posteriors, labels))

@@ -7,7 +7,7 @@ import os
 import pandas as pd
 from matplotlib.figure import Figure
 
-from torchpbp.tasks.results import replacing
+from torchpbp.tasks.results import write_figure
 
 SPEEDS = ("fit_seconds", "answers_per_second")
 
@@ -42,5 +42,4 @@ def write_learners_plot(path: str | os.PathLike[str], table: pd.DataFrame) -> No
     figure.supylabel("error")
     handles = {label: h for axes in grid.flat for h, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     figure.legend(handles.values(), handles.keys(), loc="outside right upper", fontsize="small")
-    with replacing(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=130)
+    write_figure(path, figure, dpi=130)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from torchpbp.tasks.results import replacing
+from torchpbp.tasks.results import write_figure
 
 Floats = npt.NDArray[np.float64]
 Courses = Mapping[str, Floats]
@@ -44,7 +44,7 @@ def write_courses(
         axes.grid(alpha=0.3)
     lines, labels = panels[0].get_legend_handles_labels()
     figure.legend(lines, labels, loc="outside lower center", ncols=len(labels), fontsize="small")
-    _save(figure, path)
+    write_figure(path, figure)
 
 
 def write_scatter(path: str | os.PathLike[str], values: Mapping[int, Sequence[float]], across: str, up: str) -> None:
@@ -57,7 +57,7 @@ def write_scatter(path: str | os.PathLike[str], values: Mapping[int, Sequence[fl
     axes.set(xlabel=across, ylabel=up)
     axes.set_xticks(range(len(values)), [str(k) for k in values])
     axes.grid(alpha=0.3)
-    _save(figure, path)
+    write_figure(path, figure)
 
 
 def write_coefficients(
@@ -91,7 +91,7 @@ def write_coefficients(
                 axes.set_title(rule, fontsize="small")
             if column == 0:
                 axes.set_ylabel(matrix, fontsize="small")
-    _save(figure, path)
+    write_figure(path, figure)
 
 
 def _grid(number: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
@@ -108,8 +108,3 @@ def _standard_error(values: Floats) -> Floats:
     if len(values) < 2:
         return np.zeros(values.shape[1])
     return np.asarray(values.std(axis=0, ddof=1) / np.sqrt(len(values)))
-
-
-def _save(figure: Figure, path: str | os.PathLike[str]) -> None:
-    with replacing(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=150)

@@ -9,11 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from torchpbp.data.pictures import draw_confusion, draw_digits
-from torchpbp.tasks.results import replacing
+from torchpbp.data.pictures import draw_digits
+from torchpbp.plotting import plot_confusion, plot_learning_curves
+from torchpbp.tasks.results import write_figure
 
 
 def write_kl_plot(
@@ -30,7 +32,6 @@ def write_kl_plot(
         errors: standard error of each mean.
         title: of the figure.
     """
-    # A Figure without pyplot leaves the caller's backend and open figures alone.
     figure = Figure(figsize=(5.0, 3.8), layout="constrained")
     axes = figure.subplots()
     axes.errorbar(sizes, means, yerr=errors, marker="o", capsize=3, label="learned (mean ± standard error)")
@@ -38,7 +39,7 @@ def write_kl_plot(
     axes.set(xscale="log", yscale="log", xlabel="training rows N", ylabel="KL(exact ‖ learned), nats", title=title)
     axes.grid(which="both", alpha=0.3)
     axes.legend()
-    _save(figure, path)
+    write_figure(path, figure)
 
 
 def write_learning_curve(path: str | os.PathLike[str], summary: pd.DataFrame) -> None:
@@ -48,29 +49,44 @@ def write_learning_curve(path: str | os.PathLike[str], summary: pd.DataFrame) ->
         path: where to write.
         summary: columns learner, rows_per_class, accuracy, standard_error (NaN: none), fit_seconds.
     """
-    figure = Figure(figsize=(10.0, 4.0), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    for name, lines in summary.groupby("learner", sort=False):
-        rows = lines["rows_per_class"]
-        errors = 100 * lines["standard_error"].fillna(0.0)
-        left.errorbar(rows, 100 * lines["accuracy"], yerr=errors, marker="o", markersize=4, capsize=3, label=name)
-        right.plot(rows, lines["fit_seconds"], marker="o", markersize=4)
+    percent = summary.assign(accuracy=100 * summary["accuracy"], standard_error=100 * summary["standard_error"])
+    figure, left, right = quality_and_seconds(percent, "rows_per_class", "accuracy", "standard_error")
     sizes = sorted(set(summary["rows_per_class"]))
-    left.set(xscale="log", xlabel="training rows per class", ylabel="test accuracy, %")
+    left.set(xscale="log", yscale="linear", xlabel="training rows per class", ylabel="test accuracy, %")
     right.set(xscale="log", yscale="log", xlabel="training rows per class", ylabel="seconds to train")
     for axes in (left, right):
         axes.minorticks_off()
         axes.set_xticks(sizes, [str(n) for n in sizes])
-        axes.grid(alpha=0.3)
-    left.legend(fontsize="small")
-    _save(figure, path)
+    write_figure(path, figure)
+
+
+def quality_and_seconds(summary: pd.DataFrame, x: str, y: str, error: str) -> tuple[Figure, Axes, Axes]:
+    """Two panels against training rows, one line per learner: what was reached, and seconds to train.
+
+    Args:
+        summary: columns learner, fit_seconds, and the three that follow.
+        x: column with numbers of rows.
+        y: column with what was reached.
+        error: column with its standard errors (NaN: none).
+
+    Returns:
+        The figure and its panels, which the caller scales and labels.
+    """
+    figure = Figure(figsize=(9.5, 3.9), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    plot_learning_curves(summary, y, x, by="learner", error=error, ax=left)
+    known = summary.assign(none=0.0)
+    plot_learning_curves(known, "fit_seconds", x, by="learner", error="none", ax=right)
+    if right.get_legend() is not None:
+        right.get_legend().remove()  # the same as at the left
+    return figure, left, right
 
 
 def write_confusion(path: str | os.PathLike[str], matrix: npt.NDArray[np.int64], names: Sequence[object]) -> None:
     """Draw a (classes, classes) confusion matrix as a PNG file."""
     figure = Figure(figsize=(6.2, 5.6), layout="constrained")
-    draw_confusion(matrix, figure.subplots(), names)
-    _save(figure, path)
+    plot_confusion(matrix, names=names, ax=figure.subplots())
+    write_figure(path, figure)
 
 
 def write_digits(path: str | os.PathLike[str], points: Tensor, classes: Sequence[object]) -> None:
@@ -84,7 +100,7 @@ def write_digits(path: str | os.PathLike[str], points: Tensor, classes: Sequence
     lines = len(points) // len(classes)
     figure = Figure(figsize=(0.95 * len(classes) + 0.2, 1.2 * lines + 0.2), layout="constrained")
     draw_digits(points, figure.subplots(), labels=list(classes) * lines, columns=len(classes))
-    _save(figure, path)
+    write_figure(path, figure)
 
 
 def write_completed_digits(
@@ -105,9 +121,4 @@ def write_completed_digits(
     lines = -(-len(true) // 4)
     figure = Figure(figsize=(9.0, 1.45 * lines + 0.4), layout="constrained")
     draw_digits(points, figure.subplots(), labels=labels, observed=seen, columns=8)
-    _save(figure, path)
-
-
-def _save(figure: Figure, path: str | os.PathLike[str]) -> None:
-    with replacing(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=150)
+    write_figure(path, figure)

@@ -6,12 +6,16 @@ import json
 import math
 import os
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from torchpbp.files import replacing
 
-__all__ = ["Metrics", "replacing", "write_csv", "write_json"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["Metrics", "replacing", "write_csv", "write_figure", "write_json"]
 
 Metrics = dict[str, float | int | str | None]
 """Flat results of a run, "name/size" -> value; ``None`` where no finite number exists."""
@@ -28,3 +32,15 @@ def write_csv(path: str | os.PathLike[str], table: pd.DataFrame) -> None:
     """Write a table without its index."""
     with replacing(path) as temporary:
         table.to_csv(temporary, index=False)
+
+
+def write_figure(path: str | os.PathLike[str], figure: Figure, dpi: float = 150.0) -> None:
+    """Write a picture as a PNG file.
+
+    Args:
+        path: where to write.
+        figure: drawn without pyplot, which leaves the caller's backend and open figures alone.
+        dpi: dots per inch.
+    """
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=dpi)

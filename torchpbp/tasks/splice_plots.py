@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from torchpbp.tasks.results import replacing
+from torchpbp.tasks.plots import quality_and_seconds
+from torchpbp.tasks.results import write_figure
 
 
 def write_splice_plot(path: str | os.PathLike[str], summary: pd.DataFrame) -> None:
@@ -17,18 +17,12 @@ def write_splice_plot(path: str | os.PathLike[str], summary: pd.DataFrame) -> No
         path: where to write.
         summary: columns learner, rows (numbers), accuracy, standard_error (NaN: none), fit_seconds.
     """
-    figure = Figure(figsize=(9.0, 3.8), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    for name, lines in summary.groupby("learner", sort=False):
-        rows = lines["rows"].astype(float)
-        error = 100 * (1 - lines["accuracy"])
-        spread = 100 * lines["standard_error"].fillna(0.0)
-        left.errorbar(rows, error, yerr=spread, marker="o", markersize=4, capsize=3, label=name)
-        right.plot(rows, lines["fit_seconds"], marker="o", markersize=4)
-    left.set(xscale="log", xlabel="training rows", ylabel="wrong, %")
+    wrong = summary.assign(
+        rows=summary["rows"].astype(float),
+        wrong=100 * (1 - summary["accuracy"]),
+        standard_error=100 * summary["standard_error"],
+    )
+    figure, left, right = quality_and_seconds(wrong, "rows", "wrong", "standard_error")
+    left.set(xscale="log", yscale="linear", xlabel="training rows", ylabel="wrong, %")
     right.set(xscale="log", yscale="log", xlabel="training rows", ylabel="seconds to train three classes")
-    left.legend(fontsize="small")
-    for axes in (left, right):
-        axes.grid(alpha=0.3, which="both")
-    with replacing(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=150)
+    write_figure(path, figure)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 from matplotlib.figure import Figure
 
-from torchpbp.tasks.results import replacing
+from torchpbp.tasks.results import write_figure
 from torchpbp.tasks.sweeps import standard_error
 
 MOST_LINES = 10
@@ -24,8 +24,7 @@ def write_sweep_plot(
 ) -> None:
     """Write the picture of :func:`draw_sweep` as a PNG file."""
     figure = draw_sweep(summary, varied, metrics)
-    with replacing(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=150 if figure.get_figheight() < 40 else 80)
+    write_figure(path, figure, dpi=150 if figure.get_figheight() < 40 else 80)
 
 
 def draw_sweep(summary: pd.DataFrame, varied: Sequence[str], metrics: Sequence[str]) -> Figure:
