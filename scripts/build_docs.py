@@ -1,0 +1,71 @@
+"""Build the pages of the API from docstrings: ``python scripts/build_docs.py [folder]``. Needs the extra ``docs`` (pdoc).
+
+A warning of pdoc, such as a name that does not resolve, ends the build.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import types
+import warnings
+from pathlib import Path
+
+import networkx as nx
+import pandas as pd
+import pdoc
+
+import torchpbp
+
+PAGES = (
+    "torchpbp",
+    "torchpbp.graph.templates",
+    "torchpbp.data",
+    "torchpbp.exact.parity",
+    "torchpbp.features",
+    "torchpbp.frames",
+    "torchpbp.inference.density",
+    "torchpbp.inputs.evidence",
+    "torchpbp.inputs.sources",
+    "torchpbp.refinement",
+    "torchpbp.specification.specification",
+    "torchpbp.stage1",
+)
+"""What people use; whatever ``torchpbp.__all__`` names is on the first page."""
+
+
+def build(folder: Path) -> None:
+    """Write the pages.
+
+    Args:
+        folder: made if it does not exist.
+    """
+    for page in map(importlib.import_module, PAGES):
+        for name in getattr(page, "__all__", ()):  # some are loaded on demand, which pdoc does not see
+            setattr(page, name, getattr(page, name))
+    convert = pdoc.docstrings.convert
+    pdoc.docstrings.convert = lambda text, *rest: convert(
+        text.replace("`~", "`"), *rest
+    )  # as in :class:`~torchpbp.PBP`
+    for kind in (
+        nx.Graph,
+        nx.DiGraph,
+        pd.Series,
+        pd.Index,
+    ):  # generic for type checkers, but not when the annotations are evaluated
+        kind.__class_getitem__ = classmethod(types.GenericAlias)
+    pdoc.render.configure(
+        docformat="google", math=True, show_source=False, footer_text=f"torchpbp {torchpbp.__version__}"
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", category=DeprecationWarning)  # of other packages, while they are imported
+        warnings.filterwarnings("ignore", category=FutureWarning)
+        warnings.filterwarnings("ignore", message=r"Error parsing type annotation ForwardRef")  # fields of named tuples
+        pdoc.pdoc(*PAGES, output_directory=folder)
+
+
+if __name__ == "__main__":
+    target = Path(sys.argv[1] if len(sys.argv) > 1 else "build/api")
+    build(target)
+    print(f"Pages: {target / 'index.html'}")
