@@ -1,11 +1,16 @@
-"""The long run: ``python -m tests.robustness --cases 10000 --seed 0`` sends random networks through the whole pipeline."""
+"""The long runs: ``python -m tests.robustness --cases 10000 --seed 0`` sends random networks through the whole pipeline,
+``python -m tests.robustness --kills 20`` kills a training run at random moments and resumes it.
+"""
 
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
+import tempfile
 import time
 from collections import Counter
+from pathlib import Path
 
 import torch
 from hypothesis import HealthCheck, Phase, given, note, seed, settings
@@ -18,12 +23,32 @@ from torchpbp import LatentGraph
 
 
 def main() -> None:
-    """Run the cases, print what was seen, the count and the seed; exit with 1 at the first case that fails."""
+    """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.robustness", description=__doc__)
     parser.add_argument("--cases", type=int, default=10_000, help="number of networks")
     parser.add_argument("--seed", type=int, default=0, help="same seed, same networks")
+    parser.add_argument("--kills", type=int, default=0, help="kill a run so many times instead")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit("stopped"))  # the counts so far are printed
+    if options.kills:
+        kill_runs(options.kills, options.seed)
+    else:
+        run_cases(options)
+
+
+def kill_runs(kills: int, seed: int) -> None:
+    """Kill synthetic runs, with ridge regressions and with nets."""
+    from tests.robustness.runs import NETS, SYNTHETIC, kill_and_resume  # needs Hydra and Lightning
+
+    for name, overrides in {"ridge": SYNTHETIC, "nets": NETS}.items():
+        with tempfile.TemporaryDirectory() as folder:
+            kill_and_resume(Path(folder), overrides, kills, seed)
+        print(f"{name}: killed {kills} times, seed {seed}: every file whole, results the same", flush=True)
+
+
+def run_cases(options: argparse.Namespace) -> None:
+    """Run the cases, print what was seen, the count and the seed; exit with 1 at the first case that fails."""
     seen: Counter[str] = Counter()
     slowest: tuple[float, str] = (0.0, "")
     bar = tqdm(total=options.cases, unit="network", mininterval=10)
