@@ -131,8 +131,9 @@ def check_file(model: PBP, evidence: Evidence) -> None:
         loaded = PBP.load(path)
         assert [p.name for p in Path(folder).iterdir()] == ["model.pt"]
     assert torch.equal(loaded.log_evidence(evidence), model.log_evidence(evidence))
+    again = loaded.posteriors(evidence)
     for v, table in model.posteriors(evidence).items():
-        assert torch.equal(loaded.posteriors(evidence)[v], table), v
+        assert torch.equal(again[v], table), v
 
 
 def well_conditioned(model: PBP) -> bool:
