@@ -72,6 +72,7 @@ def test_the_version_stands_in_one_place(wheel: Path) -> None:
     metadata = message_from_string(archive.read(name).decode())
     assert metadata["Version"] == torchpbp.__version__
     assert metadata["License-Expression"] == "MIT"
+    assert f"\nversion: {torchpbp.__version__}\n" in (ROOT / "CITATION.cff").read_text()
     assert 'version = "' not in (ROOT / "pyproject.toml").read_text().partition("[tool.")[0]
 
 
