@@ -22,6 +22,7 @@ from torchpbp.report import write_report
 from torchpbp.tasks.objective import checked_objective, objective_value
 from torchpbp.tasks.results import Metrics
 from torchpbp.tasks.run_folder import run_folder
+from torchpbp.tasks.setting_types import check_setting, check_settings
 
 INSTALLED, CHECKOUT = Path(__file__).parent / "conf", Path(__file__).parents[1] / "conf"
 CONF = INSTALLED if INSTALLED.is_dir() else CHECKOUT
@@ -35,6 +36,7 @@ def train(cfg: DictConfig) -> Metrics:
         cfg: composed from conf/; files go to ``cfg.output_dir``, or nowhere if that is null;
             report.html among them shows the run to people.
     """
+    check_types(cfg)
     if cfg.threads is not None:
         torch.set_num_threads(cfg.threads)
     torch.set_flush_denormal(True)  # kernels of far-away points underflow, and denormal numbers are slow
@@ -67,6 +69,15 @@ def describe(cfg: DictConfig, seconds: float) -> None:
         write_report(cfg.output_dir, OmegaConf.to_yaml(cfg, resolve=True), seconds)
     except (TorchPBPError, OSError) as error:
         print(f"No {REPORT}: {error}", file=sys.stderr, flush=True)
+
+
+def check_types(cfg: DictConfig) -> None:
+    """Refuse values of the wrong type before anything is made."""
+    check_setting("seed", cfg.seed, int, 0)
+    check_setting("threads", cfg.threads, int | None, 1)
+    check_setting("resume", cfg.get("resume", False), bool)
+    for group in ("regressor", "learner", "model"):
+        check_settings(OmegaConf.to_container(cfg[group], resolve=True), group)
 
 
 def decisive(cfg: DictConfig) -> dict[str, Any]:
