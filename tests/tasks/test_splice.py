@@ -12,13 +12,16 @@ import pytest
 import torch
 
 from torchpbp import PBP, templates
+from torchpbp.classifier import GenerativeClassifier
 from torchpbp.data import load_splice
+from torchpbp.data.splice import grouped_folds
 from torchpbp.errors import DataError, StructureError
 from torchpbp.tasks.splice import Rows, _drawn, _naive_bayes, run_splice
+from torchpbp.tasks.splice_choice import Choice
 
 SMALL: dict[str, Any] = {
     "learner": PBP,
-    "states": (2,),
+    "structures": ((1, 2),),
     "ridges": ((1.0, 10.0), (1.0, 1000.0)),
     "folds_used": 1,
     "inner_folds": 2,
@@ -89,7 +92,12 @@ def test_unknown_letters_say_nothing_to_naive_bayes() -> None:
         ({"folds_used": 11}, DataError, "folds_used: expected a number from 1 to folds=10, got 11"),
         ({"sizes": (10,)}, DataError, "sizes: expected numbers of rows of at least 30"),
         ({"sizes": (5000,)}, DataError, "sizes: expected at most the .* rows of a fold, got 5000"),
-        ({"states": ()}, StructureError, "orders, states, ridges: expected at least one candidate each"),
+        ({"structures": ()}, StructureError, "structures, ridges: expected at least one candidate each"),
+        (
+            {"structures": ((1, 2), (1, 0))},
+            StructureError,
+            r"expected pairs \(order, hidden states\) from 1 on, got \[1, 0\]",
+        ),
         ({"others": {"EM": {"learner": PBP}}}, StructureError, "others.EM: expected the entries learner and graph"),
         (
             {"others": {"EM": {"learner": PBP, "graph": templates.hmm(6)}}},
@@ -101,3 +109,46 @@ def test_unknown_letters_say_nothing_to_naive_bayes() -> None:
 def test_bad_settings(options: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         run_splice(**{**SMALL, **options})
+
+
+@pytest.mark.filterwarnings("ignore:Columns .* hold one state only")
+def test_choice_counts_the_held_out_rows_that_classifiers_get_right() -> None:
+    """The quick way, models planned and rows counted once, against a classifier fitted anew for each candidate."""
+    data = load_splice()
+    rows = Rows(data, data.filled(), _drawn(data.y, torch.arange(len(data.y)), 240, 3))
+    ridges = ((1.0, 10.0), (1.0, 1000.0))
+    choice = Choice(PBP, ((1, 1), (1, 2)), ridges, inner_folds=2, seed=5)
+    found = choice.right(rows.x, rows.y, rows.group)
+    expected = dict.fromkeys(found, 0)
+    for learn, check in grouped_folds(rows.y, rows.group, 2, 5):
+        for (order, states), ridge in expected:
+            graph = templates.hmm(60, states, 4, order)
+            classifier = GenerativeClassifier(graph, PBP, {"ridge": ridge}).fit(rows.x[learn], rows.y[learn])
+            right = classifier.predict(rows.x[check]) == rows.y[check].numpy()
+            expected[(order, states), ridge] += int(right.sum())
+    assert found == expected
+    assert len(set(found.values())) > 1  # candidates differ, so a mix-up would show
+    best, settings = choice.fit(rows.x, rows.y, rows.group)
+    (order, states), ridge = max(found, key=lambda c: found[c])
+    assert settings == f"order {order}, {states} hidden states, ridge {ridge}"
+    assert len(best.graph_.latent) == 60
+    assert best.models_[0].ridge == ridge
+
+
+@pytest.mark.filterwarnings("ignore:Columns .* hold one state only")
+def test_a_learner_that_needs_rows_is_fitted_to_them() -> None:
+    data = load_splice()
+    rows = Rows(data, data.filled(), _drawn(data.y, torch.arange(len(data.y)), 90, 3))
+    made: list[PBP] = []
+
+    class Rowwise(PBP):
+        additive = False
+
+        def fit(self, *args: Any, **kwargs: Any) -> PBP:
+            made.append(self)
+            return super().fit(*args, **kwargs)
+
+    settings = (((1, 1),), ((1.0, 10.0),), 2, 5)
+    found = Choice(Rowwise, *settings).right(rows.x, rows.y, rows.group)
+    assert found == Choice(PBP, *settings).right(rows.x, rows.y, rows.group)
+    assert len(made) == 6  # three classes, two folds

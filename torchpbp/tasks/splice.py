@@ -7,14 +7,12 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from sklearn.model_selection import GridSearchCV
 from sklearn.naive_bayes import CategoricalNB
 from sklearn.preprocessing import OneHotEncoder
 from sklearn.svm import SVC
@@ -22,13 +20,13 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from torchpbp.classifier import GenerativeClassifier
-from torchpbp.data.splice import LETTERS, SITES, SPLICE_CLASSES, Splice, grouped_folds, load_splice
+from torchpbp.data.splice import LETTERS, SITES, SPLICE_CLASSES, Splice, load_splice
 from torchpbp.errors import DataError, DataWarning, StructureError
 from torchpbp.graph.latent_graph import LatentGraph
-from torchpbp.graph.templates import hmm
 from torchpbp.tasks.classification import Labels, accuracy, confusion
 from torchpbp.tasks.plots import write_confusion
 from torchpbp.tasks.results import Metrics, write_csv, write_json
+from torchpbp.tasks.splice_choice import Choice
 from torchpbp.tasks.splice_plots import write_splice_plot
 
 Model = Callable[[LatentGraph], Any]
@@ -53,9 +51,8 @@ class Rows:
 def run_splice(
     learner: Model,
     others: Mapping[str, Mapping[str, Any]] | None = None,
-    orders: Sequence[int] = (1,),
-    states: Sequence[int] = (2, 6),
-    ridges: Sequence[Sequence[float]] = ((1.0, 30.0), (1.0, 100.0), (1.0, 1000.0)),
+    structures: Sequence[Sequence[int]] = ((1, 1), (1, 2), (1, 4), (1, 8), (2, 2)),
+    ridges: Sequence[Sequence[float]] = ((1.0, 1.0), (1.0, 10.0), (1.0, 100.0), (1.0, 1000.0)),
     folds: int = 10,
     folds_used: int = 3,
     inner_folds: int = 3,
@@ -74,8 +71,7 @@ def run_splice(
     Args:
         learner: makes a model for a graph, with an option ``ridge``.
         others: name -> {"learner": makes a model for a graph, "graph": that graph}.
-        orders: candidate orders of the main learner's hidden chain.
-        states: candidate numbers of its hidden states.
+        structures: the main learner's candidate pairs (order of the hidden chain, hidden states), the simplest first.
         ridges: candidate pairs of ridge penalties (stage 1, stage 2).
         folds: of the cross-validation.
         folds_used: how many of them are run.
@@ -94,13 +90,10 @@ def run_splice(
         raise DataError(f"folds_used: expected a number from 1 to folds={folds}, got {folds_used}.")
     if not sizes or any(n is not None and n < 30 for n in sizes):
         raise DataError(f"sizes: expected numbers of rows of at least 30, or null for all, got {list(sizes)}.")
-    if not orders or not states or not ridges:
-        raise StructureError("orders, states, ridges: expected at least one candidate each.")
+    choice = Choice(learner, structures, ridges, inner_folds, seed)
     data = load_splice()
     filled = data.filled(seed)
-    contestants: dict[str, Contestant] = {
-        "PBP, chosen": lambda rows: _fit_chosen(learner, rows, orders, states, ridges, inner_folds, seed)
-    }
+    contestants: dict[str, Contestant] = {"PBP, chosen": _chosen(choice)}
     for name, entry in (others or {}).items():
         contestants[name] = _fixed(name, entry)
     contestants |= {"naive Bayes": _naive_bayes, "SVM": _support_vectors}
@@ -211,27 +204,12 @@ def _fixed(name: str, entry: Mapping[str, Any]) -> Contestant:
     return fit
 
 
-def _fit_chosen(
-    learner: Model,
-    rows: Rows,
-    orders: Sequence[int],
-    states: Sequence[int],
-    ridges: Sequence[Sequence[float]],
-    inner_folds: int,
-    seed: int,
-) -> tuple[Predictor, str]:
-    """The settings with the highest accuracy on held-out rows, then fitted to all of them."""
-    graphs = {(o, k): hmm(SITES, k, len(LETTERS), o) for o, k in product(orders, states)}
-    search = GridSearchCV(
-        GenerativeClassifier(None, learner, {}),
-        {"graph": list(graphs.values()), "options__ridge": [tuple(r) for r in ridges]},
-        cv=[(a.numpy(), b.numpy()) for a, b in grouped_folds(rows.y, rows.group, inner_folds, seed)],
-        error_score="raise",
-    )
-    search.fit(rows.x.numpy(), rows.y.numpy())
-    order, hidden = next(key for key, g in graphs.items() if g == search.best_params_["graph"])
-    ridge = search.best_params_["options__ridge"]
-    return _predictor(search.best_estimator_), f"order {order}, {hidden} hidden states, ridge {ridge}"
+def _chosen(choice: Choice) -> Contestant:
+    def fit(rows: Rows) -> tuple[Predictor, str]:
+        best, settings = choice.fit(rows.x, rows.y, rows.group)
+        return _predictor(best), settings
+
+    return fit
 
 
 def _naive_bayes(rows: Rows) -> tuple[Predictor, str]:
