@@ -178,3 +178,21 @@ def test_continuous_variables_are_summed_up() -> None:
         model.map_states("a", evidence)
     with pytest.raises(QueryError, match="nothing is left to ask"):
         model.posteriors_frame(table[:2])
+
+
+def test_numbers_that_are_labels(truth: DiscreteNetwork, tmp_path: Path) -> None:
+    """Years as categories, then read back from a file as plain numbers."""
+    frame = truth.sample_frame(300, seed=1)
+    years = frame.assign(x1=pd.Categorical.from_codes(frame["x1"].tolist(), [2020, 2021, 2022]))
+    model = PBP(truth.graph).fit(years)
+    years.to_csv(tmp_path / "years.csv", index=False)
+    read = pd.read_csv(tmp_path / "years.csv")
+    assert model.posterior_frame("x1", {"x2": [0]}).columns.tolist() == [2020, 2021, 2022]
+    pd.testing.assert_frame_equal(model.posterior_frame("x2", read[["x1"]]), model.posterior_frame("x2", years[["x1"]]))
+    gap = pd.DataFrame({"x1": read["x1"].where(read.index % 2 == 0)})
+    expected = model.posterior("x2", {"x1": torch.where(torch.arange(300) % 2 == 0, torch.tensor(frame["x1"]), -1)})
+    assert np.allclose(model.posterior_frame("x2", gap), expected)
+    model.partial_fit(read)
+    assert int(model.rows) == 600
+    shares = years["x1"].value_counts(normalize=True)[[2020, 2021, 2022]]
+    assert np.allclose(model.posterior_frame("x1").iloc[0], shares, atol=1e-3)

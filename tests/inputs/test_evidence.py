@@ -95,6 +95,9 @@ def test_integer_labels_are_labels():
     labels = {"x": (10, 20, 30)}
     assert states_of(pd.Series([30, 10], dtype="category"), labels) == [2, 0]
     assert states_of(torch.tensor([2, 0]), labels) == [2, 0]
+    for numbers in ([30, 10], np.array([30, 10]), pd.Series([30, 10]), np.array([30.0, 10.0])):
+        assert states_of(numbers, labels) == [2, 0]
+    assert states_of(pd.Series([30, None]), labels) == [2, -1]
     with pytest.raises(DataError, match=r"knows this variable by labels \[10, 20, 30\], got plain numbers"):
         states_of([1, 0], labels)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from torchpbp.errors import DataError, ShapeError
 from torchpbp.graph.latent_graph import Domain
-from torchpbp.inputs.evidence import as_array, is_code_range, own_tensor, states_from_labels
+from torchpbp.inputs.evidence import are_labels, as_array, is_code_range, own_tensor, states_from_labels
 from torchpbp.inputs.gaps import MissingValues
 from torchpbp.inputs.sources import DataLike, Matrix, TableLike, narrow_dtype, open_data
 from torchpbp.inputs.values import read_values
@@ -190,6 +190,8 @@ class ColumnReader:
                 if column.dtype.kind == "f":  # numbers in an object column, NaN where missing
                     column = np.where(np.isnan(column), -1, column)
                     column = column.astype(np.int64) if np.all(column == np.round(column)) else column
+            elif labels is not None and are_labels(column, labels):
+                column = states_from_labels(name, column.astype(object), labels, f"{where}column")
             elif labels is not None and not is_code_range(labels):
                 raise DataError(
                     f"{where}column '{name}' has labels {list(labels)[:6]}, but this batch has plain numbers."

@@ -166,6 +166,8 @@ def _as_tensor(name: str, value: Any, labels: Sequence[Any] | None) -> Tensor:
         array = states_from_labels(name, array, labels, "Evidence on")
     elif array.dtype.kind not in "biuf":
         raise DataError(f"Evidence on '{name}': expected states or weights, got {array.dtype} values.")
+    elif labels is not None and array.ndim == 1 and are_labels(array, labels):
+        array = states_from_labels(name, array.astype(object), labels, "Evidence on")
     elif labels is not None and array.ndim == 1 and not is_code_range(labels) and not pd.isna(array).all():
         raise DataError(
             f"Evidence on '{name}': the model knows this variable by labels {list(labels)[:6]}, got plain numbers. "
@@ -206,6 +208,12 @@ def own_tensor(array: np.ndarray) -> Tensor:
 def is_code_range(labels: Sequence[Any]) -> bool:
     """Whether labels are just 0, 1, 2, …, so that label and state index are the same thing."""
     return list(labels) == list(range(len(labels)))
+
+
+def are_labels(values: np.ndarray, labels: Sequence[Any]) -> bool:
+    """Whether numbers are labels themselves, such as the years 2020 and 2021; NaN stands for a missing one."""
+    present = values[~pd.isna(values)]
+    return len(present) > 0 and not is_code_range(labels) and set(present.tolist()) <= set(labels)
 
 
 def states_from_labels(name: str, values: np.ndarray, labels: Sequence[Any] | None, where: str) -> np.ndarray:
