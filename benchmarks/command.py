@@ -40,7 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     claims: list[Claim] = []
     names = given.names or list(available)
     with Workers(given.threads) as workers, tqdm(names, unit="benchmark") as bar:
-        settings = Settings(workers, size, rounds, limit, lambda text: bar.set_description(text[:70]))
+        budget = 4.0 if size == "quick" else 20.0
+        settings = Settings(workers, size, rounds, limit, budget, lambda text: bar.set_description(text[:70]))
         for name in bar:
             report = available[name].run(settings)
             report.write(given.output, size, given.threads)

@@ -17,8 +17,6 @@ from benchmarks.workers import STARTUP_SECONDS, TooSlow, Worker, WorkerError, Wo
 from torchpbp.errors import DataError
 
 T = TypeVar("T")
-BUDGET = 20.0
-"""Seconds for all rounds of one contestant in one contest."""
 Check = Callable[[Mapping[str, Answer]], None]
 
 
@@ -31,6 +29,7 @@ class Settings:
         size: "full", "quick" or "tiny" (for tests); each benchmark knows its own numbers.
         rounds: measurements of each contestant.
         limit: seconds that one call of a contestant may take.
+        budget: seconds for all rounds of one contestant in one contest; who would need more is measured once.
         note: told what is going on.
     """
 
@@ -38,6 +37,7 @@ class Settings:
     size: str = "full"
     rounds: int = 3
     limit: float = 60.0
+    budget: float = 20.0
     note: Callable[[str], None] = lambda text: None
 
     def choose(self, full: T, quick: T, tiny: T) -> T:
@@ -80,7 +80,7 @@ def contest(
 ) -> Outcome:
     """Let contestants do the same work, compare what they answer, and time them in interleaved rounds.
 
-    The first call of each is not measured, unless all rounds of it would take more than 20 s: then it is the only one.
+    The first call of each is not measured, unless all rounds of it would exceed the budget: then it is the only one.
 
     Args:
         settings: of the run.
@@ -152,7 +152,7 @@ def _rounds(
     calls = {label: max(1, math.ceil(least_seconds / max(first, 1e-9))) for label, first in firsts.items()}
     running = []
     for contestant in entered:
-        if firsts[contestant.label] * settings.rounds > BUDGET:
+        if firsts[contestant.label] * settings.rounds > settings.budget:
             seconds[contestant.label].append(firsts[contestant.label])
         else:
             running.append(contestant)

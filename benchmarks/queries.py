@@ -153,7 +153,7 @@ def _fitted(settings: Settings, report: Report) -> None:
         title = f"diamond, fitted PBP, all posteriors, batch {batch:,}"
         part = _first(evidence, batch)
         contestants = [PBPQueries(one, tables, latent, part, rows=rows)]
-        if settings.size != "tiny":
+        if settings.size == "full":
             contestants.append(PBPQueries(two, tables, latent, part, rows=rows, threads=2))
         outcome = contest(settings, contestants, title, agree(TOLERANCE))
         rates = _rates(outcome, dict.fromkeys([one, two], batch))

@@ -43,6 +43,12 @@ def test_right_answers_are_timed_in_a_process_of_their_own(workers: Workers) -> 
     assert [float(a["threads"][0]) for a in outcome.answers.values()] == [1, 1, 2]
 
 
+def test_who_would_exceed_the_budget_is_measured_once(workers: Workers) -> None:
+    outcome = contest(Settings(workers, rounds=3, budget=0.0), [Adder("one", [1.0])], "sums")
+    assert outcome.comparison is not None
+    assert len(outcome.comparison.seconds["one"]) == 1
+
+
 def test_a_wrong_answer_stops_everything_before_timing(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.contest._rounds", lambda *_: pytest.fail("timed"))
     contestants = [Adder("right", [1.0]), Adder("liar", [1.0], "wrong")]
