@@ -84,7 +84,8 @@ def run_cases(options: argparse.Namespace) -> None:
         for what, count in sorted(seen.items()):
             print(f"{what}: {count}")
         print(f"slowest: {slowest[0]:.1f} s, {slowest[1]}")
-        verdict = "passed" if failed is None else f"FAILED ({type(failed).__name__})"
+        stopped = isinstance(failed, KeyboardInterrupt | SystemExit)
+        verdict = "passed" if failed is None else "none failed, stopped early" if stopped else f"FAILED ({failed!r})"
         print(f"{seen['cases']} cases, seed {options.seed}: {verdict}", flush=True)
 
 
