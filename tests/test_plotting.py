@@ -230,11 +230,13 @@ def test_diagnostics_show_correlations_and_ranks(model: PBP) -> None:
     table = model.diagnostics()
     ax = plot_diagnostics(model)
     assert [t.get_text() for t in ax.get_yticklabels()] == list(table["separator"])
+    assert [dots.get_fillstyle() for dots in ax.lines] == ["full", "none"]
+    assert (table["significant"] < table["rank"]).any()  # there are hollow dots
+    assert (table["significant"] > 1).any()
     for place, (node, line) in enumerate(table.iterrows()):
-        dots = [dot for dot in ax.lines if dot.get_ydata()[0] == place]
-        found = [float(dot.get_xdata()[0]) for dot in dots]
-        assert found == pytest.approx(model.operators[node - 1].strengths[1:].tolist())  # without the constant
-        assert sum(dot.get_fillstyle() == "full" for dot in dots) == line["significant"] - 1
+        sure, unsure = ([x for x, y in zip(*dots.get_data(), strict=True) if y == place] for dots in ax.lines)
+        assert sure + unsure == pytest.approx(model.operators[node - 1].strengths[1:].tolist())  # without the constant
+        assert len(sure) == line["significant"] - 1
         written = [t.get_text() for t in ax.texts if t.get_position()[1] == place]
         numbers = [str(line[c]) for c in ("rank", "needed", "reached", "significant")]
         assert written == [*numbers, f"{line['condition']:.3g}"]

@@ -25,11 +25,11 @@ from matplotlib.figure import Figure
 
 from torchpbp.errors import CheckpointError, DataError, TorchPBPError
 from torchpbp.files import replacing
-from torchpbp.graph.drawing import LARGEST, lay_out, tree_size
+from torchpbp.graph.drawing import lay_out, tree_size
 from torchpbp.loading import load
-from torchpbp.model.diagnostics import diagnostics_table
 from torchpbp.model.pbp import PBP
 from torchpbp.plotting import plot_diagnostics, plot_junction_tree
+from torchpbp.plotting.diagnostics import separator_table
 from torchpbp.tasks import html
 
 NAME = "report.html"
@@ -37,6 +37,7 @@ PACKAGES = ("torchpbp", "torch", "lightning", "numpy", "pandas", "scikit-learn",
 MOST_ROWS = 200
 MOST_MODELS = 12
 LARGEST_DRAWN = 60  # cliques of a tree that is drawn, not printed
+DPI = 110
 PNG = b"\x89PNG\r\n\x1a\n"
 LARGEST_MODEL = 2**28  # bytes of a model file that is opened
 
@@ -142,22 +143,21 @@ def _description(model: Any) -> str:
 
 
 def _diagnostics(model: PBP, name: str, seen: set[str]) -> list[str]:
-    """Dots and table of the separators, and the tree unless an earlier model had the same."""
-    figure = Figure(figsize=(9.5, 1.3 + 0.27 * min(40, len(model.tree) - 1)), layout="constrained")
-    plot_diagnostics(model, ax=figure.subplots())
-    parts = [html.picture(_png(figure), f"separators of {name}")]
-    strengths = [op.strengths.detach() for op in model._separators]
-    significant = [int(op.significant) for op in model._separators]
-    frame = diagnostics_table(model.tree, model.specification, strengths, significant, {})
-    frame = frame.drop(columns="clipped_mass")
-    parts.append(html.folded("core groups and instruments", html.table(frame, MOST_ROWS)))
+    """Table of the separators, pictures of them and of the tree unless an earlier model had the same tree."""
     tree = str(model.tree)
+    parts = []
+    if tree not in seen:  # the models of ten classes, say, look alike, and drawing takes longer than all the rest
+        figure = Figure(figsize=(9.5, 1.3 + 0.27 * min(40, len(model.tree) - 1)), layout="constrained")
+        plot_diagnostics(model, ax=figure.subplots())
+        parts.append(html.picture(_png(figure), f"separators of {name}", DPI))
+    frame = separator_table(model)
+    parts.append(html.folded("separators: core groups, instruments, ranks", html.table(frame, MOST_ROWS)))
     if tree not in seen:
         drawn = ""
-        if len(model.tree) <= min(LARGEST_DRAWN, LARGEST):
+        if len(model.tree) <= LARGEST_DRAWN:
             figure = Figure(figsize=tree_size(lay_out(model.tree)), layout="constrained")
             plot_junction_tree(model, ax=figure.subplots())
-            drawn = html.picture(_png(figure), f"junction tree of {name}")
+            drawn = html.picture(_png(figure), f"junction tree of {name}", DPI)
         parts.append(html.folded("junction tree", drawn or html.code(tree)))
     seen.add(tree)
     return parts
@@ -165,7 +165,7 @@ def _diagnostics(model: PBP, name: str, seen: set[str]) -> list[str]:
 
 def _png(figure: Figure) -> bytes:
     stream = io.BytesIO()
-    figure.savefig(stream, format="png", dpi=150)
+    figure.savefig(stream, format="png", dpi=DPI)
     return stream.getvalue()
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pandas as pd
+
 from torchpbp.errors import StructureError
 from torchpbp.model.diagnostics import diagnostics_table
 from torchpbp.model.pbp import PBP
@@ -30,7 +32,7 @@ def plot_diagnostics(model: PBP, *, most: int = 40, ax: Axes | None = None) -> A
         ax: axes to draw on; new ones by default.
 
     Returns:
-        The axes; its ticks are the separators.
+        The axes; its ticks are the separators, its two lines the filled and the hollow dots.
 
     Raises:
         StructureError: not a PBP, or ``most`` below 1.
@@ -42,8 +44,7 @@ def plot_diagnostics(model: PBP, *, most: int = 40, ax: Axes | None = None) -> A
         raise StructureError(f"most: expected at least 1 separator, got {most}.")
     model._require_fitted()
     strengths = [op.strengths.detach().cpu() for op in model._separators]
-    significant = [int(op.significant) for op in model._separators]
-    table = diagnostics_table(model.tree, model.specification, strengths, significant, {})
+    table = separator_table(model)
     total = len(table)
     if total > most:
         table = table.loc[sorted(table["weakest"].nsmallest(most).index)]
@@ -53,11 +54,12 @@ def plot_diagnostics(model: PBP, *, most: int = 40, ax: Axes | None = None) -> A
     if ax is None:
         _, ax = plt.subplots(figsize=(9.0, 1.3 + 0.27 * len(table)), layout="constrained")
     first = 1 if model.compressed else 0  # the constant comes first
+    sure: list[tuple[float, int]] = []
+    unsure: list[tuple[float, int]] = []
     for place, (node, line) in enumerate(table.iterrows()):
         found = strengths[int(str(node)) - 1].double().tolist()
         for k, value in enumerate(found[first:], start=first):
-            sure = k < line["significant"]
-            ax.plot(value, place, "o", markersize=6, color=GOOD if sure else WEAK, fillstyle="full" if sure else "none")
+            (sure if k < line["significant"] else unsure).append((value, place))
         red = {
             "reached": line["reached"] < line["needed"],
             "significant": line["significant"] < line["rank"],
@@ -66,6 +68,9 @@ def plot_diagnostics(model: PBP, *, most: int = 40, ax: Axes | None = None) -> A
             text = f"{line[name]:.3g}" if name == "condition" else f"{line[name]}"
             colour = WEAK if red.get(name) else "black"
             ax.text(across, place, text, ha="center", va="center", fontsize=8, color=colour)
+    for dots, colour, style in ((sure, GOOD, "full"), (unsure, WEAK, "none")):
+        x, y = [d[0] for d in dots], [d[1] for d in dots]
+        ax.plot(x, y, linestyle="", marker="o", markersize=6, color=colour, fillstyle=style)
     for name, across in COLUMNS.items():
         ax.text(across, -0.75, name, ha="center", va="bottom", fontsize=8, color="#555555")
     ax.set_yticks(range(len(table)), list(table["separator"]), fontsize=8)
@@ -84,3 +89,11 @@ def plot_diagnostics(model: PBP, *, most: int = 40, ax: Axes | None = None) -> A
         pad=12,
     )
     return ax
+
+
+def separator_table(model: PBP) -> pd.DataFrame:
+    """:meth:`PBP.diagnostics` without the clipped mass, and so without the time it takes to draw rows and ask."""
+    strengths = [op.strengths.detach().cpu() for op in model._separators]
+    significant = [int(op.significant) for op in model._separators]
+    table = diagnostics_table(model.tree, model.specification, strengths, significant, {})
+    return table.drop(columns="clipped_mass")

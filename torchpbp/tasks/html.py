@@ -48,7 +48,7 @@ img { max-width: 100%; height: auto; }
 a { color: var(--accent); }
 summary { cursor: pointer; color: var(--accent); margin-bottom: .6rem; }
 .pairs { columns: 2 24rem; column-gap: 2.5rem; margin-bottom: 1.4rem; }
-.pairs th { white-space: normal; overflow-wrap: anywhere; }
+.pairs th { white-space: normal; }
 .pairs td { text-align: left; white-space: normal; }
 .pairs table { width: 100%; }
 .pairs tr { break-inside: avoid; }
@@ -146,7 +146,7 @@ def table(frame: pd.DataFrame, most: int | None = None, rest: str = "") -> str:
         rest: where the others are, for the line below a table that was cut.
     """
     shown = frame if most is None else frame.head(most)
-    numeric = [pd.api.types.is_numeric_dtype(kind) for kind in frame.dtypes]
+    numeric = [all(v is None or isinstance(v, numbers.Number) for v in column) for _, column in frame.items()]
     head = "".join(_column(str(name), right) for name, right in zip(frame.columns, numeric, strict=True))
     body = "".join("<tr>" + "".join(map(cell, row)) + "</tr>" for row in shown.itertuples(index=False, name=None))
     text = f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
