@@ -81,7 +81,7 @@ class MissingValues:
                 )
         if self.empty:
             warnings.warn(
-                f"{self.empty} of {self.rows} rows have no value at all. They say nothing about the model and are not counted.",
+                f"{self.empty} of {self.rows} rows have no value at all. They say nothing about the model.",
                 DataWarning,
                 stacklevel=stacklevel,
             )

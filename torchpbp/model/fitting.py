@@ -21,7 +21,7 @@ from torchpbp.model.operators import operator_shapes
 from torchpbp.model.regressed import learn_regressed, required_own_pairs, required_own_scopes
 from torchpbp.model.selection import HoldOut, RankScore, choose_rank, leave_one_out
 from torchpbp.model.thinning import ThinnedRows
-from torchpbp.model.two_stage import Learned
+from torchpbp.model.two_stage import Learned, targets
 from torchpbp.specification.specification import Specification
 from torchpbp.stage1.regressor import Regressor
 from torchpbp.stage1.rows import Rows
@@ -100,6 +100,12 @@ class Fitter:
         self.whitening, self.compressed, self.seed = whitening, compressed, seed
         self.states = {v: o.map.dim for v, o in self.observables.items() if not o.continuous}
         self.discrete = len(self.states) == len(self.observables)
+        self._thinned = ThinnedRows([], MAP_ROWS)
+
+    @property
+    def takes_gaps(self) -> bool:
+        """Whether training rows may have missing values."""
+        return self.compressed and not self.regressor.needs_rows
 
     def fit(self, tables: Tables, plans: Mapping[int, Plan]) -> Fitted:
         """Learn the plan given, or the one of several that does best on held-out rows."""
@@ -125,9 +131,14 @@ class Fitter:
         return Fitted(plans[chosen], learned, moments.rows, observables, constant, counts, scores, bandwidth_scores)
 
     def count(self, tables: Tables, scopes: Iterable[Iterable[str]]) -> JointTables:
-        """Count the rows of this process, where all variables are discrete."""
+        """Count the rows of this process, where all variables are discrete.
+
+        Room for missing values is made where the first ones turn up.
+        """
         counts = JointTables(scopes, self.states)
         for table in tables():
+            if len(next(iter(table.values()))):
+                counts.widen(v for v, n in self.states.items() if v not in counts.gaps and int(table[v].max()) == n)
             counts.add([table[v] for v in self.states])
         return counts
 
@@ -158,8 +169,18 @@ class Fitter:
             counts.sum_over_processes()
             return TableMoments(counts)
         maps = {o.name: o.map for o in observables if isinstance(o, Observable)}
+        linear = by_groups and self.compressed
         wanted = required_pairs if by_groups else required_own_pairs
-        return FeatureMoments(maps, tables, [pair for _, s in plans for pair in wanted(s)], self.whitening)
+        pairs = [] if linear else [pair for _, s in plans for pair in wanted(s)]
+        below = [(p, targets(tree, s, p.node)) for tree, s in plans for p in s.plans] if linear else []
+        return FeatureMoments(maps, tables, pairs, self.whitening, self._blanks(observables), below)
+
+    def _blanks(self, observables: nn.ModuleList) -> dict[str, Tensor]:
+        """Mean features of the variables that have gaps."""
+        rows = self._thinned
+        named = [o for o in observables if isinstance(o, Observable) and o.name in rows.gaps]
+        values = {o.name: rows.values(o.name) if o.continuous else rows.values(o.name).long() for o in named}
+        return {o.name: o.map.features(values[o.name]).mean(dim=0) for o in named}
 
     def _select(
         self, tables: Tables, observables: nn.ModuleList, plans: Mapping[int, Plan]
@@ -169,8 +190,7 @@ class Fitter:
         chosen, scores = choose_rank(found)
         if isinstance(moments, TableMoments):
             counts = moments.tables
-            rest = JointTables(counts.scopes, counts.states)
-            rest.add([held[v] for v in self.states])
+            rest = self.count(lambda: iter([held]), counts.scopes)
             rest.sum_over_processes()
             counts.merge(rest)
             return chosen, scores, TableMoments(counts)
@@ -178,7 +198,7 @@ class Fitter:
 
     def _with_maps(self, tables: Tables, plans: Mapping[int, Plan]) -> tuple[nn.ModuleList, dict[float, float]]:
         """New observables with fitted feature maps."""
-        rows = ThinnedRows([v for v, o in self.observables.items() if o.continuous], MAP_ROWS)
+        rows = self._thinned = ThinnedRows(list(self.observables), MAP_ROWS)
         for table in tables():
             rows.add(table)
         rows.gather()
@@ -220,7 +240,7 @@ class Fitter:
             hold_out = HoldOut(self.seed)  # the same split in every pass
             for table in tables():
                 yield hold_out.split(table)
-            if any(not torch.equal(x, hold_out.rows[v]) for v, x in before.items()):
+            if before and not hold_out.same(before):
                 raise DataError(
                     "The rows came in another order in the second pass, so rows to learn from and rows to score on would mix. "
                     "Turn off shuffling, or give rank and bandwidth as numbers."
@@ -237,7 +257,7 @@ class Fitter:
         named = {o.name: o for o in observables if isinstance(o, Observable)}
         evidence = Evidence(
             len(next(iter(held.values()))),
-            {v: x for v, x in held.items() if not named[v].continuous},
+            {v: x.where(x != self.states[v], -1) for v, x in held.items() if not named[v].continuous},
             real={v: x for v, x in held.items() if named[v].continuous},
         )
         floor = clipping_floor(moments.rows)

@@ -93,13 +93,14 @@ class Counts:
             "scopes": [list(s) for s in self.tables.scopes],
             "counts": self.tables.counts,
             "rows": self.tables.rows,
+            "gaps": sorted(self.tables.gaps),
             "labels": {v: list(x) for v, x in self.labels.items()},
         }
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Counts:
         """The inverse of :meth:`to_dict`."""
-        tables = JointTables(content["scopes"], content["states"])
+        tables = JointTables(content["scopes"], content["states"], content.get("gaps", ()))
         tables.counts = content["counts"].to("cpu", torch.float64)
         tables.rows = float(content["rows"])
         return cls(tables, content["labels"])
@@ -156,7 +157,7 @@ class CountedModel(Answers):
         """
         fitter = self._counting_fitter()
         known = self.labels if labels is None else labels
-        reader = ColumnReader({v: o.domain for v, o in self.observables.items()}, known)
+        reader = ColumnReader({v: o.domain for v, o in self.observables.items()}, known, fitter.takes_gaps)
         source = open_data(data, reader.states, columns)
 
         def tables() -> Iterator[dict[str, Tensor]]:

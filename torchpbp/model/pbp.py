@@ -22,6 +22,7 @@ from torchpbp.inference.schedule import build_schedule
 from torchpbp.inference.variables import Observable, make_map, prepare
 from torchpbp.inputs.columns import ROWS_PER_BATCH, ColumnReader
 from torchpbp.inputs.evidence import Evidence, EvidenceLike
+from torchpbp.inputs.gaps import MissingValues
 from torchpbp.inputs.sources import DataLike, open_data, with_progress
 from torchpbp.model.checkpoint import read_checkpoint, whole_model, write_checkpoint
 from torchpbp.model.diagnostics import diagnostics_table, random_patterns
@@ -115,6 +116,7 @@ class PBP(CountedModel):
         self.seed = seed
         self.options = SpecificationOptions(None, singles, pool, largest_group, strict, 20200207 + seed)
         self.labels: dict[str, tuple[Any, ...]] = {}
+        self.missing: dict[str, float] = {}
         self.counts: Counts | None = None
         self.rank_scores: list[RankScore] = []
         self.bandwidth_scores: dict[float, float] = {}
@@ -211,6 +213,9 @@ class PBP(CountedModel):
                 Arrow Dataset or Table (extra ``arrow``); or an iterable of such tables as mini-batches, such as a DataLoader,
                 whose batches may also be tuples of tensors. However it is cut into batches, the result is the same.
                 With continuous variables the data is read several times and must come in the same order each time.
+                Values of discrete variables may be missing (NaN, None, pandas NA, -1): a moment is then taken over the rows in
+                which its variables are known, and "missing" is one more state of an instrument. This is right where values
+                are missing completely at random. ``model.missing`` has their share in each column.
             batch_size: rows of a table handled at once; bounds the memory used.
             columns: names of the columns of arrays and tensors; ``graph.observed`` by default.
 
@@ -218,12 +223,13 @@ class PBP(CountedModel):
             The model itself.
 
         Raises:
-            DataError: empty data, missing columns or values, states out of range, fractional states.
+            DataError: empty data, missing columns, states out of range, fractional states; missing values where they cannot be
+                learned from: a column without any, continuous variables, regressors other than ridge, ``compressed=False``.
             ShapeError: columns of different lengths, arrays of the wrong width.
         """
-        reader = ColumnReader({v: o.domain for v, o in self.observables.items()})
-        source = open_data(data, reader.states, columns)
         fitter = self._fitter()
+        reader = ColumnReader({v: o.domain for v, o in self.observables.items()}, missing=fitter.takes_gaps)
+        source = open_data(data, reader.states, columns)
         if not fitter.discrete and not source.reopenable:
             raise DataError(
                 "Continuous variables need several passes over the data, but it is a one-way iterator. Pass a table, a list "
@@ -231,13 +237,21 @@ class PBP(CountedModel):
             )
         narrow = fitter.discrete and not self.regressor.needs_rows
 
+        gaps: MissingValues | None = None
+
         def tables() -> Iterator[dict[str, Tensor]]:
-            return with_progress(reader.tables(source, batch_size, narrow), source.length)
+            nonlocal gaps
+            yield from with_progress(reader.tables(source, batch_size, narrow), source.length)
+            if gaps is None:
+                gaps = reader.gaps.over_processes()
+                gaps.check(stacklevel=2)
 
         with torch.no_grad():
             found = fitter.fit(tables, self._candidates())
         check_labels(reader.labels)
         self._adopt(found, reader.labels)
+        if gaps is not None:
+            self.missing = gaps.shares
         self.rank_scores, self.bandwidth_scores = found.rank_scores, found.bandwidth_scores
         return self
 
@@ -253,6 +267,7 @@ class PBP(CountedModel):
         marginals = None if found.counts is None else found.counts.marginals()
         self._accept(found.plan, found.learned, int(found.rows), found.floor, found.observables, marginals)
         self.labels = dict(labels)
+        self.missing = {} if found.counts is None else found.counts.missing_shares()
         self.counts = None if found.counts is None else Counts(found.counts, labels)
 
     def fit_population(self, network: DiscreteNetwork) -> PBP:
@@ -358,6 +373,8 @@ class PBP(CountedModel):
         state = "not fitted"
         if self.fitted:
             state = f"fitted on {int(self.rows)} rows" if int(self.rows) else "fitted to a population"
+            if any(self.missing.values()):
+                state += f", {sum(self.missing.values()) / len(self.missing):.1%} of the values missing"
         return f"PBP({self.graph!r}, {state})"
 
     # -- saving --------------------------------------------------------------------------------------------------
@@ -393,6 +410,7 @@ class PBP(CountedModel):
             "features": None if self.kernel_map is None else self.kernel_map.to_dict(),
             "specification": self.specification.to_list(),
             "labels": {v: list(x) for v, x in self.labels.items()},
+            "missing": self.missing,
             "dtype": str(self._separators[0].weight.dtype).removeprefix("torch."),
             "state": self.state_dict(),
             "counts": self.counts.to_dict() if counts and self.counts is not None else None,
@@ -423,6 +441,7 @@ class PBP(CountedModel):
         model._build(tree, Specification.from_list(saved["specification"]))
         model.load_state_dict(saved["state"])
         model.labels = {v: tuple(x) for v, x in saved["labels"].items()}
+        model.missing = dict(saved.get("missing", {}))
         model.counts = None if saved.get("counts") is None else Counts.from_dict(saved["counts"])
         model.fitted = True
         return model.to(map_location)

@@ -102,11 +102,7 @@ class FeatureMoments(Moments):
         self.rows = float(total[0])
         self._counts = dict(zip(counts, total[1:].tolist(), strict=True))
         for needed, count in self._counts.items():
-            if count == 0:
-                raise DataError(
-                    f"No row observes all of {', '.join(sorted(needed))}, which must be seen together to be learned. Give "
-                    "more rows, or a graph whose core groups are smaller."
-                )
+            _check_seen(count, needed)
         self._mean = {(n, g): s / self._counts[n] for (n, g), s in sums.items()}
         self._cross = {(n, a, b): p / self._counts[n] for (n, a, b), p in products.items()}
 
@@ -219,10 +215,20 @@ class FeatureMoments(Moments):
                 total[2].add_(right.sum(dim=0))
         sum_over_processes(counts)
         result = []
-        for rows, total in zip(counts.tolist(), totals, strict=True):
-            mean, cross, near_mean = (sum_over_processes(part) / max(rows, 1) for part in total)
+        for rows, total, inside in zip(counts.tolist(), totals, needed, strict=True):
+            _check_seen(rows, inside)
+            mean, cross, near_mean = (sum_over_processes(part) / rows for part in total)
             result.append((mean, cross - mean.unsqueeze(-1) * near_mean if centred else cross))
         return result
+
+
+def _check_seen(count: int, needed: Needed) -> None:
+    """Refuse moments without any row behind them."""
+    if count == 0:
+        raise DataError(
+            f"No row observes all of {', '.join(sorted(needed))}, which must be seen together to be learned. Give more rows, or "
+            "a graph whose core groups are smaller."
+        )
 
 
 def _rows(seen: Mapping[str, Tensor], needed: Needed, count: int) -> int:
@@ -245,5 +251,5 @@ def row_products(parts: Sequence[Tensor], rows: int) -> Tensor:
     """Row-wise Kronecker product of (rows, d_k) matrices: (rows, ∏ d_k)."""
     result = torch.ones(rows, 1, dtype=torch.float64)
     for part in parts:
-        result = (result.unsqueeze(2) * part.unsqueeze(1)).reshape(rows, -1)
+        result = (result.unsqueeze(2) * part.unsqueeze(1)).flatten(1)
     return result

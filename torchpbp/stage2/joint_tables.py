@@ -3,6 +3,9 @@
 With one-hot features and linear stage-1 regression every moment that learning needs is a joint probability of a few
 variables. The tables are sums over rows: they can be accumulated batch by batch, merged across workers, and filled
 from exact probabilities instead of counts.
+
+A missing value is one state more, behind the others. So rows with gaps are counted like all others, and what each table says
+of the rows in which its variables are known can be read off afterwards.
 """
 
 from __future__ import annotations
@@ -12,8 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from torchpbp.distributed import sum_over_processes
-from torchpbp.errors import NotFittedError, StructureError
+from torchpbp.distributed import gather_objects, sum_over_processes
+from torchpbp.errors import DataError, NotFittedError, StructureError
 from torchpbp.inputs.sources import narrow_dtype
 from torchpbp.stage2.covers import Cover, count_rows
 from torchpbp.stage2.table_layout import Scope, table_layout
@@ -33,12 +36,14 @@ class JointTables:
     Args:
         scopes: groups of variables whose joint distribution is wanted.
         states: number of states of each variable; its order is the order of rows in :meth:`add`.
+        gaps: variables of which values may be missing: state number ``states[v]``.
     """
 
-    def __init__(self, scopes: Iterable[Iterable[str]], states: Mapping[str, int]) -> None:
+    def __init__(self, scopes: Iterable[Iterable[str]], states: Mapping[str, int], gaps: Iterable[str] = ()) -> None:
         wanted = tuple(tuple(s) for s in scopes)
-        self.layout = table_layout(wanted, tuple((v, int(states[v])) for v in states))
-        self.states, self.scopes, self.offsets = self.layout.states, self.layout.scopes, self.layout.offsets
+        self.states, self.gaps = dict(states), frozenset(gaps)
+        self.layout = table_layout(wanted, tuple((v, n + (v in self.gaps)) for v, n in self.states.items()))
+        self.scopes, self.offsets = self.layout.scopes, self.layout.offsets
         self.rows = 0.0
         self._counts = torch.zeros(self.layout.cells, dtype=torch.float64)
         self._waiting: list[list[Tensor]] = []  # rows not counted yet, as narrow columns
@@ -50,12 +55,12 @@ class JointTables:
 
         Args:
             codes: (variables, rows) states of any integer dtype, or one (rows,) tensor per variable; variables in the order
-                of ``states``. States must be within range.
+                of ``states``. States must be within range; only variables in ``gaps`` may have missing values.
         """
         columns = list(codes)
         total = len(columns[0]) if columns else 0
         keep = total < ENOUGH_ROWS  # those rows wait, and the caller may reuse his memory
-        sizes = self.states.values()
+        sizes = self.layout.states.values()
         columns = [c.detach().to("cpu", narrow_dtype(s), copy=keep) for c, s in zip(columns, sizes, strict=True)]
         self.rows += total
         self._waiting.append(columns)
@@ -99,7 +104,7 @@ class JointTables:
     def _cover(self, group: Scope, members: list[int]) -> Cover:
         """A cover of a single table counts in place."""
         own = self._counts[self.offsets[members[0]] : self.offsets[members[0] + 1]] if len(members) == 1 else None
-        return Cover(group, self.states, own)
+        return Cover(group, self.layout.states, own)
 
     def _count_directly(self, codes: Tensor) -> None:
         """Count few rows, all tables of one size at once."""
@@ -130,12 +135,33 @@ class JointTables:
                 f"{refused}; only here: {sorted(here)[:3]}, only there: {sorted(there)[:3]}. Count with models of the same "
                 "graph and options."
             )
-        self.counts += other.counts
+        self.widen(other.gaps)
+        self.counts += other.widened(self.gaps).counts
         self.rows += other.rows
+
+    def widen(self, gaps: Iterable[str]) -> None:
+        """Make room for missing values of further variables."""
+        wide = self.widened(gaps)
+        if wide is not self:
+            self.gaps, self.layout, self.offsets, self._counts = wide.gaps, wide.layout, wide.offsets, wide._counts
+
+    def widened(self, gaps: Iterable[str]) -> JointTables:
+        """The same counts, with room for missing values of further variables."""
+        all_gaps = self.gaps.union(gaps)
+        if all_gaps == self.gaps:
+            return self
+        result = JointTables(self.scopes, self.states, all_gaps)
+        counts = self.counts
+        for i, scope in enumerate(self.scopes):
+            room = result._counts[result.offsets[i] : result.offsets[i + 1]]
+            old = counts[self.offsets[i] : self.offsets[i + 1]].reshape([self.layout.states[v] for v in scope])
+            room.reshape([result.layout.states[v] for v in scope])[tuple(slice(n) for n in old.shape)] = old
+        result.rows = self.rows
+        return result
 
     def restricted(self, scopes: Iterable[Iterable[str]]) -> JointTables:
         """Tables of their own over some of the scopes, or parts of them."""
-        result = JointTables(scopes, self.states)
+        result = JointTables(scopes, self.states, self.gaps)
         if self.rows > 0:
             result.fill(self._sums)
         result.rows = self.rows
@@ -147,6 +173,7 @@ class JointTables:
 
     def sum_over_processes(self) -> None:
         """Add the counts of all processes, each of which has counted its share of the rows."""
+        self.widen(v for theirs in gather_objects(sorted(self.gaps)) for v in theirs)
         sum_over_processes(self.counts)
         self.rows = float(sum_over_processes(torch.tensor(self.rows, dtype=torch.float64)))
 
@@ -158,10 +185,25 @@ class JointTables:
         self.rows = 1.0
 
     def table(self, variables: Sequence[str]) -> Tensor:
-        """P(variables) with dimensions in the order asked for."""
+        """P(variables) with dimensions in the order asked for, from the rows in which all of them are known."""
         if self.rows <= 0:
             raise NotFittedError("No rows have been counted yet.")
-        return self._sums(variables) / self.rows if variables else torch.ones((), dtype=torch.float64)
+        if not variables:
+            return torch.ones((), dtype=torch.float64)
+        sums = self._sums(variables)
+        if self.gaps.isdisjoint(variables):
+            return sums / self.rows
+        known = sums[tuple(slice(self.states[v]) for v in variables)]
+        return known / self.known(known.sum(), variables)
+
+    def known(self, rows: Tensor, variables: Iterable[str]) -> Tensor:
+        """Numbers of rows in which variables are known, refused where there are none."""
+        if not bool((rows > 0).all()):
+            raise DataError(
+                f"Learning needs rows in which {', '.join(dict.fromkeys(variables))} are all known, and there are none. Collect "
+                "such rows, or use a graph in which these variables are less closely tied."
+            )
+        return rows
 
     def _sums(self, variables: Sequence[str]) -> Tensor:
         """Counts of the joint states of some variables, with dimensions in the order asked for."""
@@ -169,7 +211,9 @@ class JointTables:
         if best is None:
             raise StructureError(f"No table holds the variables {tuple(variables)}.")
         scope = self.scopes[best]
-        stored = self.counts[self.offsets[best] : self.offsets[best + 1]].reshape([self.states[v] for v in scope])
+        stored = self.counts[self.offsets[best] : self.offsets[best + 1]].reshape(
+            [self.layout.states[v] for v in scope]
+        )
         summed = [axis for axis, v in enumerate(scope) if v not in variables]
         left = [v for v in scope if v in variables]
         found = stored.sum(dim=summed) if summed else stored
@@ -179,8 +223,14 @@ class JointTables:
         """P(v) of every variable."""
         if self.rows <= 0:
             raise NotFittedError("No rows have been counted yet.")
-        read = reading(self.layout, "marginals", lambda number: [number((v,)) for v in self.states])
-        return dict(zip(self.states, [found / self.rows for found in read(self.counts)], strict=True))
+        read = reading(self.layout, "marginals", lambda number: [number((v,), [n]) for v, n in self.states.items()])
+        found = dict(zip(self.states, read(self.counts), strict=True))
+        return {v: p / (self.known(p.sum(), [v]) if v in self.gaps else self.rows) for v, p in found.items()}
+
+    def missing_shares(self) -> dict[str, float]:
+        """Share of missing values of each variable."""
+        sums = {v: self._sums([v]) for v in self.states if v in self.gaps}
+        return {v: float(sums[v][-1] / self.rows) if v in sums else 0.0 for v in self.states}
 
     def constant_variables(self) -> list[str]:
         """Variables with several states of which only one was ever seen."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -20,6 +21,11 @@ class TableMoments(Moments):
 
     Blocks are computed once: neighbouring separators share most of them.
 
+    Where values are missing, "missing" is one more state of an instrument's variables, so that it is known for every row. A
+    moment of core groups, or of what operators predict, is taken over the rows in which these are known. That is right
+    where values are missing completely at random; it stays right where whether an outside value is missing depends on the
+    value itself.
+
     Args:
         tables: joint tables of all groups asked for.
     """
@@ -28,6 +34,7 @@ class TableMoments(Moments):
         self.tables = tables
         self.dims = tables.states
         self.rows = tables.rows
+        self._sizes = tuple(self.dims.values())
         self._cross: dict[tuple[Group, Group], Tensor] = {}
         self._scale: dict[Group, Tensor] = {}
         self._mean: dict[Group, Tensor] = {}
@@ -61,17 +68,8 @@ class TableMoments(Moments):
         if len(union) == len(a) + len(b):
             return table.reshape(self.dim(a), self.dim(b))
         result = table.new_zeros(self.dim(a), self.dim(b))
-        result[self._codes(union, a), self._codes(union, b)] = table.reshape(-1)
+        result[_codes(union, a, self.dims), _codes(union, b, self.dims)] = table.reshape(-1)
         return result
-
-    def _codes(self, union: Group, group: Group) -> Tensor:
-        """For each joint state of ``union`` the joint state of ``group``."""
-        code = torch.zeros([self.dims[v] for v in union], dtype=torch.int64)
-        for v in group:
-            axis = union.index(v)
-            shape = [-1 if i == axis else 1 for i in range(len(union))]
-            code = code * self.dims[v] + torch.arange(self.dims[v]).reshape(shape)
-        return code.reshape(-1)
 
     def responses(self, wanted: Sequence[Question]) -> list[Tensor]:
         return [self._response(*question) for question in wanted]
@@ -87,26 +85,34 @@ class TableMoments(Moments):
         pairs = list(zip(raw, small, strict=True))
         return contract([table, *features], [(*raw, "rest"), *pairs], (*small, "rest"))
 
+    def near_dim(self, group: Group) -> int:
+        return math.prod(self.tables.layout.states[v] for v in group)
+
     def separators(self, plans: Sequence[SeparatorPlan]) -> SeparatorMoments:
-        read = reading(self.tables.layout, tuple(plans), lambda number: self._separator_cells(plans, number))
-        core_mean, cross, gram = (part / self.rows for part in read(self.tables.counts))
+        key = self._sizes, tuple(plans)
+        read = reading(self.tables.layout, key, lambda number: self._separator_cells(plans, number))
+        cores, cross, gram = read(self.tables.counts)
+        rows = self.tables.known(cores.sum(dim=1), [v for p in plans for v in p.core])
+        core_mean, cross, gram = cores / rows.unsqueeze(1), cross / rows.reshape(-1, 1, 1), gram / self.rows
         near_mean = gram.diagonal(dim1=1, dim2=2)
         return SeparatorMoments(
             core_mean,
             near_mean,
-            cross - core_mean.unsqueeze(2) * near_mean.unsqueeze(1),
+            cross - core_mean.unsqueeze(2) * cross.sum(dim=1, keepdim=True),
             gram - near_mean.unsqueeze(2) * near_mean.unsqueeze(1),
             _inverse_root(core_mean),
             _inverse_root(near_mean),
             (core_mean > 0).to(torch.float64),
-            core_mean.new_full((len(plans),), self.rows),
+            rows,
         )
 
     def _separator_cells(self, plans: Sequence[SeparatorPlan], number: Number) -> list[Cells]:
         """Cells of E[φ], E[φηᵀ] and E[ηηᵀ], separators stacked."""
-        cores = [number(p.core).reshape(-1) for p in plans]
+        cores = [self._joint_cells(p.core, (), number).reshape(-1) for p in plans]
         crosses = [
-            np.concatenate([number((*p.core, *g)).reshape(self.dim(p.core), -1) for g in p.instrument], axis=1)
+            np.concatenate(
+                [self._joint_cells(p.core, g, number).reshape(self.dim(p.core), -1) for g in p.instrument], 1
+            )
             for p in plans
         ]
         grams = [
@@ -115,21 +121,31 @@ class TableMoments(Moments):
         return [np.stack(cores), np.stack(crosses), np.stack(grams)]
 
     def _pair_cells(self, a: Group, b: Group, number: Number) -> Cells:
-        """Cells of E[φ_a φ_bᵀ]; where groups share variables, states that contradict each other have the cell 0."""
+        """Cells of E[η_a η_bᵀ]; where groups share variables, states that contradict each other have the cell 0."""
         union = tuple(dict.fromkeys((*a, *b)))
+        sizes = self.near_dim(a), self.near_dim(b)
         if len(union) == len(a) + len(b):
-            return number(union).reshape(self.dim(a), self.dim(b))
-        result = np.zeros((self.dim(a), self.dim(b)), dtype=np.int64)
-        result[self._codes(union, a).numpy(), self._codes(union, b).numpy()] = number(union).reshape(-1)
+            return number(union).reshape(sizes)
+        result = np.zeros(sizes, dtype=np.int64)
+        states = self.tables.layout.states
+        result[_codes(union, a, states).numpy(), _codes(union, b, states).numpy()] = number(union).reshape(-1)
         return result
+
+    def _joint_cells(self, inside: Sequence[str], near: Group, number: Number) -> Cells:
+        """Cells of a table of known states of inside variables, and all states of an instrument's."""
+        wide = self.tables.layout.states
+        return number((*inside, *near), [*(self.dims[v] for v in inside), *(wide[v] for v in near)])
 
     def below(self, wanted: Sequence[Sequence[Question]]) -> list[tuple[Tensor, Tensor]]:
         return [self._below(questions) for questions in wanted]
 
     def _below(self, questions: Sequence[Question]) -> tuple[Tensor, Tensor]:
-        key = tuple((tuple(below), tuple(near)) for below, _, near in questions)
+        key = self._sizes, tuple((tuple(below), tuple(near)) for below, _, near in questions)
         read = reading(self.tables.layout, key, lambda number: self._below_cells(questions, number))
-        mean, cross = (part / self.rows for part in read(self.tables.counts))
+        mean, cross = read(self.tables.counts)
+        rows = self.tables.known(mean.flatten(1).sum(dim=1), [v for below, _, _ in questions for g in below for v in g])
+        rows = rows.reshape(-1, *[1] * (mean.ndim - 1))
+        mean, cross = mean / rows, cross / rows.unsqueeze(-1)
         near_mean = cross.flatten(1, -2).sum(dim=1)
         cross = cross - mean.unsqueeze(-1) * near_mean.reshape(len(questions), *[1] * (mean.ndim - 1), -1)
         if questions[0][1] is None:
@@ -148,8 +164,8 @@ class TableMoments(Moments):
         for below, _, near in questions:
             names = [v for g in below for v in g]
             sizes = [self.dim(g) for g in below]
-            means.append(number(names).reshape(sizes))
-            parts = [number((*names, *g)).reshape(*sizes, -1) for g in near]
+            means.append(self._joint_cells(names, (), number).reshape(sizes))
+            parts = [self._joint_cells(names, g, number).reshape(*sizes, -1) for g in near]
             crosses.append(np.concatenate([np.zeros((*sizes, 0), dtype=np.int64), *parts], axis=-1))
         return [np.stack(means), np.stack(crosses)]
 
@@ -157,3 +173,13 @@ class TableMoments(Moments):
 def _inverse_root(p: Tensor) -> Tensor:
     """1/√p, and 0 where p is 0."""
     return torch.where(p > 0, p.clamp(min=1e-300).rsqrt(), torch.zeros_like(p))
+
+
+def _codes(union: Group, group: Group, states: Mapping[str, int]) -> Tensor:
+    """For each joint state of ``union`` the joint state of ``group``."""
+    code = torch.zeros([states[v] for v in union], dtype=torch.int64)
+    for v in group:
+        axis = union.index(v)
+        shape = [-1 if i == axis else 1 for i in range(len(union))]
+        code = code * states[v] + torch.arange(states[v]).reshape(shape)
+    return code.reshape(-1)
