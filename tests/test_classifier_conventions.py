@@ -1,12 +1,14 @@
 """The classifier by scikit-learn's own checks, and its features by label."""
 
+import copy
+
 import numpy as np
 import pandas as pd
 import pytest
 from sklearn.model_selection import cross_val_predict
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from torchpbp import PBP, DiscreteNetwork, GenerativeClassifier, KernelPBP, Nystroem, templates
+from torchpbp import EM, PBP, DiscreteNetwork, GenerativeClassifier, KernelPBP, Nystroem, templates
 from torchpbp.errors import DataError, DataWarning, StructureError
 
 KERNEL = GenerativeClassifier(templates.mixture, KernelPBP, {"bandwidth": 1.0})
@@ -50,6 +52,18 @@ def test_labels_and_numbers_give_the_same_answers(table):
     assert np.allclose(named.predict_proba(few), named.predict_proba(frame)[few.index], atol=1e-12)
     gap = few.astype(object).assign(x1=None)
     assert np.allclose(named.predict_proba(gap), numbered.predict_proba(coded.loc[gap.index].assign(x1=-1)), atol=1e-12)
+
+
+def test_gaps_in_training_rows_are_left_to_the_learner(table):
+    graph, frame, y = table
+    hidden = np.random.default_rng(0).random(frame.shape) < 0.1
+    gaps = frame.assign(x1=frame["x1"].mask(hidden[:, 0]), x3=frame["x3"].mask(hidden[:, 2]))
+    assert gaps.isna().any().tolist() == [True, False, True]
+    learner = EM(graph, restarts=1, iterations=20, progress=False)
+    fitted = GenerativeClassifier(graph, lambda _: copy.deepcopy(learner)).fit(gaps, y)
+    assert fitted.labels_["x1"] == tuple(WORDS["x1"])
+    complete = GenerativeClassifier(graph, lambda _: copy.deepcopy(learner)).fit(frame, y)
+    assert np.abs(fitted.predict_proba(frame) - complete.predict_proba(frame)).mean() < 0.1
 
 
 def test_strings_do_as_well_as_categories(table):
