@@ -213,9 +213,10 @@ class PBP(CountedModel):
                 Arrow Dataset or Table (extra ``arrow``); or an iterable of such tables as mini-batches, such as a DataLoader,
                 whose batches may also be tuples of tensors. However it is cut into batches, the result is the same.
                 With continuous variables the data is read several times and must come in the same order each time.
-                Values of discrete variables may be missing (NaN, None, pandas NA, -1): a moment is then taken over the rows in
-                which its variables are known, and "missing" is one more state of an instrument. This is right where values
-                are missing completely at random. ``model.missing`` has their share in each column.
+                Values may be missing (NaN, None, pandas NA, masked entries, -1 for discrete variables): a moment is then taken
+                over the rows in which its variables are known; in an instrument "missing" is one more state, or the mean
+                features of a continuous variable. This is right where values are missing completely at random.
+                ``model.missing`` has their share in each column.
             batch_size: rows of a table handled at once; bounds the memory used.
             columns: names of the columns of arrays and tensors; ``graph.observed`` by default.
 
@@ -224,7 +225,7 @@ class PBP(CountedModel):
 
         Raises:
             DataError: empty data, missing columns, states out of range, fractional states; missing values where they cannot be
-                learned from: a column without any, continuous variables, regressors other than ridge, ``compressed=False``.
+                learned from: a column without any, variables never seen together, regressors other than ridge, ``compressed=False``.
             ShapeError: columns of different lengths, arrays of the wrong width.
         """
         fitter = self._fitter()
