@@ -2,6 +2,7 @@
 
 import copy
 
+import joblib
 import numpy as np
 import pandas as pd
 import pytest
@@ -15,8 +16,25 @@ KERNEL = GenerativeClassifier(templates.mixture, KernelPBP, {"bandwidth": 1.0})
 FEATURES = GenerativeClassifier(templates.mixture, PBP, {"features": Nystroem(4, bandwidth=1.0)})
 
 
+def expected_failures(estimator):
+    if isinstance((estimator.options or {}).get("features"), Nystroem):
+        return {
+            "check_estimators_overwrite_params": "compares pickles, and those of a torch module and its copy differ"
+        }
+    return {}
+
+
+def test_the_expected_failure_is_none_of_the_classifier():
+    features = Nystroem(4, bandwidth=1.0)
+    assert joblib.hash(features) != joblib.hash(copy.deepcopy(features))
+    before = joblib.hash(features)
+    x, y = np.random.default_rng(0).normal(size=(40, 2)), np.repeat([0, 1], 20)
+    GenerativeClassifier(templates.mixture, PBP, {"features": features}).fit(x, y)
+    assert joblib.hash(features) == before
+
+
 @pytest.mark.filterwarnings("ignore::torchpbp.errors.DataWarning")  # some checks have classes of one row
-@parametrize_with_checks([KERNEL])
+@parametrize_with_checks([KERNEL, FEATURES], expected_failed_checks=expected_failures)
 def test_scikit_learn_checks(estimator, check):
     check(estimator)
 
