@@ -15,7 +15,7 @@ from tests.graph.strategies import SMALL
 from tests.oracle import Oracle
 from torchpbp import DiscreteNetwork, LatentGraph, templates
 from torchpbp.errors import DataError, QueryError, ShapeError, StructureError
-from torchpbp.exact import network as network_module
+from torchpbp.exact import prior
 
 GRAPH = LatentGraph([("h", "x"), ("h", "y"), ("x", "y")], {"h": 2, "x": 2, "y": 3}, ["h"])
 GOOD = {"h": [0.5, 0.5], "x": [[0.9, 0.1], [0.2, 0.8]], "y": np.full((2, 2, 3), 1 / 3)}
@@ -273,7 +273,7 @@ def test_sample_shapes(network):
 
 
 def test_large_samples_are_drawn_in_chunks(network, monkeypatch):
-    monkeypatch.setattr(network_module, "ROWS_PER_CHUNK", 1000)
+    monkeypatch.setattr(prior, "ROWS_PER_CHUNK", 1000)
     rows = network.sample(20_500, seed=0)
     counts = np.bincount(rows["x"], minlength=2)
     assert counts.sum() == 20_500

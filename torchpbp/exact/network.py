@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -11,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchpbp.contraction import contract
 from torchpbp.errors import DataError, QueryError, ShapeError, StructureError
 from torchpbp.exact.belief_update import Beliefs, BeliefUpdate
 from torchpbp.exact.calibration import Calibration, PotentialTree, Scope, potential_tree, shafer_shenoy
 from torchpbp.exact.elimination import Elimination, plain_states
 from torchpbp.exact.pgmpy_networks import make_network, read_network
+from torchpbp.exact.prior import Prior
 from torchpbp.frames import Frames, state_labels
 from torchpbp.graph.bif import BIF, read_bif, write_bif
 from torchpbp.graph.clique_tree import CliqueTree, build_clique_tree
@@ -26,7 +27,6 @@ from torchpbp.inputs.evidence import Evidence, EvidenceLike, query_names, read_e
 Method = Literal["hugin", "shafer-shenoy"]
 METHODS = get_args(Method)
 ROWS_PER_CHUNK = 1 << 16
-CELLS_PER_CHUNK = 1 << 24
 
 
 class DiscreteNetwork(Frames):
@@ -253,22 +253,7 @@ class DiscreteNetwork(Frames):
         _refuse_unknown("Joint of", names, self.states)
         if len(set(names)) != len(names):
             raise QueryError(f"Expected different variables, got {names}.")
-        beliefs, conditionals = self._calibrated_tables
-        model = self.potential_tree
-        tree = model.tree
-        if not names:
-            return beliefs[0].new_ones(())
-        frontier = {model.top[v] for v in names}
-        spanned = set(frontier)
-        while len(frontier) > 1:
-            lowest = max(frontier)  # nodes are numbered top-down, so this one is not above any other
-            frontier.discard(lowest)
-            frontier.add(tree.parent[lowest])
-            spanned.add(tree.parent[lowest])
-        (top,) = frontier
-        tables = [beliefs[top], *(conditionals[n] for n in sorted(spanned) if n != top)]
-        scopes = [model.scopes[top], *(model.scopes[n] for n in sorted(spanned) if n != top)]
-        return contract(tables, scopes, names)
+        return self._prior.joint(names)
 
     # -- sampling ------------------------------------------------------------------------------------------------
 
@@ -281,30 +266,7 @@ class DiscreteNetwork(Frames):
         if n < 0:
             raise ShapeError(f"n: expected a non-negative number of rows, got {n}.")
         generator = torch.Generator().manual_seed(seed)
-        beliefs, conditionals = self._calibrated_tables
-        model = self.potential_tree
-        values = {v: torch.empty(n, dtype=torch.int64) for v in self.graph.names}
-        widest = max(p.numel() for p in model.potentials)  # a row of a chunk takes no more cells than that
-        step = max(1, min(ROWS_PER_CHUNK, CELLS_PER_CHUNK // widest))
-        for start in range(0, n, step):
-            rows = slice(start, min(start + step, n))
-            for node, scope in enumerate(model.scopes):
-                given = [v for v in scope if model.top[v] != node]
-                new = [v for v in scope if model.top[v] == node]
-                if not new:
-                    continue
-                table = beliefs[0] if node == 0 else conditionals[node]
-                table = table.permute([scope.index(v) for v in (*given, *new)])
-                cumulative = table.reshape(-1, _size(new, self.states)).cumsum(dim=1)
-                context = _codes(
-                    [values[v][rows] for v in given], [self.states[v] for v in given], rows.stop - rows.start
-                )
-                uniform = torch.rand(len(context), 1, generator=generator, dtype=torch.float64)
-                chosen = cumulative[context]
-                codes = (uniform * chosen[:, -1:] >= chosen).sum(dim=1).clamp(max=chosen.shape[1] - 1)
-                for v in reversed(new):
-                    values[v][rows] = codes % self.states[v]
-                    codes = codes // self.states[v]
+        values = self._prior.sample(n, generator)
         pool = self.graph.names if include_latent else self.graph.observed
         return {v: values[v] for v in pool}
 
@@ -315,17 +277,8 @@ class DiscreteNetwork(Frames):
         return self._belief_update({}, 1, wanted=0).log_evidence[0]
 
     @cached_property
-    def _calibrated_tables(self) -> tuple[list[Tensor], list[Tensor]]:
-        """P(clique) and P(clique | separator above) for every node, without evidence."""
-        model = self.potential_tree
-        run = shafer_shenoy(model, {}, 1)
-        beliefs = [run.marginal(node, scope)[0] for node, scope in enumerate(model.scopes)]
-        conditionals = []
-        for belief, scope, separator in zip(beliefs, model.scopes, model.separators, strict=True):
-            summed = tuple(i for i, v in enumerate(scope) if v not in separator)
-            below = belief.sum(dim=summed, keepdim=True) if summed else belief
-            conditionals.append(torch.where(below > 0, belief / below.clamp(min=1e-300), torch.zeros_like(belief)))
-        return beliefs, conditionals
+    def _prior(self) -> Prior:
+        return Prior(self.potential_tree, self.states)
 
     @cached_property
     def _elimination(self) -> Elimination | None:
@@ -387,7 +340,7 @@ class DiscreteNetwork(Frames):
     def _joint_posterior(self, names: Scope, evidence: Evidence, method: Method) -> Tensor:
         """Chain rule over the states of all but the last variable, as one larger batch of evidence."""
         shape = [self.states[v] for v in names]
-        cells = _size(names, self.states)
+        cells = math.prod(shape)
         grid = torch.cartesian_prod(*[torch.arange(s) for s in shape])  # (cells, variables)
         wide = evidence.repeat_interleave(cells)
         weights, batch = self._weights(wide)
@@ -400,21 +353,6 @@ class DiscreteNetwork(Frames):
 
     def __repr__(self) -> str:
         return f"DiscreteNetwork({self.graph!r})"
-
-
-def _codes(values: Sequence[Tensor], states: Sequence[int], rows: int) -> Tensor:
-    """Mixed-radix code of several variables' states."""
-    code = torch.zeros(rows, dtype=torch.int64)
-    for value, count in zip(values, states, strict=True):
-        code = code * count + value
-    return code
-
-
-def _size(names: Iterable[str], states: Mapping[str, int]) -> int:
-    total = 1
-    for v in names:
-        total *= states[v]
-    return total
 
 
 def _refuse_unknown(what: str, names: Iterable[str], known: Mapping[str, Any]) -> None:

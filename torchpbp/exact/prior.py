@@ -1,0 +1,98 @@
+"""The distribution that a network has without evidence: joint tables of any variables, and samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from torchpbp.contraction import contract
+from torchpbp.exact.calibration import PotentialTree, Scope, shafer_shenoy
+
+ROWS_PER_CHUNK = 1 << 16
+CELLS_PER_CHUNK = 1 << 24
+
+
+class Prior:
+    """A clique tree calibrated once, as P(root clique) times P(clique | separator above) for all others.
+
+    Args:
+        model: tree and potentials.
+        states: number of states of each variable.
+    """
+
+    def __init__(self, model: PotentialTree, states: Mapping[str, int]) -> None:
+        self.model = model
+        self.states = states
+
+    @cached_property
+    def _tables(self) -> tuple[list[Tensor], list[Tensor]]:
+        """P(clique) and P(clique | separator above) for every node."""
+        model = self.model
+        run = shafer_shenoy(model, {}, 1)
+        beliefs = [run.marginal(node, scope)[0] for node, scope in enumerate(model.scopes)]
+        conditionals = []
+        for belief, scope, separator in zip(beliefs, model.scopes, model.separators, strict=True):
+            summed = tuple(i for i, v in enumerate(scope) if v not in separator)
+            below = belief.sum(dim=summed, keepdim=True) if summed else belief
+            conditionals.append(torch.where(below > 0, belief / below.clamp(min=1e-300), torch.zeros_like(belief)))
+        return beliefs, conditionals
+
+    def joint(self, names: Scope) -> Tensor:
+        """P(names), dimensions in their order.
+
+        Only the part of the tree that spans the variables is contracted, as the clique at its top times the conditionals
+        below it.
+        """
+        beliefs, conditionals = self._tables
+        model, parent = self.model, self.model.tree.parent
+        if not names:
+            return beliefs[0].new_ones(())
+        frontier = {model.top[v] for v in names}
+        spanned = set(frontier)
+        while len(frontier) > 1:
+            lowest = max(frontier)  # nodes are numbered top-down, so this one is not above any other
+            frontier.discard(lowest)
+            frontier.add(parent[lowest])
+            spanned.add(parent[lowest])
+        (top,) = frontier
+        tables = [beliefs[top], *(conditionals[n] for n in sorted(spanned) if n != top)]
+        scopes = [model.scopes[top], *(model.scopes[n] for n in sorted(spanned) if n != top)]
+        return contract(tables, scopes, names)
+
+    def sample(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """name -> (n,) int64 states of all variables, drawn down the tree with bounded memory."""
+        beliefs, conditionals = self._tables
+        model, states = self.model, self.states
+        values = {v: torch.empty(n, dtype=torch.int64) for v in states}
+        widest = max(p.numel() for p in model.potentials)  # a row of a chunk takes no more cells than that
+        step = max(1, min(ROWS_PER_CHUNK, CELLS_PER_CHUNK // widest))
+        for start in range(0, n, step):
+            rows = slice(start, min(start + step, n))
+            for node, scope in enumerate(model.scopes):
+                given = [v for v in scope if model.top[v] != node]
+                new = [v for v in scope if model.top[v] == node]
+                if not new:
+                    continue
+                table = beliefs[0] if node == 0 else conditionals[node]
+                table = table.permute([scope.index(v) for v in (*given, *new)])
+                cumulative = table.reshape(-1, math.prod(states[v] for v in new)).cumsum(dim=1)
+                context = _codes([values[v][rows] for v in given], [states[v] for v in given], rows.stop - start)
+                uniform = torch.rand(len(context), 1, generator=generator, dtype=torch.float64)
+                chosen = cumulative[context]
+                codes = (uniform * chosen[:, -1:] >= chosen).sum(dim=1).clamp(max=chosen.shape[1] - 1)
+                for v in reversed(new):
+                    values[v][rows] = codes % states[v]
+                    codes = codes // states[v]
+        return values
+
+
+def _codes(values: Sequence[Tensor], states: Sequence[int], rows: int) -> Tensor:
+    """Mixed-radix code of several variables' states."""
+    code = torch.zeros(rows, dtype=torch.int64)
+    for value, count in zip(values, states, strict=True):
+        code = code * count + value
+    return code
