@@ -250,7 +250,7 @@ def test_a_report_that_fails_does_not_fail_the_run(
 
     monkeypatch.setattr(torchpbp.train, "write_report", full)
     assert "kl/200" in tiny_run(tmp_path)
-    assert "No report.html: no space left" in capsys.readouterr().err
+    assert "No report.html: OSError: no space left" in capsys.readouterr().err
     assert (tmp_path / "metrics.json").exists()
 
 

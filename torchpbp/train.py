@@ -16,7 +16,7 @@ from lightning.fabric import Fabric
 from omegaconf import DictConfig, OmegaConf
 
 from torchpbp.distributed import process_rank
-from torchpbp.errors import RunError, StructureError, TorchPBPError
+from torchpbp.errors import RunError, StructureError
 from torchpbp.report import NAME as REPORT
 from torchpbp.report import write_report
 from torchpbp.tasks.objective import checked_objective, objective_value
@@ -67,8 +67,8 @@ def describe(cfg: DictConfig, seconds: float) -> None:
     """Write report.html; what hinders it is printed instead, for the results themselves are written."""
     try:
         write_report(cfg.output_dir, OmegaConf.to_yaml(cfg, resolve=True), seconds)
-    except (TorchPBPError, OSError) as error:
-        print(f"No {REPORT}: {error}", file=sys.stderr, flush=True)
+    except Exception as error:  # whatever it is: hours of work are not to end in failure for a picture
+        print(f"No {REPORT}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
 
 
 def check_types(cfg: DictConfig) -> None:

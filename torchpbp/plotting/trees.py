@@ -66,7 +66,8 @@ def plot_messages(model: PBP, evidence: EvidenceLike = None, *, row: int = 0, ax
 
     A bar is an entry of the message, scaled so that the largest is 1 or −1, as inference does. The first entry, in grey,
     is that of the constant, the only one of a message that has seen no evidence. The others say how what was seen below
-    depends on the separator. Edges along which evidence travels are blue.
+    depends on the separator. A model with ``compressed=False`` has no constant; its entries belong to the states of the
+    core group. Edges along which evidence travels are blue.
 
     Args:
         model: fitted.
