@@ -2,38 +2,18 @@
 
 from __future__ import annotations
 
-import operator
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import networkx as nx
 
 from torchpbp.errors import StructureError
 from torchpbp.graph.bif import read_bif
+from torchpbp.graph.domains import Continuous, Domain, checked_edges, checked_latent, checked_variables
 from torchpbp.graph.pgmpy_models import read_pgmpy
 
-
-@dataclass(frozen=True)
-class Continuous:
-    """A real-valued variable.
-
-    Args:
-        low: smallest value the variable can take, if known.
-        high: largest value, if known.
-    """
-
-    low: float | None = None
-    high: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.low is not None and self.high is not None and not self.low < self.high:
-            raise StructureError(f"Continuous: expected low < high, got low={self.low}, high={self.high}.")
-
-
-Domain = int | Continuous | None
-"""Number of states, a continuous range, or None for a latent variable of unknown cardinality."""
+__all__ = ["Continuous", "Domain", "LatentGraph"]
 
 
 class LatentGraph:
@@ -61,10 +41,10 @@ class LatentGraph:
         latent: Iterable[str] = (),
         directed: bool = True,
     ) -> None:
-        self.variables: dict[str, Domain] = _checked_variables(variables)
-        self.latent: tuple[str, ...] = _checked_latent(latent, self.variables)
+        self.variables: dict[str, Domain] = checked_variables(variables)
+        self.latent: tuple[str, ...] = checked_latent(latent, self.variables)
         self.directed = bool(directed)
-        self.edges: tuple[tuple[str, str], ...] = _checked_edges(edges, self.variables, self.directed)
+        self.edges: tuple[tuple[str, str], ...] = checked_edges(edges, self.variables, self.directed)
         hidden = set(self.latent)
         self.observed: tuple[str, ...] = tuple(v for v in self.variables if v not in hidden)
         if not self.observed:
@@ -279,71 +259,3 @@ class LatentGraph:
                 f"The directed graph has a cycle: {' -> '.join([*cycle, cycle[0]])}. Remove one of its edges, or pass "
                 "directed=False for an undirected model."
             )
-
-
-def _checked_variables(variables: Mapping[str, Domain] | Iterable[tuple[str, Domain]]) -> dict[str, Domain]:
-    pairs = list(variables.items()) if isinstance(variables, Mapping) else list(variables)
-    if not pairs:
-        raise StructureError("Expected at least one variable, got none.")
-    result: dict[str, Domain] = {}
-    for pair in pairs:
-        if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
-            raise StructureError(f"variables: expected a mapping or pairs (name, states), got {pair!r}.")
-        name, states = pair
-        if not isinstance(name, str) or not name:
-            raise StructureError(f"Variable names must be non-empty strings, got {name!r}.")
-        if name in result:
-            raise StructureError(f"Duplicate variable name '{name}'. Give each variable once.")
-        if states is None or isinstance(states, Continuous):
-            result[name] = states
-        else:
-            result[name] = _checked_count(name, states)
-    return result
-
-
-def _checked_count(name: str, states: Any) -> int:
-    try:
-        count = None if isinstance(states, bool) else operator.index(states)
-    except TypeError:  # a float, a string, a tensor of floats
-        count = None
-    if count is None:
-        raise StructureError(
-            f"Variable '{name}': expected a number of states (int), Continuous() or None, got {states!r}."
-        )
-    if count < 1:
-        raise StructureError(f"Variable '{name}': expected at least 1 state, got {count}.")
-    return count
-
-
-def _checked_latent(latent: Iterable[str], variables: Mapping[str, Domain]) -> tuple[str, ...]:
-    if isinstance(latent, str):
-        raise StructureError(f"latent: expected a list of names, got the string '{latent}'. Write ['{latent}'].")
-    names = tuple(latent)
-    for i, name in enumerate(names):
-        if name not in variables:
-            raise StructureError(f"Latent variable '{name}' is listed but absent from variables. Add it or drop it.")
-        if name in names[:i]:
-            raise StructureError(f"Duplicate latent variable '{name}'. List each latent once.")
-    return names
-
-
-def _checked_edges(
-    edges: Iterable[tuple[str, str]], variables: Mapping[str, Domain], directed: bool
-) -> tuple[tuple[str, str], ...]:
-    result: list[tuple[str, str]] = []
-    seen: set[tuple[str, str] | frozenset[str]] = set()
-    for edge in edges:
-        if isinstance(edge, str) or not isinstance(edge, Sequence) or len(edge) != 2:
-            raise StructureError(f"Expected each edge to be a pair of names, got {edge!r}.")
-        a, b = edge
-        for name in (a, b):
-            if name not in variables:
-                raise StructureError(f"Edge ({a}, {b}): unknown variable '{name}'. Add it to variables.")
-        if a == b:
-            raise StructureError(f"Edge ({a}, {b}) joins a variable to itself.")
-        key = (a, b) if directed else frozenset((a, b))
-        if key in seen:
-            raise StructureError(f"Duplicate edge ({a}, {b}). Give each edge once.")
-        seen.add(key)
-        result.append((a, b))
-    return tuple(result)

@@ -1,0 +1,102 @@
+"""What a graph is made of: the ranges of variables, and checks of the lists in which people write a graph down."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torchpbp.errors import StructureError
+
+
+@dataclass(frozen=True)
+class Continuous:
+    """A real-valued variable.
+
+    Args:
+        low: smallest value the variable can take, if known.
+        high: largest value, if known.
+    """
+
+    low: float | None = None
+    high: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.low is not None and self.high is not None and not self.low < self.high:
+            raise StructureError(f"Continuous: expected low < high, got low={self.low}, high={self.high}.")
+
+
+Domain = int | Continuous | None
+"""Number of states, a continuous range, or None for a latent variable of unknown cardinality."""
+
+
+def checked_variables(variables: Mapping[str, Domain] | Iterable[tuple[str, Domain]]) -> dict[str, Domain]:
+    """Name -> number of states or range, each name once."""
+    pairs = list(variables.items()) if isinstance(variables, Mapping) else list(variables)
+    if not pairs:
+        raise StructureError("Expected at least one variable, got none.")
+    result: dict[str, Domain] = {}
+    for pair in pairs:
+        if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
+            raise StructureError(f"variables: expected a mapping or pairs (name, states), got {pair!r}.")
+        name, states = pair
+        if not isinstance(name, str) or not name:
+            raise StructureError(f"Variable names must be non-empty strings, got {name!r}.")
+        if name in result:
+            raise StructureError(f"Duplicate variable name '{name}'. Give each variable once.")
+        if states is None or isinstance(states, Continuous):
+            result[name] = states
+        else:
+            result[name] = _checked_count(name, states)
+    return result
+
+
+def _checked_count(name: str, states: Any) -> int:
+    try:
+        count = None if isinstance(states, bool) else operator.index(states)
+    except TypeError:  # a float, a string, a tensor of floats
+        count = None
+    if count is None:
+        raise StructureError(
+            f"Variable '{name}': expected a number of states (int), Continuous() or None, got {states!r}."
+        )
+    if count < 1:
+        raise StructureError(f"Variable '{name}': expected at least 1 state, got {count}.")
+    return count
+
+
+def checked_latent(latent: Iterable[str], variables: Mapping[str, Domain]) -> tuple[str, ...]:
+    """Names of hidden variables, each known and listed once."""
+    if isinstance(latent, str):
+        raise StructureError(f"latent: expected a list of names, got the string '{latent}'. Write ['{latent}'].")
+    names = tuple(latent)
+    for i, name in enumerate(names):
+        if name not in variables:
+            raise StructureError(f"Latent variable '{name}' is listed but absent from variables. Add it or drop it.")
+        if name in names[:i]:
+            raise StructureError(f"Duplicate latent variable '{name}'. List each latent once.")
+    return names
+
+
+def checked_edges(
+    edges: Iterable[tuple[str, str]], variables: Mapping[str, Domain], directed: bool
+) -> tuple[tuple[str, str], ...]:
+    """Pairs of known names, each edge once."""
+    result: list[tuple[str, str]] = []
+    seen: set[tuple[str, str] | frozenset[str]] = set()
+    for edge in edges:
+        if isinstance(edge, str) or not isinstance(edge, Sequence) or len(edge) != 2:
+            raise StructureError(f"Expected each edge to be a pair of names, got {edge!r}.")
+        a, b = edge
+        for name in (a, b):
+            if name not in variables:
+                raise StructureError(f"Edge ({a}, {b}): unknown variable '{name}'. Add it to variables.")
+        if a == b:
+            raise StructureError(f"Edge ({a}, {b}) joins a variable to itself.")
+        key = (a, b) if directed else frozenset((a, b))
+        if key in seen:
+            raise StructureError(f"Duplicate edge ({a}, {b}). Give each edge once.")
+        seen.add(key)
+        result.append((a, b))
+    return tuple(result)
