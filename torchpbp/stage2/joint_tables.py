@@ -198,7 +198,7 @@ class JointTables:
 
     def known(self, rows: Tensor, variables: Iterable[str]) -> Tensor:
         """Numbers of rows in which variables are known, refused where there are none."""
-        if not bool((rows > 0).all()):
+        if self.gaps and not bool((rows > 0).all()):
             raise DataError(
                 f"Learning needs rows in which {', '.join(dict.fromkeys(variables))} are all known, and there are none. Collect "
                 "such rows, or use a graph in which these variables are less closely tied."

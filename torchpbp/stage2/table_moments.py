@@ -142,32 +142,32 @@ class TableMoments(Moments):
     def _below(self, questions: Sequence[Question]) -> tuple[Tensor, Tensor]:
         key = self._sizes, tuple((tuple(below), tuple(near)) for below, _, near in questions)
         read = reading(self.tables.layout, key, lambda number: self._below_cells(questions, number))
-        mean, cross = read(self.tables.counts)
-        rows = self.tables.known(mean.flatten(1).sum(dim=1), [v for below, _, _ in questions for g in below for v in g])
-        rows = rows.reshape(-1, *[1] * (mean.ndim - 1))
-        mean, cross = mean / rows, cross / rows.unsqueeze(-1)
-        near_mean = cross.flatten(1, -2).sum(dim=1)
-        cross = cross - mean.unsqueeze(-1) * near_mean.reshape(len(questions), *[1] * (mean.ndim - 1), -1)
-        if questions[0][1] is None:
-            return mean, cross
-        count = mean.ndim - 1
-        features = [torch.stack([f[k] for _, f, _ in questions if f is not None]) for k in range(count)]
-        raw, small = [f"raw{k}" for k in range(count)], [f"small{k}" for k in range(count)]
-        both = torch.cat([mean.unsqueeze(-1), cross], dim=-1)
-        scopes = [("s", *raw, "near"), *(("s", r, c) for r, c in zip(raw, small, strict=True))]
-        found = contract([both, *features], scopes, ("s", *small, "near"))
-        return found[..., 0], found[..., 1:]
+        (both,) = read(self.tables.counts)  # (questions, dims of the groups…, 1 + instrument dim)
+        sizes = both.shape[1:-1]
+        flat = both.flatten(1, -2)
+        rows = self.tables.known(flat[..., 0].sum(dim=1), (v for below, _, _ in questions for g in below for v in g))
+        near_mean = flat[..., 1:].sum(dim=1) / rows.unsqueeze(1)
+        found = both / rows.reshape(-1, *[1] * (both.ndim - 1))
+        if questions[0][1] is not None:
+            for k, size in enumerate(sizes):  # the first dimension is compressed and goes to the end
+                features = torch.stack([f[k] for _, f, _ in questions if f is not None])
+                found = found.reshape(len(questions), size, -1).mT @ features
+            sizes = torch.Size([f.shape[1] for f in questions[0][1]])
+            found = found.reshape(len(questions), -1, *sizes).movedim(1, -1)
+        mean = found[..., 0]
+        return mean, found[..., 1:] - mean.unsqueeze(-1) * near_mean.reshape(
+            len(questions), *[1] * len(sizes), near_mean.shape[1]
+        )
 
     def _below_cells(self, questions: Sequence[Question], number: Number) -> list[Cells]:
-        """Cells of E[y] and E[yηᵀ] with y the joint features of all groups below, questions stacked."""
-        means, crosses = [], []
+        """Cells of E[y] and, behind it, E[yηᵀ], with y the joint features of all groups below; questions stacked."""
+        result = []
         for below, _, near in questions:
             names = [v for g in below for v in g]
             sizes = [self.dim(g) for g in below]
-            means.append(self._joint_cells(names, (), number).reshape(sizes))
-            parts = [self._joint_cells(names, g, number).reshape(*sizes, -1) for g in near]
-            crosses.append(np.concatenate([np.zeros((*sizes, 0), dtype=np.int64), *parts], axis=-1))
-        return [np.stack(means), np.stack(crosses)]
+            parts = [self._joint_cells(names, g, number).reshape(*sizes, -1) for g in ((), *near)]
+            result.append(np.concatenate(parts, axis=-1))
+        return [np.stack(result)]
 
 
 def _inverse_root(p: Tensor) -> Tensor:
