@@ -17,9 +17,10 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
-def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["architecture.md", "interchange.md"])
+def test_python_blocks_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    page = ROOT / "docs" / name
     blocks = re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     assert blocks
     namespace: dict[str, Any] = {"__name__": "__main__"}
