@@ -196,3 +196,15 @@ def test_numbers_that_are_labels(truth: DiscreteNetwork, tmp_path: Path) -> None
     assert int(model.rows) == 600
     shares = years["x1"].value_counts(normalize=True)[[2020, 2021, 2022]]
     assert np.allclose(model.posterior_frame("x1").iloc[0], shares, atol=1e-3)
+
+
+@pytest.mark.parametrize("learner", [PBP, SpectralJunctionTree])
+def test_labels_of_a_network_go_to_models_of_its_population(truth: DiscreteNetwork, learner: Any) -> None:
+    network = DiscreteNetwork(truth.graph, truth.cpts)
+    network.labels = {"x1": tuple(COLOURS), "h": ("a", "b", "c")}
+    model = learner(truth.graph).fit_population(network)
+    assert model.labels == {"x1": tuple(COLOURS)}
+    for seen in ("red", "blue"):
+        expected = network.posterior_frame("x2", {"x1": [seen]})
+        assert np.allclose(model.posterior_frame("x2", {"x1": [seen]}), expected, atol=1e-6)
+    assert model.fit_population(truth).labels == {}

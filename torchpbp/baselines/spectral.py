@@ -175,7 +175,8 @@ class SpectralJunctionTree(Frames):
         tables = JointTables(required_scopes(self.tree, self.specification, self.choices), self.states)
         tables.fill(network.joint)
         self._learn(tables)
-        self.labels, self.rows, self.floor = {}, 0, EXACT_FLOOR
+        self.labels = {v: network.labels[v] for v in self.states if v in network.labels}
+        self.rows, self.floor = 0, EXACT_FLOOR
         return self
 
     def _learn(self, tables: JointTables) -> None:

@@ -284,6 +284,7 @@ class PBP(CountedModel):
         plan = self.tree, self.specification
         learned = learn_population(*plan, network, self.regressor, self.compressed)
         self._accept(plan, learned, 0, EXACT_FLOOR, self._observables)
+        self.labels = {v: network.labels[v] for v in self.states if v in network.labels}
         self.counts = None
         return self
 
