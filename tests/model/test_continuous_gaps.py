@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.model.test_continuous import errors_against_quadrature, mixed, mixed_graph
-from torchpbp import PBP, DiscreteNetwork, Nystroem, templates
+from torchpbp import PBP, DiscreteNetwork, KernelRidge, Nystroem, templates
 from torchpbp.errors import DataError
 from torchpbp.features import OneHot
 from torchpbp.model.learning import learn
@@ -121,6 +121,17 @@ def test_batches_passes_and_choices_with_gaps():
     assert len(chosen.bandwidth_scores) > 1
     assert "of the values missing" in str(whole)
     assert whole.missing["x"] == pytest.approx(0.3, abs=0.04)
+
+
+def test_regressors_learn_from_rows_with_gaps():
+    data = holed(2_500, 1)
+    model = PBP(mixed_graph(), regressor=KernelRidge(landmarks=60)).fit(data)
+    assert model.missing["y"] == pytest.approx(0.3, abs=0.04)
+    found = errors_against_quadrature(model)[0]
+    alone = errors_against_quadrature(PBP(mixed_graph(), rank=1).fit(data))[
+        0
+    ]  # a model in which nothing tells of anything
+    assert found < 0.2 * alone
 
 
 def test_what_is_never_seen_together_cannot_be_learned():

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from torchpbp.errors import DataError, NotFittedError, QueryError, ShapeError, StructureError
+from torchpbp.features.completion import complete_rows
 from torchpbp.features.kernels import RBF, Kernel, median_bandwidth
 from torchpbp.frames import Frames
 from torchpbp.gram.charts import Chart
 from torchpbp.gram.comparison import Comparison, TrainingGram
-from torchpbp.gram.completion import complete_rows
 from torchpbp.gram.operators import GramOperator, full_operator, landmark_features, thin_operator
 from torchpbp.gram.structure import check_specification, nearest_leaves
 from torchpbp.graph.junction_tree import JunctionTree, build_junction_tree
@@ -54,7 +54,7 @@ class KernelPBP(Frames, nn.Module):
             scores a great deal with few rows (pen digits), but biases them, so that errors stop falling with more rows:
             pass False where posteriors must be consistent.
         root: variables the root clique must contain.
-        fill: how missing training values are completed from rows like theirs (see :mod:`torchpbp.gram.completion`): "draw"
+        fill: how missing training values are completed from rows like theirs (see :mod:`torchpbp.features.completion`): "draw"
             keeps the spread of the data; "mean" is closer to each single value, which suits classifiers.
         dtype: of messages and operators; solves are always done in float64.
         max_bytes: memory that the operators may take; more is refused before anything is allocated.

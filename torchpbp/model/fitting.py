@@ -11,11 +11,13 @@ from torch import Tensor, nn
 
 from torchpbp.distributed import gather_objects, gather_rows, sum_over_processes
 from torchpbp.errors import DataError
+from torchpbp.features.completion import complete_table
 from torchpbp.features.maps import KernelMap
 from torchpbp.graph.junction_tree import JunctionTree
 from torchpbp.inference.schedule import build_schedule
 from torchpbp.inference.variables import Observable, make_map
 from torchpbp.inputs.evidence import Evidence
+from torchpbp.inputs.gaps import observed
 from torchpbp.model.learning import learn, required_pairs, required_scopes
 from torchpbp.model.operators import operator_shapes
 from torchpbp.model.regressed import learn_regressed, required_own_pairs, required_own_scopes
@@ -105,12 +107,12 @@ class Fitter:
     @property
     def takes_gaps(self) -> bool:
         """Whether training rows may have missing values."""
-        return self.compressed and not self.regressor.needs_rows
+        return self.compressed or self.regressor.needs_rows
 
     def fit(self, tables: Tables, plans: Mapping[int, Plan]) -> Fitted:
         """Learn the plan given, or the one of several that does best on held-out rows."""
         if self.regressor.needs_rows:  # they stay in memory anyway
-            parts = list(tables())
+            parts = self._completed(list(tables()))
 
             def tables() -> Iterator[dict[str, Tensor]]:
                 return iter(parts)
@@ -129,6 +131,13 @@ class Fitter:
         if isinstance(moments, TableMoments) and not self.regressor.needs_rows:
             counts = moments.tables if len(plans) == 1 else moments.tables.restricted(required_scopes(*plans[chosen]))
         return Fitted(plans[chosen], learned, moments.rows, observables, constant, counts, scores, bandwidth_scores)
+
+    def _completed(self, parts: list[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
+        """Rows for regressors, which look at whole rows: gaps are filled from rows like theirs."""
+        if all(bool(observed(x).all()) for part in parts for x in part.values()):
+            return parts
+        table = {v: torch.cat([part[v] for part in parts]) for v in self.observables}
+        return [complete_table(table, {v: o.domain for v, o in self.observables.items()}, self.seed)]
 
     def count(self, tables: Tables, scopes: Iterable[Iterable[str]]) -> JointTables:
         """Count the rows of this process, where all variables are discrete.

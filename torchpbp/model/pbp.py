@@ -216,7 +216,8 @@ class PBP(CountedModel):
                 Values may be missing (NaN, None, pandas NA, masked entries, -1 for discrete variables): a moment is then taken
                 over the rows in which its variables are known; in an instrument "missing" is one more state, or the mean
                 features of a continuous variable. This is right where values are missing completely at random.
-                ``model.missing`` has their share in each column.
+                Regressors other than ridge look at whole rows: gaps are filled from rows like theirs, which is an
+                approximation (see :mod:`torchpbp.features.completion`). ``model.missing`` has their share in each column.
             batch_size: rows of a table handled at once; bounds the memory used.
             columns: names of the columns of arrays and tensors; ``graph.observed`` by default.
 
@@ -225,7 +226,7 @@ class PBP(CountedModel):
 
         Raises:
             DataError: empty data, missing columns, states out of range, fractional states; missing values where they cannot be
-                learned from: a column without any, variables never seen together, regressors other than ridge, ``compressed=False``.
+                learned from: a column without any, variables never seen together; ``compressed=False`` with linear stage 1.
             ShapeError: columns of different lengths, arrays of the wrong width.
         """
         fitter = self._fitter()

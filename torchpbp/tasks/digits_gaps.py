@@ -11,7 +11,7 @@ from torch import Tensor
 from torchpbp.data.augment import slanted_copies
 from torchpbp.data.digits import LARGEST
 from torchpbp.errors import DataError
-from torchpbp.gram.completion import complete_rows
+from torchpbp.features.completion import complete_rows
 from torchpbp.graph.latent_graph import Continuous
 
 KINDS = ("coordinates", "points")
@@ -70,7 +70,7 @@ def training_rows(
         kind: what is hidden, see :func:`hide_values`.
         copies: slanted copies of each stroke.
         slant: how far they lean.
-        fill: how strokes are completed, "mean" or "draw" (see :mod:`torchpbp.gram.completion`).
+        fill: how strokes are completed, "mean" or "draw" (see :mod:`torchpbp.features.completion`).
         seed: of all draws.
     """
     if fill not in ("mean", "draw"):

@@ -9,8 +9,8 @@ import torch
 from tests.model.test_continuous import PRIOR, STATES, blurred, mixed, mixed_graph
 from torchpbp import Continuous, KernelPBP, ScoreAverage, templates
 from torchpbp.errors import DataWarning, StructureError
-from torchpbp.gram import completion
-from torchpbp.gram.completion import complete_rows
+from torchpbp.features import completion
+from torchpbp.features.completion import complete_rows
 
 NAN = math.nan
 DOMAINS = [Continuous(), Continuous(), 3]
@@ -85,6 +85,20 @@ def test_ranges_pieces_and_seeds(monkeypatch):
     assert float(complete_rows(inside, bounded, WIDTHS, draw=False)[:, 0].max()) <= 5
     complete = clusters(5, 0)
     assert complete_rows(complete, DOMAINS, WIDTHS) is complete
+
+
+def test_tables_are_completed_and_empty_rows_left_out():
+    table = {"a": torch.tensor([0, -1, 2, -1, 2]), "b": torch.tensor([0.0, 1.0, NAN, NAN, 9.0], dtype=torch.float64)}
+    domains = {"a": 3, "b": Continuous()}
+    filled = completion.complete_table(table, domains, seed=1)
+    assert filled["a"].dtype == torch.int64
+    assert filled["a"][[0, 2, 3]].tolist() == [0, 2, 2]
+    assert filled["b"][[0, 1, 3]].tolist() == [0.0, 1.0, 9.0]
+    assert set(filled["a"].tolist()) <= {0, 2}
+    assert not filled["b"].isnan().any()
+    assert float(filled["b"][2]) == 9.0  # the other row with state 2
+    whole = {v: x[:1] for v, x in table.items()}
+    assert completion.complete_table(whole, domains)["b"] is whole["b"]
 
 
 def error(model):

@@ -1,4 +1,4 @@
-"""Rows with gaps, completed from rows like them, so that Gram matrices can be formed of all.
+"""Rows with gaps, completed from rows like them, for learners that need complete rows: Gram matrices, nets.
 
 A gap is filled from other rows (donors), weighted by a kernel on what the row with the gap observes. Donors have gaps of
 their own: at first only what both rows observe is compared, and means are taken over the donors that observe the value;
@@ -9,12 +9,15 @@ observes. The mean over donors is closer to what is missing, but makes the data 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
+from tqdm.auto import tqdm
 
+from torchpbp.features.kernels import median_bandwidth
 from torchpbp.graph.latent_graph import Continuous, Domain
+from torchpbp.inputs.gaps import observed
 
 MOST_DONORS = 4096
 """Rows that gaps are filled from, spread evenly over the data; bounds the time."""
@@ -47,7 +50,7 @@ def complete_rows(
     filling = _Filling(rows, domains, widths, draw, seed)
     places = torch.linspace(0, len(rows) - 1, min(len(rows), MOST_DONORS), dtype=torch.float64).round().long()
     result = rows.clone()
-    for _ in range(rounds + 1):
+    for _ in tqdm(range(rounds + 1), desc="completing rows", delay=2, leave=False):
         donors = result[places]
         parts = [
             filling.filled(rows[chosen], donors, own=chosen.unsqueeze(1) == places)
@@ -55,6 +58,31 @@ def complete_rows(
         ]
         result[gappy] = torch.cat(parts)
     return result
+
+
+def complete_table(table: Mapping[str, Tensor], domains: Mapping[str, Domain], seed: int = 0) -> dict[str, Tensor]:
+    """Fill the gaps of a table of columns by draws, with half the median distance as bandwidth.
+
+    Args:
+        table: name -> (n,) states, -1 where missing, or values, NaN where missing. Each column has some value.
+        domains: of the variables.
+        seed: of the draws.
+
+    Returns:
+        name -> complete columns, without the rows that had no value at all; the table itself if it has no gaps.
+    """
+    seen = torch.stack([observed(table[v]) for v in domains], dim=1)
+    if bool(seen.all()):
+        return dict(table)
+    some = seen.any(dim=1)
+    rows = torch.stack([table[v].double() for v in domains], dim=1).masked_fill(~seen, torch.nan)[some]
+    widths = torch.ones(len(domains), dtype=torch.float64)
+    for i, domain in enumerate(domains.values()):
+        values = rows[~rows[:, i].isnan(), i]
+        if isinstance(domain, Continuous) and bool((values != values[0]).any()):
+            widths[i] = 0.5 * median_bandwidth(values)
+    filled = complete_rows(rows, list(domains.values()), widths, seed=seed)
+    return {v: column.to(table[v].dtype) for v, column in zip(domains, filled.T, strict=True)}
 
 
 class _Filling:
