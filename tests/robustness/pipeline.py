@@ -6,7 +6,9 @@ import math
 import tempfile
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -60,6 +62,24 @@ def run_case(graph: LatentGraph, kind: str, seed: int, samples: int) -> Counter[
                 check_exactness(model, network, evidence)
                 seen["held to exactness"] += 1
     return seen
+
+
+def check_learner(make: Callable[[LatentGraph], Any], network: DiscreteNetwork, rows: int, seed: int) -> bool:
+    """Fit any learner to a sample and ask it; whether it took the network, rather than refuse it with a reason."""
+    evidence = random_evidence(network.graph, seed)
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("error")
+        warnings.simplefilter("ignore", TorchPBPWarning)
+        try:
+            with torch.enable_grad():
+                model = make(network.graph).fit(network.sample(rows, seed))
+            answers, log_evidence = model.posteriors(evidence), model.log_evidence(evidence)
+        except TorchPBPError:
+            return False
+    for v, table in answers.items():
+        check_distribution(table, (ROWS, network.graph.num_states(v)), f"{type(model).__name__}: {v}")
+    assert not log_evidence.isnan().any()
+    return True
 
 
 def random_evidence(graph: LatentGraph, seed: int) -> Evidence:

@@ -116,10 +116,13 @@ def _learn_uncompressed(
     questions: list[Question] = [(targets(tree, specification, p.node), None, p.instrument) for p in inner]
     *crosses, root = moments.responses([*questions, (targets(tree, specification, 0), None, [()])])
     operators: list[Tensor] = [torch.empty(0)] * len(tree)
-    systems = {p.node: (cross, cross.flatten(0, -2) @ factors[p.node]) for p, cross in zip(inner, crosses, strict=True)}
-    for nodes in equal(systems, lambda s: s[0].shape):
+    systems = {
+        p.node: (cross, cross.flatten(0, -2) @ factors[p.node], predicted[p.node])
+        for p, cross in zip(inner, crosses, strict=True)
+    }
+    for nodes in equal(systems, lambda s: (s[0].shape, s[2].shape)):
         weights = least_squares(
-            torch.stack([systems[n][1] for n in nodes]), torch.stack([predicted[n] for n in nodes]), stage2
+            torch.stack([systems[n][1] for n in nodes]), torch.stack([systems[n][2] for n in nodes]), stage2
         )
         for i, n in enumerate(nodes):
             operators[n] = weights[i].T.reshape(-1, *systems[n][0].shape[:-1])
