@@ -140,8 +140,8 @@ def test_the_model_says_how_much_was_missing():
     assert model.missing == {v: float((x.isnan() if v != "c" else x < 0).double().mean()) for v, x in table.items()}
     assert "missing in training: 2" in str(model) or "missing in training: 3" in str(model)
     assert "missing" not in str(model.fit(mixed(50, 0)))
-    empty = {v: torch.cat([x, x.new_full((2,), -1 if v == "c" else NAN)]) for v, x in table.items()}
-    with pytest.warns(DataWarning, match="2 of 302 rows have no value at all"):
+    empty = {v: torch.cat([x, x.new_full((12,), -1 if v == "c" else NAN)]) for v, x in table.items()}
+    with pytest.warns(DataWarning, match="12 of 312 rows have no value at all"):
         again = KernelPBP(mixed_graph(), bandwidth=0.6).fit(empty)
     assert torch.equal(again.examples, KernelPBP(mixed_graph(), bandwidth=0.6).fit(table).examples)
     with pytest.raises(StructureError, match="fill: expected 'draw' or 'mean', got 'median'"):

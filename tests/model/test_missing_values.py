@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.model.structures import STRUCTURES
-from torchpbp import MLP, PBP, Counts, DiscreteNetwork, LatentGraph, templates
+from torchpbp import PBP, Counts, DiscreteNetwork, LatentGraph, templates
 from torchpbp.errors import DataError, DataWarning
 from torchpbp.model.learning import learn, required_scopes
 from torchpbp.stage2.joint_tables import JointTables
@@ -195,8 +195,6 @@ def test_what_cannot_be_learned_from_is_said():
         PBP(GRAPH).fit(never)
     gaps = with_gaps(ROWS, 0.3, seed=1)
     with pytest.raises(DataError, match="missing"):
-        PBP(GRAPH, regressor=MLP(epochs=1)).fit(gaps)
-    with pytest.raises(DataError, match="missing"):
         PBP(GRAPH, compressed=False).fit(gaps)
-    with pytest.warns(DataWarning, match="1 of 3000 rows have no value at all"):
-        PBP(GRAPH).fit({v: x.index_fill(0, torch.tensor([5]), -1) for v, x in ROWS.items()})
+    with pytest.warns(DataWarning, match="50 of 3000 rows have no value at all"):
+        PBP(GRAPH).fit({v: x.index_fill(0, torch.arange(50), -1) for v, x in ROWS.items()})

@@ -13,6 +13,10 @@ from torchpbp.distributed import sum_over_processes
 from torchpbp.errors import DataError, DataWarning
 
 
+EMPTY_SHARE = 0.01
+"""Share of rows without any value from which on a warning is given: where much is missing, a few such rows are no surprise."""
+
+
 def observed(column: Tensor) -> Tensor:
     """Where a column of int64 states (-1: missing) or of values (NaN: missing) has a value, (rows,) booleans."""
     return ~column.isnan() if column.is_floating_point() else column >= 0
@@ -69,7 +73,7 @@ class MissingValues:
         return MissingValues(rows, empty, dict(zip(names, counts, strict=True)))
 
     def check(self, stacklevel: int = 3) -> None:
-        """Refuse columns without any value; warn of rows without any.
+        """Refuse columns without any value; warn of rows without any, if they are more than a few.
 
         Raises:
             DataError: a column in which all values are missing.
@@ -79,7 +83,7 @@ class MissingValues:
                 raise DataError(
                     f"Column '{name}': all {count} values are missing. Make '{name}' a latent of the graph, or leave it out."
                 )
-        if self.empty:
+        if self.empty > EMPTY_SHARE * self.rows:
             warnings.warn(
                 f"{self.empty} of {self.rows} rows have no value at all. They say nothing about the model.",
                 DataWarning,
