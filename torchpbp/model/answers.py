@@ -98,9 +98,10 @@ class Answers(Frames, nn.Module):
             name -> (batch, states), or a :class:`~torchpbp.inference.density.Density` for a continuous variable.
         """
         checked = self._read(evidence)
-        wanted = [v for v in self.observables if not checked.observed_everywhere(v)]
+        observables = self.observables  # once: it is made anew each time
+        wanted = [v for v in observables if not checked.observed_everywhere(v)]
         estimates = self._estimates(checked, wanted, None)
-        return {v: self._answer(self.observables[v], e, checked, raw) for v, e in estimates.items()}
+        return {v: self._answer(observables[v], e, checked, raw) for v, e in estimates.items()}
 
     forward = posteriors
 
@@ -195,12 +196,12 @@ class Answers(Frames, nn.Module):
 
     def _estimates(self, evidence: Evidence, names: Sequence[str], leaves: Sequence[int] | None) -> dict[str, Tensor]:
         """name -> (batch, features) estimate that leaves the variable's own evidence out."""
-        weight = self.root.weight
+        weight, observables = self.root.weight, self.observables
         tables = leaf_estimates(
             self._weights(),
             weight,
             self._schedule,
-            prepare(self.observables, evidence, weight),
+            prepare(observables, evidence, weight),
             self.tree.parent,
             leaves,
         )
@@ -208,7 +209,7 @@ class Answers(Frames, nn.Module):
         for v in names:
             leaf = self.tree.leaf_of[v]
             group = self.tree.leaf_observables[leaf]
-            others = {u: self.observables[u].zeta(evidence, weight) for u in group if u != v}
+            others = {u: observables[u].zeta(evidence, weight) for u in group if u != v}
             result[v] = own_estimate(tables[leaf], group.index(v), [others.get(u, weight) for u in group])
         return result
 

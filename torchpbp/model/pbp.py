@@ -338,13 +338,14 @@ class PBP(CountedModel):
         """
         if known is None:
             known = {v: e[0] for v, e in self._estimates(Evidence(1), list(self.states), None).items()}
+        observables = self.observables
         by_size: dict[int, list[str]] = {}
         for v, estimate in known.items():
             by_size.setdefault(len(estimate), []).append(v)
         for names in by_size.values():
             found = as_distribution(torch.stack([known[v] for v in names]), self.floor)
             for v, marginal in zip(names, found, strict=True):
-                self.observables[v].marginal.copy_(marginal)
+                observables[v].marginal.copy_(marginal)
 
     # -- looking at it -------------------------------------------------------------------------------------------
 
