@@ -10,7 +10,7 @@ import torch
 from tests.model.test_continuous import errors_against_quadrature, mixed, mixed_graph
 from torchpbp import PBP, DiscreteNetwork, KernelRidge, Nystroem, templates
 from torchpbp.errors import DataError
-from torchpbp.features import OneHot
+from torchpbp.features import OneHot, complete_table
 from torchpbp.model.learning import learn
 from torchpbp.model.two_stage import targets
 from torchpbp.stage2.feature_moments import FeatureMoments
@@ -121,6 +121,19 @@ def test_batches_passes_and_choices_with_gaps():
     assert len(chosen.bandwidth_scores) > 1
     assert "of the values missing" in str(whole)
     assert whole.missing["x"] == pytest.approx(0.3, abs=0.04)
+
+
+def test_gaps_that_depend_on_what_is_seen_call_for_completion_first():
+    table = mixed(3_000, 4)
+    generator = torch.Generator().manual_seed(2)
+    for v in "xy":
+        gaps = torch.rand(3_000, generator=generator) < torch.where(table["c"] >= 2, 0.6, 0.1)
+        table[v] = table[v].masked_fill(gaps, NAN)
+    graph = mixed_graph()
+    filled = complete_table(table, {v: graph.variables[v] for v in table})
+    plain, completed = (errors_against_quadrature(PBP(graph).fit(rows))[0] for rows in (table, filled))
+    assert plain > 0.1  # rows that see x, y and c are not like the others
+    assert completed < 0.15 * plain
 
 
 def test_regressors_learn_from_rows_with_gaps():

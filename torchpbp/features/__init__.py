@@ -1,5 +1,6 @@
 """Features of single variables: one-hot for discrete ones, approximations of a kernel for continuous ones."""
 
+from torchpbp.features.completion import complete_table
 from torchpbp.features.kernels import RBF, Kernel, Laplace, Matern, median_bandwidth
 from torchpbp.features.maps import FeatureMap, KernelMap, Nystroem, OneHot, RandomFourier
 
@@ -13,5 +14,6 @@ __all__ = [
     "Nystroem",
     "OneHot",
     "RandomFourier",
+    "complete_table",
     "median_bandwidth",
 ]

@@ -215,7 +215,9 @@ class PBP(CountedModel):
                 With continuous variables the data is read several times and must come in the same order each time.
                 Values may be missing (NaN, None, pandas NA, masked entries, -1 for discrete variables): a moment is then taken
                 over the rows in which its variables are known; in an instrument "missing" is one more state, or the mean
-                features of a continuous variable. This is right where values are missing completely at random.
+                features of a continuous variable. This is right where values are missing completely at random;
+                where gaps depend on other values of their row, complete the table first
+                (:func:`torchpbp.features.completion.complete_table`).
                 Regressors other than ridge look at whole rows: gaps are filled from rows like theirs, which is an
                 approximation (see :mod:`torchpbp.features.completion`). ``model.missing`` has their share in each column.
             batch_size: rows of a table handled at once; bounds the memory used.
