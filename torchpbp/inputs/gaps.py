@@ -12,7 +12,6 @@ from torch import Tensor
 from torchpbp.distributed import sum_over_processes
 from torchpbp.errors import DataError, DataWarning
 
-
 EMPTY_SHARE = 0.01
 """Share of rows without any value from which on a warning is given: where much is missing, a few such rows are no surprise."""
 
