@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=0, help="kill a run so many times instead")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit("stopped"))  # the counts so far are printed
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the counts so far are printed
     if options.kills:
         kill_runs(options.kills, options.seed)
     else:
