@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import torch
 
-from torchpbp import EM, PBP, Continuous, DiscreteNetwork, LatentGraph, OnlineEM, templates
+from torchpbp import EM, PBP, Continuous, DiscreteNetwork, LatentGraph, OnlineEM, SpectralJunctionTree, templates
 from torchpbp.errors import CheckpointError, DataError, DataWarning, NotFittedError, QueryError, StructureError
 
 GRAPHS = {
@@ -162,7 +162,7 @@ def test_all_ways_to_write_a_missing_value_are_the_same(learner):
         for v, table in tables(given).items():
             torch.testing.assert_close(table, expected[v], msg=name)
     with pytest.raises(DataError, match="missing"):
-        PBP(graph).fit(data)
+        SpectralJunctionTree(graph).fit(data)
 
 
 def test_missing_values_carry_information():
