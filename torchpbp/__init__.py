@@ -16,7 +16,7 @@ from torchpbp.layer import PBPDistribution, PBPLayer
 from torchpbp.loading import load
 from torchpbp.model import PBP, Counts
 from torchpbp.refinement import RefinedPBP, refine
-from torchpbp.stage1 import KernelRidge, Ridge
+from torchpbp.stage1 import KernelRidge, Messages, Ridge
 from torchpbp.stage2 import LeastSquaresLayer
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ __all__ = [
     "LatentGraph",
     "LeastSquaresLayer",
     "Matern",
+    "Messages",
     "NormalGraphLearner",
     "Nystroem",
     "OnlineEM",

@@ -57,6 +57,8 @@ def composed(*overrides: str) -> DictConfig:
         or choice.startswith(("learner=pbp", "learner=em", "learner=online_em", "learner=spectral"))
         else []
     )
+    if choice == "regressor=messages":  # of discrete variables, and pen strokes are not
+        needed = ["model=synthetic"]
     if choice == "learner=normal_graph":  # takes no loops, and the default graph has one
         needed = ["model=ng_one_embedding"]
     return compose("config", overrides=[*needed, *overrides, "output_dir=null"])

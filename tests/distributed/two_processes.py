@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from torchpbp import MLP, PBP, Continuous, DiscreteNetwork, KernelRidge, LatentGraph, Nystroem, templates
+from torchpbp import MLP, PBP, Continuous, DiscreteNetwork, KernelRidge, LatentGraph, Messages, Nystroem, templates
 from torchpbp.distributed import own_share, process_rank
 
 
@@ -36,6 +36,7 @@ def models(processes: int) -> dict[str, tuple[PBP, dict[str, torch.Tensor]]]:
         "features": (PBP(mixed, features=Nystroem(5)), values),
         "kernel_ridge": (PBP(network.graph, regressor=KernelRidge(landmarks=40)), data),
         "mlp": (PBP(network.graph, regressor=MLP(linear=False, **nets)), data),
+        "messages": (PBP(network.graph, regressor=Messages(rounds=2)), data),
         "mlp and linear": (PBP(network.graph, regressor=MLP(**nets)), data),
         "plain": (PBP(network.graph, regressor=MLP(form="plain", **nets)), data),
         "mixed mlp": (PBP(mixed, features=Nystroem(5), regressor=MLP(**nets)), values),

@@ -20,11 +20,13 @@ from torchpbp.inputs.evidence import Evidence
 from torchpbp.inputs.gaps import observed
 from torchpbp.model.learning import learn, required_pairs, required_scopes
 from torchpbp.model.operators import operator_shapes
+from torchpbp.model.own_messages import distinct_rows, learn_by_messages
 from torchpbp.model.regressed import learn_regressed, required_own_pairs, required_own_scopes
 from torchpbp.model.selection import HoldOut, RankScore, choose_rank, leave_one_out
 from torchpbp.model.thinning import ThinnedRows
 from torchpbp.model.two_stage import Learned, targets
 from torchpbp.specification.specification import Specification
+from torchpbp.stage1.messages import Messages
 from torchpbp.stage1.regressor import Regressor
 from torchpbp.stage1.rows import Rows
 from torchpbp.stage2.feature_moments import FeatureMoments
@@ -167,11 +169,14 @@ class Fitter:
         maps = {o.name: o.map for o in observables if isinstance(o, Observable)}
         parts = list(tables())
         table = {v: torch.cat([part[v] for part in parts]) for v in maps}
+        if isinstance(self.regressor, Messages):
+            table, weights = distinct_rows(table, self.states)
+            return learn_by_messages(*plan, moments, Rows.of(table, maps, weights), self.regressor, *penalties)
         return learn_regressed(*plan, moments, Rows.of(table, maps), self.regressor, *penalties)
 
     def _moments(self, plans: Sequence[Plan], tables: Tables, observables: nn.ModuleList) -> Moments:
         """Moments that learning some plans needs, over all processes: one pass, and one per plan for kernel features."""
-        by_groups = not self.regressor.needs_rows
+        by_groups = not self.regressor.needs_rows or self.regressor.starts_linear
         if self.discrete:
             needed = required_scopes if by_groups else required_own_scopes
             counts = self.count(tables, [scope for plan in plans for scope in needed(*plan)])

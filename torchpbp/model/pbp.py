@@ -102,9 +102,16 @@ class PBP(CountedModel):
         self.rank = rank
         self.regressor = Ridge() if regressor is None else regressor
         if not isinstance(self.regressor, Regressor):
-            raise StructureError(f"regressor: expected a torchpbp Ridge, KernelRidge or MLP, got {regressor!r}.")
+            raise StructureError(
+                f"regressor: expected a torchpbp Ridge, KernelRidge, MLP or Messages, got {regressor!r}."
+            )
         if self.regressor.needs_rows and not compressed:
             raise StructureError(f"compressed=False works with regressor=Ridge() only, got {self.regressor!r}.")
+        continuous = [v for v in graph.observed if isinstance(graph.variables[v], Continuous)]
+        if self.regressor.starts_linear and continuous:
+            raise StructureError(
+                f"{self.regressor!r} needs discrete variables; {continuous} are continuous. Use Ridge()."
+            )
         self.ridge = _checked_ridge(ridge)
         if not whitening > 0:
             raise StructureError(f"whitening: expected a positive number, got {whitening}.")

@@ -11,9 +11,11 @@ from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.features.maps import OneHot
 from torchpbp.graph.junction_tree import JunctionTree
 from torchpbp.model.learning import learn, required_scopes
+from torchpbp.model.own_messages import learn_by_messages
 from torchpbp.model.regressed import learn_regressed, required_own_scopes
 from torchpbp.model.two_stage import Learned
 from torchpbp.specification.specification import Specification
+from torchpbp.stage1.messages import Messages
 from torchpbp.stage1.regressor import Regressor
 from torchpbp.stage1.rows import Rows
 from torchpbp.stage2.joint_tables import JointTables
@@ -45,10 +47,13 @@ def learn_population(
             f"Population of a model with {regressor!r}: {worlds:,} joint states to enumerate, at most {MOST_WORLDS:,} are "
             "possible. Use regressor=Ridge() or fit to a sample."
         )
-    tables = JointTables(required_own_scopes(tree, specification), states)
+    needed = required_scopes if regressor.starts_linear else required_own_scopes
+    tables = JointTables(needed(tree, specification), states)
     tables.fill(network.joint)
     grid = torch.cartesian_prod(*[torch.arange(s) for s in states.values()]).reshape(worlds, -1)
     weights = network.joint(tuple(states)).reshape(-1)
     maps = {v: OneHot(s) for v, s in states.items()}
     rows = Rows(list(states), maps, states=grid, weights=weights)[weights > 0]
+    if isinstance(regressor, Messages):
+        return learn_by_messages(tree, specification, TableMoments(tables), rows, regressor, 0.0, 0.0)
     return learn_regressed(tree, specification, TableMoments(tables), rows, regressor, 0.0, 0.0)

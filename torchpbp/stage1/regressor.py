@@ -66,11 +66,14 @@ class Regressor(ABC):
             stays consistent however poor ḡ is. "plain": least squares from ḡ to a second prediction h̄ of y, as in [PBP].
         linear: whether, in the instrumental form, the features that linear stage 1 would use are the instrument, and ḡ joins
             them only as far as it tells more.
+        needs_rows: whether it walks over the rows; moments are not enough then.
+        starts_linear: whether it goes on from the solution with linear stage 1.
     """
 
     form: Form = "instrumental"
     linear = False
     needs_rows = True
+    starts_linear = False
 
     @abstractmethod
     def fit(self, rows: Rows, regressions: Sequence[Regression], stage: str) -> Predictor:

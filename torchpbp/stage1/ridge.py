@@ -21,6 +21,8 @@ def ridge_factor(gram: Tensor, penalty: float, tolerance: float = 1e-12) -> Tens
     Returns:
         (..., d, d) factor.
     """
+    if gram.shape[-1] == 0:
+        return gram
     values, vectors = torch.linalg.eigh(gram)
     kept = values > tolerance * values.amax(dim=-1, keepdim=True)
     safe = torch.where(kept, values, torch.ones_like(values))
