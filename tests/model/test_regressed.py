@@ -208,7 +208,7 @@ def test_rank_chosen_on_held_out_rows_with_a_learned_stage_one():
 
 def test_bad_input():
     graph = templates.hmm(4)
-    with pytest.raises(StructureError, match="expected a torchpbp Ridge, KernelRidge or MLP"):
+    with pytest.raises(StructureError, match="expected a torchpbp Ridge, KernelRidge, MLP or Messages"):
         PBP(graph, regressor="mlp")
     with pytest.raises(StructureError, match="compressed=False works with regressor=Ridge"):
         PBP(graph, regressor=KernelRidge(), compressed=False)
