@@ -271,3 +271,15 @@ def test_a_table_too_large_is_refused_before_memory_is_taken():
     states = {f"x{i}": 100 for i in range(5)}
     with pytest.raises(StructureError, match=r"a table with 10,000,000,000 cells over \('x0', .*'x4'\), at most"):
         JointTables([tuple(states)], states)
+
+
+def test_a_gap_in_one_table_is_a_state_in_another():
+    """Both have the same layout, which is shared; what is read from it must not be."""
+    columns = [torch.tensor([0, 1, 2, 3]), torch.tensor([0, 1, 0, 1])]
+    gap, state = JointTables([("x", "y")], {"x": 3, "y": 2}, gaps=["x"]), JointTables([("x", "y")], {"x": 4, "y": 2})
+    for tables in (gap, state):
+        tables.add(columns)
+    assert gap.layout is state.layout
+    assert gap.marginals()["x"].tolist() == pytest.approx([1 / 3] * 3)
+    assert state.marginals()["x"].tolist() == [0.25] * 4
+    assert gap.missing_shares() == {"x": 0.25, "y": 0.0}

@@ -223,7 +223,8 @@ class JointTables:
         """P(v) of every variable."""
         if self.rows <= 0:
             raise NotFittedError("No rows have been counted yet.")
-        read = reading(self.layout, "marginals", lambda number: [number((v,), [n]) for v, n in self.states.items()])
+        key = "marginals", tuple(self.states.values())  # a layout does not tell a gap from a state
+        read = reading(self.layout, key, lambda number: [number((v,), [n]) for v, n in self.states.items()])
         found = dict(zip(self.states, read(self.counts), strict=True))
         return {v: p / (self.known(p.sum(), [v]) if v in self.gaps else self.rows) for v, p in found.items()}
 

@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from torchpbp.specification.specification import SeparatorPlan
@@ -89,37 +88,14 @@ class Moments(ABC):
         """Dimensions of a group's features as part of an instrument."""
         return self.dim(group)
 
+    @abstractmethod
     def separators(self, plans: Sequence[SeparatorPlan]) -> SeparatorMoments:
         """Moments of separators with equal dimensions of core groups and of instruments."""
-        core_mean = torch.stack([self.mean(p.core) for p in plans])
-        near_mean = torch.stack([torch.cat([self.mean(g) for g in p.instrument]) for p in plans])
-        crosses = [torch.cat([self.cross(p.core, g) for g in p.instrument], dim=1) for p in plans]
-        grams = [
-            torch.cat([torch.cat([self.cross(a, b) for b in p.instrument], dim=1) for a in p.instrument]) for p in plans
-        ]
-        return SeparatorMoments(
-            core_mean,
-            near_mean,
-            torch.stack(crosses) - core_mean.unsqueeze(2) * near_mean.unsqueeze(1),
-            torch.stack(grams) - near_mean.unsqueeze(2) * near_mean.unsqueeze(1),
-            torch.stack([self.whitener(p.core) for p in plans]),
-            torch.stack([torch.cat([self.instrument_scale(g) for g in p.instrument]) for p in plans]),
-            torch.stack([self.ones(p.core) for p in plans]),
-            core_mean.new_full((len(plans),), self.rows),
-        )
 
+    @abstractmethod
     def below(self, wanted: Sequence[Sequence[Question]]) -> list[tuple[Tensor, Tensor]]:
         """E[y] and Cov[y, η] of y = ⊗_k θ_k, see :meth:`responses`, for lists of questions with equal shapes.
 
         Returns:
             For each list (questions, sizes of θ…) and (questions, sizes of θ…, instrument dim).
         """
-        questions = [q for group in wanted for q in group]
-        answers = self.responses([(below, features, [(), *near]) for below, features, near in questions])
-        found = []
-        for (_, _, near), both in zip(questions, answers, strict=True):
-            near_mean = torch.cat([both.new_zeros(0), *(self.mean(g) for g in near)])
-            found.append((both[..., 0], both[..., 1:] - both[..., :1] * near_mean))
-        parts = iter(found)
-        stacked = [zip(*(next(parts) for _ in group), strict=True) for group in wanted]
-        return [(torch.stack(mean), torch.stack(cross)) for mean, cross in stacked]
