@@ -8,7 +8,7 @@ import torch
 
 from tests.model.test_continuous import PRIOR, STATES, blurred, mixed, mixed_graph
 from torchpbp import Continuous, KernelPBP, ScoreAverage, templates
-from torchpbp.errors import DataWarning, StructureError
+from torchpbp.errors import DataError, DataWarning, ShapeError, StructureError
 from torchpbp.features import completion
 from torchpbp.features.completion import complete_rows
 
@@ -162,3 +162,17 @@ def test_increments_and_averages_learn_from_gaps():
     assert torch.isfinite(model.log_evidence(gaps)).all()
     assert model.missing == members[0].missing
     assert 0.1 < model.missing["x1"] < 0.3
+
+
+def test_tables_that_cannot_be_completed():
+    domains = {"a": Continuous(), "b": 3}
+    a, b = torch.tensor([0.5, NAN, 1.0]), torch.tensor([0, -1, 2])
+    for table, error, text in [
+        ({"a": a}, DataError, r"missing columns \['b'\]. The table has: a"),
+        ({"a": a, "b": [0, 1, 2]}, DataError, "column 'b': expected a tensor .* got list"),
+        ({"a": a, "b": b[:2]}, ShapeError, r"one length, got shapes \{'a': \(3,\), 'b': \(2,\)\}"),
+        ({"a": a[:0], "b": b[:0]}, DataError, r"columns \['a', 'b'\] have no value"),
+        ({"a": a, "b": torch.full((3,), -1)}, DataError, r"columns \['b'\] have no value"),
+    ]:
+        with pytest.raises(error, match=text):
+            completion.complete_table(table, domains)

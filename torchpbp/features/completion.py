@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from torchpbp.errors import DataError, ShapeError
 from torchpbp.features.kernels import median_bandwidth
 from torchpbp.graph.latent_graph import Continuous, Domain
 from torchpbp.inputs.gaps import observed
@@ -70,7 +71,12 @@ def complete_table(table: Mapping[str, Tensor], domains: Mapping[str, Domain], s
 
     Returns:
         name -> complete columns, without the rows that had no value at all; the table itself if it has no gaps.
+
+    Raises:
+        DataError: columns that are absent, are no tensors, or hold no value at all.
+        ShapeError: columns of different lengths.
     """
+    _check_columns(table, domains)
     seen = torch.stack([observed(table[v]) for v in domains], dim=1)
     if bool(seen.all()):
         return dict(table)
@@ -83,6 +89,26 @@ def complete_table(table: Mapping[str, Tensor], domains: Mapping[str, Domain], s
             widths[i] = 0.5 * median_bandwidth(values)
     filled = complete_rows(rows, list(domains.values()), widths, seed=seed)
     return {v: column.to(table[v].dtype) for v, column in zip(domains, filled.T, strict=True)}
+
+
+def _check_columns(table: Mapping[str, Tensor], domains: Mapping[str, Domain]) -> None:
+    absent = [v for v in domains if v not in table]
+    if absent:
+        raise DataError(
+            f"complete_table: missing columns {absent}. The table has: {', '.join(map(str, table)) or 'none'}."
+        )
+    for v in domains:
+        if not isinstance(table[v], Tensor):
+            raise DataError(
+                f"complete_table, column '{v}': expected a tensor of states (-1: missing) or values (NaN: missing), got "
+                f"{type(table[v]).__name__}. Convert it with torch.as_tensor."
+            )
+    shapes = {v: tuple(table[v].shape) for v in domains}
+    if len(set(shapes.values())) > 1 or any(len(shape) != 1 for shape in shapes.values()):
+        raise ShapeError(f"complete_table: expected columns of one length, got shapes {shapes}.")
+    empty = [v for v in domains if not bool(observed(table[v]).any())]
+    if empty:
+        raise DataError(f"complete_table: columns {empty} have no value to fill from. Leave them out.")
 
 
 class _Filling:
