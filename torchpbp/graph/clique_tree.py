@@ -71,7 +71,7 @@ class CliqueTree:
             for v in clique - self.separators[node]:
                 if v in tops:
                     raise StructureError(
-                        f"Running intersection fails: cliques {_set(self.cliques[tops[v]])} and {_set(clique)} both hold "
+                        f"Running intersection fails: cliques {braces(self.cliques[tops[v]])} and {braces(clique)} both hold "
                         f"'{v}' but the path between them does not."
                     )
                 tops[v] = node
@@ -85,7 +85,7 @@ class CliqueTree:
         for scope in families(graph):
             near = min((holders.get(v, []) for v in scope), key=len)
             if not any(scope <= c for c in near):
-                raise StructureError(f"Family preservation fails: no clique holds {_set(scope)}.")
+                raise StructureError(f"Family preservation fails: no clique holds {braces(scope)}.")
 
 
 def families(graph: LatentGraph) -> list[frozenset[str]]:
@@ -194,5 +194,6 @@ def tree_centre(count: int, edges: Iterable[tuple[int, int]]) -> int:
     return path[len(path) // 2]
 
 
-def _set(names: Iterable[str]) -> str:
+def braces(names: Iterable[str]) -> str:
+    """A set of names for messages."""
     return "{" + ", ".join(sorted(names)) + "}"

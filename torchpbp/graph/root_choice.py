@@ -1,0 +1,71 @@
+"""Where a junction tree is rooted: at the node for which learning touches the fewest numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from torchpbp.errors import StructureError
+from torchpbp.graph.clique_tree import braces
+from torchpbp.graph.tree_draft import Draft
+
+
+def choose_root(draft: Draft, alive: set[int], weights: Mapping[str, float], wanted: frozenset[str] | None) -> int:
+    """Step 5: the inner node for which learning touches the fewest numbers; among equals the most central one.
+
+    A node costs (product of its children's core sizes) x (size of the instrument of the separator above it). A core is
+    no larger than the separator's states or the states of all observables below; an instrument likewise with those
+    outside. Moving the root across one edge changes the cost of that edge's two ends only, so all totals take one walk.
+    """
+    inner = [n for n in sorted(alive) if not draft.groups[n]]
+    order, above = [inner[0]], {inner[0]: -1}
+    for n in order:
+        for m in sorted(draft.near[n]):
+            if m != above[n]:
+                above[m] = n
+                order.append(m)
+    below = {n: sum(weights[v] for v in draft.groups[n]) for n in order}
+    for n in reversed(order[1:]):
+        below[above[n]] += below[n]
+    everything = below[order[0]]
+
+    def core(n: int, towards: int) -> float:
+        """Log size of a core group for what lies on n's side of the edge from n to ``towards``."""
+        mine = below[n] if above[n] == towards else everything - below[towards]
+        return min(sum(weights[v] for v in draft.cliques[n] & draft.cliques[towards]), mine)
+
+    def cost(n: int, parent: int) -> float:
+        total = sum(core(m, n) for m in draft.near[n] if m != parent) + (core(parent, n) if parent >= 0 else 0.0)
+        return math.exp(min(total, 500.0))
+
+    totals = {order[0]: sum(cost(n, above[n]) for n in order)}
+    for n in order[1:]:
+        p = above[n]
+        totals[n] = totals[p] - cost(p, -1) - cost(n, p) + cost(p, n) + cost(n, -1)
+    centrality = _eccentricities(draft, order)
+    choices = [n for n in inner if wanted is None or wanted <= draft.cliques[n]]
+    if not choices:
+        raise StructureError(
+            f"No inner clique contains the wanted root {braces(wanted or ())}; inner cliques are: "
+            + ", ".join(braces(draft.cliques[n]) for n in inner[:20])
+        )
+    return min(choices, key=lambda n: (round(math.log(max(totals[n], 1.0)), 2), centrality[n], n))
+
+
+def _eccentricities(draft: Draft, order: Sequence[int]) -> dict[int, int]:
+    """Greatest distance of each node to any other, from the two ends of a longest path."""
+
+    def walk(start: int) -> dict[int, int]:
+        steps = {start: 0}
+        queue = [start]
+        for n in queue:
+            for m in draft.near[n]:
+                if m not in steps:
+                    steps[m] = steps[n] + 1
+                    queue.append(m)
+        return steps
+
+    first = walk(order[0])
+    one = walk(max(first, key=lambda n: (first[n], -n)))
+    other = walk(max(one, key=lambda n: (one[n], -n)))
+    return {n: max(one[n], other[n]) for n in order}

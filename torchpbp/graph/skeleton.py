@@ -1,0 +1,64 @@
+"""The first draft of a junction tree: a skeleton of the variables that join cliques, with observables as its leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torchpbp.graph.clique_tree import spanning_edges
+from torchpbp.graph.latent_graph import LatentGraph
+from torchpbp.graph.tree_draft import Draft
+from torchpbp.graph.triangulation import maximal_cliques
+
+
+def skeleton_with_leaves(graph: LatentGraph, weights: Mapping[str, float]) -> Draft:
+    """Steps 1 and 2: a skeleton over the variables that join cliques, and leaves that hold the observables.
+
+    Args:
+        graph: the model's structure.
+        weights: log number of states of each variable.
+    """
+    cliques = maximal_cliques(graph.moral_graph(), weights)
+    membership: dict[str, int] = {}
+    for clique in cliques:
+        for v in clique:
+            membership[v] = membership.get(v, 0) + 1
+    place = {v: i for i, v in enumerate(graph.observed) if membership[v] == 1}
+    exclusive = [tuple(sorted((v for v in c if v in place), key=place.__getitem__)) for c in cliques]
+    stumps = dict.fromkeys(c - set(e) for c, e in zip(cliques, exclusive, strict=True))
+    # A stump is kept if no other clique of the skeleton contains it; only cliques that share a variable can.
+    holders: dict[str, list[frozenset[str]]] = {}
+    for s in stumps:
+        for v in s:
+            holders.setdefault(v, []).append(s)
+    skeleton = [s for s in stumps if s and not any(s < t for t in holders[min(s)])] or [frozenset[str]()]
+
+    draft = Draft()
+    for clique in skeleton:
+        draft.add(clique)
+    for a, b in spanning_edges(skeleton, weights):
+        draft.join(a, b)
+    hosts: dict[str, list[int]] = {}
+    for i, clique in enumerate(skeleton):
+        for v in clique:
+            hosts.setdefault(v, []).append(i)
+
+    chosen: dict[frozenset[str], int] = {}  # leaves with equal separators hang together: a split can then join them
+
+    def host(separator: frozenset[str]) -> int:
+        if separator not in chosen:
+            near = hosts[min(separator)] if separator else range(len(skeleton))
+            fitting = [i for i in near if separator <= skeleton[i]]
+            chosen[separator] = min(
+                fitting, key=lambda i: (len(draft.near[i]), sum(weights[v] for v in skeleton[i]), i)
+            )
+        return chosen[separator]
+
+    for clique, group in zip(cliques, exclusive, strict=True):
+        if group:
+            above = host(clique - set(group))
+            draft.join(draft.add(clique, group), above)
+    for v in graph.observed:
+        if membership[v] > 1:
+            above = host(frozenset((v,)))
+            draft.join(draft.add(frozenset((v,)), (v,)), above)
+    return draft

@@ -1,0 +1,144 @@
+"""A junction tree under construction: ends without observables are cut off, large nodes split, idle ones merged."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import combinations
+
+LARGEST_MERGED = 4096
+"""Joint states up to which nodes that only pass messages on are merged into a neighbour."""
+MAX_NEIGHBOURS = 3
+"""Two children and a parent; three children at the root. An operator is a tensor with one mode per neighbour."""
+
+
+@dataclass
+class Draft:
+    """A tree under construction; a node is a number, and keeps it.
+
+    Args:
+        cliques: variables of each node.
+        groups: observables that each node holds as a leaf; empty for others.
+        near: neighbours of each node.
+        splits: how many splits lie below each node: 0 for those of the first draft.
+    """
+
+    cliques: list[frozenset[str]] = field(default_factory=list)
+    groups: list[tuple[str, ...]] = field(default_factory=list)
+    near: list[set[int]] = field(default_factory=list)
+    splits: list[int] = field(default_factory=list)
+
+    def add(self, clique: frozenset[str], group: tuple[str, ...] = (), splits: int = 0) -> int:
+        """A new node without neighbours; its number."""
+        self.cliques.append(clique)
+        self.groups.append(group)
+        self.near.append(set())
+        self.splits.append(splits)
+        return len(self.cliques) - 1
+
+    def join(self, a: int, b: int) -> None:
+        self.near[a].add(b)
+        self.near[b].add(a)
+
+    def part(self, a: int, b: int) -> None:
+        self.near[a].discard(b)
+        self.near[b].discard(a)
+
+    def edges(self, alive: set[int]) -> list[tuple[int, int]]:
+        """Each edge between living nodes once, the smaller number first."""
+        return [(a, b) for a in sorted(alive) for b in self.near[a] if a < b and b in alive]
+
+
+def prune(draft: Draft) -> tuple[set[int], list[tuple[int, int]]]:
+    """Step 3: drop ends of the skeleton that hold no observable. Returns survivors and (dropped, neighbour) pairs."""
+    alive = set(range(len(draft.cliques)))
+    pruned = []
+    ends = [i for i in alive if not draft.groups[i] and len(draft.near[i]) <= 1]
+    while ends:
+        i = ends.pop()
+        if i not in alive or not draft.near[i]:
+            continue
+        (neighbour,) = draft.near[i]
+        if draft.groups[neighbour]:
+            continue  # the last inner node: a leaf needs something to hang on
+        draft.part(i, neighbour)
+        alive.discard(i)
+        pruned.append((i, neighbour))
+        if not draft.groups[neighbour] and len(draft.near[neighbour]) <= 1:
+            ends.append(neighbour)
+    return alive, pruned
+
+
+def bound_degree(draft: Draft, alive: set[int], weights: Mapping[str, float]) -> set[int]:
+    """Step 4: while a node has too many neighbours, move two of them under a copy of what they need of it.
+
+    The copy is the union of the two separators and so is its own separator: dropping a variable "nobody else needs"
+    would be wrong, because the node's own factor still ties it to the rest.
+    """
+    added: set[int] = set()
+    for node in sorted(alive):
+        clique = draft.cliques[node]
+        while len(draft.near[node]) > MAX_NEIGHBOURS:
+            shared = {n: clique & draft.cliques[n] for n in draft.near[node]}
+            # Of neighbours with equal separators two stand for all: a star with 1,000 leaves needs no 10^6 pairs.
+            # Those with fewest splits go first, so that a star becomes a balanced tree.
+            alike: dict[frozenset[str], list[int]] = {}
+            for n in sorted(shared, key=lambda n: (draft.splits[n], n)):
+                alike.setdefault(shared[n], []).append(n)
+            candidates = [n for group in alike.values() for n in group[:2]]
+            i, j = min(
+                combinations(candidates, 2),
+                key=lambda p: (
+                    round(sum(weights[v] for v in shared[p[0]] | shared[p[1]]), 9),
+                    draft.splits[p[0]] + draft.splits[p[1]],
+                    p,
+                ),
+            )
+            copy = draft.add(shared[i] | shared[j], splits=1 + max(draft.splits[i], draft.splits[j]))
+            added.add(copy)
+            for n in (i, j):
+                draft.part(n, node)
+                draft.join(n, copy)
+            draft.join(copy, node)
+    return added
+
+
+def contract(
+    draft: Draft, alive: set[int], pruned: list[tuple[int, int]], weights: Mapping[str, float]
+) -> list[tuple[int, int]]:
+    """Step 4, second half: merge inner nodes with two neighbours into an inner neighbour, while cliques stay small.
+
+    An operator's size is set by its separators, not by its clique, so a merger only saves an operator. The clique's
+    states matter to exact inference on this tree, which finds generic ranks, hence the limit.
+
+    Returns:
+        The pruned cliques, those that hung on a merged node moved to where it went.
+    """
+    limit = max([math.log(LARGEST_MERGED), *(sum(weights[v] for v in draft.cliques[n]) for n in alive)])
+    moved: dict[int, int] = {}
+    queue = [n for n in sorted(alive) if not draft.groups[n]]
+    while queue:
+        node = queue.pop()
+        if node not in alive or len(draft.near[node]) != 2:
+            continue
+        options = [n for n in sorted(draft.near[node]) if not draft.groups[n]]
+        sizes = {n: sum(weights[v] for v in draft.cliques[node] | draft.cliques[n]) for n in options}
+        fitting = [n for n in options if sizes[n] <= limit]
+        if not fitting:
+            continue
+        target = min(fitting, key=lambda n: (round(sizes[n], 9), n))
+        (other,) = draft.near[node] - {target}
+        draft.part(node, target)
+        draft.part(node, other)
+        draft.join(other, target)
+        draft.cliques[target] = draft.cliques[target] | draft.cliques[node]
+        alive.discard(node)
+        moved[node] = target
+
+    def final(node: int) -> int:
+        while node in moved:
+            node = moved[node]
+        return node
+
+    return [(clique, final(hung_on)) for clique, hung_on in pruned]
