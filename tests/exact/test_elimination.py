@@ -39,7 +39,7 @@ def test_random_graphs_match_enumeration(graph, seed, zeros):
                 network.posterior(v, row)
         elif possible:
             np.testing.assert_allclose(network.posterior(v, row), oracle.posterior(v, weights, 1), atol=1e-12)
-            assert network._elimination.posterior(v, row) is not None  # the tree was not asked
+            assert network._queries.elimination.posterior(v, row) is not None  # the tree was not asked
         else:
             with pytest.raises(DataError, match=r"1 row\(s\) has probability 0, first in row 0"):
                 network.posterior(v, row)
@@ -141,7 +141,7 @@ def test_the_answer_shares_no_memory_with_the_network():
 def test_a_hub_with_many_observables_does_not_underflow():
     network = DiscreteNetwork.random(templates.naive_bayes(1500, 3, 4), seed=1)
     row = {v: int(x) for v, x in network.sample(1, seed=0).items()}
-    assert network._elimination.posterior("h", row) is not None
+    assert network._queries.elimination.posterior("h", row) is not None
     torch.testing.assert_close(network.posterior("h", row), by_tree(network, "h", row))
 
 
@@ -158,8 +158,8 @@ def test_factors_of_any_scale(scale):
 def test_on_a_long_chain_the_tree_is_asked_only_where_it_skips_most():
     network = DiscreteNetwork.random(templates.hmm(600, 3, 4), seed=2)
     row = {v: int(x) for v, x in network.sample(1, seed=1).items() if v != "x300"}
-    assert network._elimination.posterior("x300", row) is not None
+    assert network._queries.elimination.posterior("x300", row) is not None
     near = {"x301": 1}  # 300 ancestors, but most of the tree sends what it always sends
-    assert network._elimination.posterior("x300", near) is None
+    assert network._queries.elimination.posterior("x300", near) is None
     for evidence in (row, near):
         torch.testing.assert_close(network.posterior("x300", evidence), by_tree(network, "x300", evidence))

@@ -14,7 +14,7 @@ from tests.graph.strategies import SMALL, latent_graphs
 from tests.oracle import Oracle, one_hot, random_cpts, random_evidence, world_probability, worlds
 from torchpbp import DiscreteNetwork, LatentGraph, templates
 from torchpbp.errors import DataError
-from torchpbp.exact import network as network_module
+from torchpbp.exact import queries
 
 METHODS = ["shafer-shenoy", "hugin"]
 BATCH = 5
@@ -147,7 +147,7 @@ def test_impossible_rows_have_no_posterior(deterministic, method):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_rows_are_counted_across_chunks(deterministic, method, monkeypatch):
-    monkeypatch.setattr(network_module, "ROWS_PER_CHUNK", 3)
+    monkeypatch.setattr(queries, "ROWS_PER_CHUNK", 3)
     with pytest.raises(DataError, match="first in row 7"):
         deterministic.posterior("y", {"x": [0] * 7 + [2]}, method=method)
 
@@ -167,7 +167,7 @@ def test_chunks_change_nothing(method, monkeypatch):
     given, _ = random_evidence(network.states, network.graph.observed, np.random.default_rng(8), 11)
     whole = network.posteriors(given, method=method), network.log_evidence(given, method=method)
     pair = network.posterior(("A", "D"), given, method=method)
-    monkeypatch.setattr(network_module, "ROWS_PER_CHUNK", 4)
+    monkeypatch.setattr(queries, "ROWS_PER_CHUNK", 4)
     torch.testing.assert_close(network.posteriors(given, method=method), whole[0])
     torch.testing.assert_close(network.log_evidence(given, method=method), whole[1])
     torch.testing.assert_close(network.posterior(("A", "D"), given, method=method), pair)

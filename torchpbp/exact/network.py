@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from torchpbp.errors import DataError, QueryError, ShapeError, StructureError
-from torchpbp.exact.belief_update import Beliefs, BeliefUpdate
-from torchpbp.exact.calibration import Calibration, PotentialTree, Scope, potential_tree, shafer_shenoy
-from torchpbp.exact.elimination import Elimination, plain_states
+from torchpbp.errors import QueryError, ShapeError, StructureError
+from torchpbp.exact.calibration import PotentialTree, Scope
+from torchpbp.exact.elimination import plain_states
 from torchpbp.exact.pgmpy_networks import make_network, read_network
 from torchpbp.exact.prior import Prior
+from torchpbp.exact.queries import Method, Queries
+from torchpbp.exact.tables import checked_table, refuse_unknown
 from torchpbp.frames import Frames, state_labels
 from torchpbp.graph.bif import BIF, read_bif, write_bif
-from torchpbp.graph.clique_tree import CliqueTree, build_clique_tree
 from torchpbp.graph.latent_graph import LatentGraph
-from torchpbp.inputs.evidence import Evidence, EvidenceLike, query_names, read_evidence
-
-Method = Literal["hugin", "shafer-shenoy"]
-METHODS = get_args(Method)
-ROWS_PER_CHUNK = 1 << 16
+from torchpbp.inputs.evidence import EvidenceLike, query_names, read_evidence
 
 
 class DiscreteNetwork(Frames):
@@ -50,13 +45,13 @@ class DiscreteNetwork(Frames):
     def __init__(self, graph: LatentGraph, cpts: Mapping[str, Any]) -> None:
         if not graph.directed:
             raise StructureError("An undirected graph has no CPTs; use DiscreteNetwork.from_factors(graph, factors).")
-        _refuse_unknown("CPT for", cpts, graph.variables)
+        refuse_unknown("CPT for", cpts, graph.variables)
         factors = []
         for name in graph.names:
             if name not in cpts:
                 raise StructureError(f"No CPT for variable '{name}'.")
             scope = (*graph.parents(name), name)
-            table = _checked_table(f"CPT of '{name}'", cpts[name], scope, graph)
+            table = checked_table(f"CPT of '{name}'", cpts[name], scope, graph)
             error = float((table.detach().sum(dim=-1) - 1).abs().max())
             if error > 1e-6:
                 raise StructureError(f"CPT of '{name}': rows must sum to 1 over its states; off by {error:.3g}.")
@@ -78,17 +73,17 @@ class DiscreteNetwork(Frames):
         checked = []
         for names, table in factors.items():
             scope = (names,) if isinstance(names, str) else tuple(names)
-            _refuse_unknown("Factor over", scope, graph.variables)
+            refuse_unknown("Factor over", scope, graph.variables)
             for i, a in enumerate(scope):
                 for b in scope[i + 1 :]:
                     if not moral.has_edge(a, b):
                         raise StructureError(f"Factor over {scope}: '{a}' and '{b}' are not joined by an edge.")
-            checked.append((scope, _checked_table(f"Factor over {scope}", table, scope, graph)))
+            checked.append((scope, checked_table(f"Factor over {scope}", table, scope, graph)))
         for v in graph.names:  # a variable without a factor is uniform
             checked.append(((v,), torch.ones(graph.num_states(v), dtype=torch.float64)))
         network = cls.__new__(cls)
         network._setup(graph, checked)
-        if not bool(torch.isfinite(network._log_partition)):
+        if not bool(torch.isfinite(network._queries.log_partition)):
             raise StructureError("The factors rule out every joint state: their product sums to 0.")
         return network
 
@@ -180,13 +175,13 @@ class DiscreteNetwork(Frames):
         return {scope[-1]: table for scope, table in self.factors}
 
     @cached_property
-    def _tree(self) -> CliqueTree:
-        return build_clique_tree(self.graph)
+    def _queries(self) -> Queries:
+        return Queries(self.graph, self.states, self.factors)
 
-    @cached_property
+    @property
     def potential_tree(self) -> PotentialTree:
         """The clique tree on which this network answers."""
-        return potential_tree(self._tree, self.states, self.factors)
+        return self._queries.potential_tree
 
     # -- queries -------------------------------------------------------------------------------------------------
 
@@ -205,23 +200,18 @@ class DiscreteNetwork(Frames):
             DataError: evidence of probability 0, naming the first such row.
         """
         names = query_names(query)
-        _refuse_unknown("Query of", names, self.states)
+        refuse_unknown("Query of", names, self.states)
         if len(set(names)) != len(names) or not names:
             raise QueryError(f"Expected different query variables, got {names}.")
-        quick = self._eliminated(names, evidence, method)
+        quick = self._posterior_of_one(names, evidence, method)
         if quick is not None:
             return quick
         checked = read_evidence(evidence, self.states, labels=self.labels)
         for v in names:
             if checked.observed_everywhere(v):
                 raise QueryError(f"Query of '{v}': it is also in the evidence.")
-        if len(names) > 1:
-            return self._joint_posterior(names, checked, method)
-        quick = self._eliminated(names, checked, method)
-        if quick is not None:
-            return quick
-        node = self.potential_tree.top[names[0]]
-        return torch.cat([c.marginal(node, names) for c in self._calibrations(checked, method, node)])
+        quick = self._posterior_of_one(names, checked, method)
+        return self._queries.posterior(names, checked, method) if quick is None else quick
 
     def posteriors(
         self, evidence: EvidenceLike = None, method: Method = "hugin", include_latent: bool = False
@@ -234,14 +224,12 @@ class DiscreteNetwork(Frames):
         checked = read_evidence(evidence, self.states, labels=self.labels)
         pool = self.graph.names if include_latent else self.graph.observed
         wanted = [v for v in pool if not checked.observed_everywhere(v)]
-        top = self.potential_tree.top
-        chunks = [[c.marginal(top[v], (v,)) for v in wanted] for c in self._calibrations(checked, method)]
-        return {v: torch.cat([chunk[i] for chunk in chunks]) for i, v in enumerate(wanted)}
+        return self._queries.posteriors(wanted, checked, method)
 
     def log_evidence(self, evidence: EvidenceLike = None, method: Method = "hugin") -> Tensor:
         """(batch,) log P(evidence); -inf where the evidence is impossible."""
         checked = read_evidence(evidence, self.states, labels=self.labels)
-        return self._log_evidence(checked, method) - self._log_partition
+        return self._queries.log_evidence(checked, method)
 
     def joint(self, variables: Iterable[str]) -> Tensor:
         """Marginal table P(variables), any subset in any order.
@@ -250,7 +238,7 @@ class DiscreteNetwork(Frames):
         the conditionals P(clique | separator) below it, so a local query on a long chain is cheap.
         """
         names = tuple(variables)
-        _refuse_unknown("Joint of", names, self.states)
+        refuse_unknown("Joint of", names, self.states)
         if len(set(names)) != len(names):
             raise QueryError(f"Expected different variables, got {names}.")
         return self._prior.joint(names)
@@ -273,112 +261,14 @@ class DiscreteNetwork(Frames):
     # -- inner workings ------------------------------------------------------------------------------------------
 
     @cached_property
-    def _log_partition(self) -> Tensor:
-        return self._belief_update({}, 1, wanted=0).log_evidence[0]
-
-    @cached_property
     def _prior(self) -> Prior:
         return Prior(self.potential_tree, self.states)
 
-    @cached_property
-    def _elimination(self) -> Elimination | None:
-        """The way of single rows, which has no gradient."""
-        if any(table.requires_grad for _, table in self.factors):
+    def _posterior_of_one(self, names: Scope, evidence: EvidenceLike, method: Method) -> Tensor | None:
+        """(1, states) posterior of one variable in one row; ``None`` where the question is not that simple."""
+        if len(names) > 1:
             return None
-        return Elimination(self.graph, self._tree, self.factors)
-
-    def _eliminated(self, names: Scope, evidence: EvidenceLike, method: Method) -> Tensor | None:
-        """(1, states) posterior of one variable by elimination; ``None`` where it is no case for that."""
-        if len(names) > 1 or method != "hugin" or self._elimination is None:
-            return None
-        observed = plain_states(evidence, self.states, self.labels)
-        if observed is None or names[0] in observed:
-            return None
-        found = self._elimination.posterior(names[0], observed)
-        return None if found is None else torch.from_numpy(found).unsqueeze(0)
-
-    @cached_property
-    def _belief_update(self) -> BeliefUpdate:
-        return BeliefUpdate(self.potential_tree)
-
-    def _calibrated(self, rows: Evidence, method: Method, wanted: int | None = None) -> Beliefs | Calibration:
-        weights, batch = self._weights(rows)
-        if method == "shafer-shenoy":
-            return shafer_shenoy(self.potential_tree, weights, batch)
-        return self._belief_update(weights, batch, wanted)
-
-    def _log_evidence(self, evidence: Evidence, method: Method) -> Tensor:
-        """(batch,) before the partition function is taken off."""
-        return torch.cat([self._calibrated(rows, method, 0).log_evidence for rows in self._chunks(evidence, method)])
-
-    def _chunks(self, evidence: Evidence, method: Method) -> Iterable[Evidence]:
-        if method not in METHODS:
-            raise QueryError(f"method: expected one of {list(METHODS)}, got {method!r}.")
-        step = self._belief_update.rows_at_once if method == "hugin" else ROWS_PER_CHUNK
-        for start in range(0, max(1, evidence.batch), step):
-            yield evidence.rows(slice(start, start + step))
-
-    @cached_property
-    def _unit(self) -> dict[str, Tensor]:
-        """(states + 1, states) weights of each state; the last row, which index -1 takes, is of ones: not observed."""
-        return {v: torch.cat([torch.eye(n), torch.ones(1, n)]).double() for v, n in self.states.items()}
-
-    def _weights(self, evidence: Evidence) -> tuple[dict[str, Tensor], int]:
-        weights = {v: self._unit[v][states] for v, states in evidence.hard.items()}
-        return weights | {v: w.to(torch.float64) for v, w in evidence.soft.items()}, evidence.batch
-
-    def _calibrations(
-        self, evidence: Evidence, method: Method, wanted: int | None = None
-    ) -> Iterable[Beliefs | Calibration]:
-        start = 0
-        for rows in self._chunks(evidence, method):
-            result = self._calibrated(rows, method, wanted)
-            _refuse_impossible(torch.isinf(result.log_evidence), start)
-            start += rows.batch
-            yield result
-
-    def _joint_posterior(self, names: Scope, evidence: Evidence, method: Method) -> Tensor:
-        """Chain rule over the states of all but the last variable, as one larger batch of evidence."""
-        shape = [self.states[v] for v in names]
-        cells = math.prod(shape)
-        grid = torch.cartesian_prod(*[torch.arange(s) for s in shape])  # (cells, variables)
-        wide = evidence.repeat_interleave(cells)
-        weights, batch = self._weights(wide)
-        for i, v in enumerate(names):
-            pick = torch.eye(self.states[v], dtype=torch.float64)[grid[:, i]].repeat(evidence.batch, 1)
-            weights[v] = weights[v] * pick if v in weights else pick
-        logs = self._log_evidence(Evidence(batch, {}, weights), method).reshape(evidence.batch, cells)
-        _refuse_impossible(torch.isinf(logs).all(dim=1), 0)
-        return torch.softmax(logs, dim=1).reshape(evidence.batch, *shape)
+        return self._queries.posterior_of_one(names, plain_states(evidence, self.states, self.labels), method)
 
     def __repr__(self) -> str:
         return f"DiscreteNetwork({self.graph!r})"
-
-
-def _refuse_unknown(what: str, names: Iterable[str], known: Mapping[str, Any]) -> None:
-    for name in names:
-        if name not in known:
-            raise QueryError(f"{what} unknown variable '{name}'. The network has: {', '.join(known)}.")
-
-
-def _refuse_impossible(impossible: Tensor, start: int) -> None:
-    rows = impossible.nonzero().flatten().tolist()
-    if rows:
-        raise DataError(
-            f"The evidence in {len(rows)} row(s) has probability 0, first in row {start + rows[0]}; no posterior exists "
-            "there. log_evidence() returns -inf for such rows."
-        )
-
-
-def _checked_table(what: str, table: Any, scope: Sequence[str], graph: LatentGraph) -> Tensor:
-    expected = tuple(graph.num_states(v) for v in scope)
-    try:
-        numbers = table if isinstance(table, Tensor) else np.asarray(table, dtype=np.float64)
-        tensor = torch.as_tensor(numbers, dtype=torch.float64).clone()
-    except (TypeError, ValueError) as error:
-        raise ShapeError(f"{what}: expected numbers of shape {expected} for {tuple(scope)}; {error}.") from None
-    if tuple(tensor.shape) != expected:
-        raise ShapeError(f"{what}: expected shape {expected} for {tuple(scope)}, got {tuple(tensor.shape)}.")
-    if not bool((tensor >= 0).all()) or not bool(torch.isfinite(tensor).all()):
-        raise StructureError(f"{what}: expected finite non-negative entries.")
-    return tensor

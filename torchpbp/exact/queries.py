@@ -1,0 +1,151 @@
+"""Which engine answers which question: elimination, belief update or sum-product, and in how large batches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from torchpbp.errors import DataError, QueryError
+from torchpbp.exact.belief_update import Beliefs, BeliefUpdate
+from torchpbp.exact.calibration import Calibration, PotentialTree, Scope, potential_tree, shafer_shenoy
+from torchpbp.exact.elimination import Elimination
+from torchpbp.graph.clique_tree import CliqueTree, build_clique_tree
+from torchpbp.graph.latent_graph import LatentGraph
+from torchpbp.inputs.evidence import Evidence
+
+Method = Literal["hugin", "shafer-shenoy"]
+METHODS = get_args(Method)
+ROWS_PER_CHUNK = 1 << 16
+
+
+class Queries:
+    """Exact answers of a network, from evidence that has been checked.
+
+    Args:
+        graph: discrete.
+        states: number of states of each variable.
+        factors: (scope, table) pairs whose product is proportional to the joint distribution.
+    """
+
+    def __init__(self, graph: LatentGraph, states: Mapping[str, int], factors: Sequence[tuple[Scope, Tensor]]) -> None:
+        self.graph, self.states, self.factors = graph, states, factors
+
+    @cached_property
+    def tree(self) -> CliqueTree:
+        return build_clique_tree(self.graph)
+
+    @cached_property
+    def potential_tree(self) -> PotentialTree:
+        return potential_tree(self.tree, self.states, self.factors)
+
+    @cached_property
+    def elimination(self) -> Elimination | None:
+        """The way of single rows; it has no gradient, so it is not taken where a table needs one."""
+        if any(table.requires_grad for _, table in self.factors):
+            return None
+        return Elimination(self.graph, self.tree, self.factors)
+
+    @cached_property
+    def log_partition(self) -> Tensor:
+        """Logarithm of what the product of all factors sums to; 0 for conditional probability tables."""
+        return self._belief_update({}, 1, wanted=0).log_evidence[0]
+
+    def posterior_of_one(self, names: Scope, observed: Mapping[str, int] | None, method: Method) -> Tensor | None:
+        """(1, states) posterior of one variable in one row by elimination; ``None`` where it is no case for that.
+
+        Args:
+            names: of the query.
+            observed: name -> state; ``None`` for evidence of another form.
+            method: as for :meth:`posterior`.
+        """
+        if observed is None or len(names) > 1 or method != "hugin" or self.elimination is None or names[0] in observed:
+            return None
+        found = self.elimination.posterior(names[0], observed)
+        return None if found is None else torch.from_numpy(found).unsqueeze(0)
+
+    def posterior(self, names: Scope, evidence: Evidence, method: Method) -> Tensor:
+        """(batch, states…) P(names | evidence)."""
+        if len(names) > 1:
+            return self._joint_posterior(names, evidence, method)
+        node = self.potential_tree.top[names[0]]
+        return torch.cat([c.marginal(node, names) for c in self._calibrations(evidence, method, node)])
+
+    def posteriors(self, wanted: Sequence[str], evidence: Evidence, method: Method) -> dict[str, Tensor]:
+        """name -> (batch, states), from one upward and one downward pass."""
+        top = self.potential_tree.top
+        chunks = [[c.marginal(top[v], (v,)) for v in wanted] for c in self._calibrations(evidence, method)]
+        return {v: torch.cat([chunk[i] for chunk in chunks]) for i, v in enumerate(wanted)}
+
+    def log_evidence(self, evidence: Evidence, method: Method) -> Tensor:
+        """(batch,) log P(evidence); -inf where it is impossible."""
+        return self._log_sums(evidence, method) - self.log_partition
+
+    # -- inner workings ------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _belief_update(self) -> BeliefUpdate:
+        return BeliefUpdate(self.potential_tree)
+
+    @cached_property
+    def _unit(self) -> dict[str, Tensor]:
+        """(states + 1, states) weights of each state; the last row, which index -1 takes, is of ones: not observed."""
+        return {v: torch.cat([torch.eye(n), torch.ones(1, n)]).double() for v, n in self.states.items()}
+
+    def _weights(self, evidence: Evidence) -> dict[str, Tensor]:
+        weights = {v: self._unit[v][states] for v, states in evidence.hard.items()}
+        return weights | {v: w.to(torch.float64) for v, w in evidence.soft.items()}
+
+    def _chunks(self, evidence: Evidence, method: Method) -> Iterable[Evidence]:
+        if method not in METHODS:
+            raise QueryError(f"method: expected one of {list(METHODS)}, got {method!r}.")
+        step = self._belief_update.rows_at_once if method == "hugin" else ROWS_PER_CHUNK
+        for start in range(0, max(1, evidence.batch), step):
+            yield evidence.rows(slice(start, start + step))
+
+    def _calibrated(self, rows: Evidence, method: Method, wanted: int | None = None) -> Beliefs | Calibration:
+        weights = self._weights(rows)
+        if method == "shafer-shenoy":
+            return shafer_shenoy(self.potential_tree, weights, rows.batch)
+        return self._belief_update(weights, rows.batch, wanted)
+
+    def _calibrations(
+        self, evidence: Evidence, method: Method, wanted: int | None = None
+    ) -> Iterable[Beliefs | Calibration]:
+        start = 0
+        for rows in self._chunks(evidence, method):
+            result = self._calibrated(rows, method, wanted)
+            _refuse_impossible(torch.isinf(result.log_evidence), start)
+            start += rows.batch
+            yield result
+
+    def _log_sums(self, evidence: Evidence, method: Method) -> Tensor:
+        """(batch,) before the partition function is taken off."""
+        return torch.cat([self._calibrated(rows, method, 0).log_evidence for rows in self._chunks(evidence, method)])
+
+    def _joint_posterior(self, names: Scope, evidence: Evidence, method: Method) -> Tensor:
+        """Each joint state of the query as further evidence, in one larger batch."""
+        shape = [self.states[v] for v in names]
+        cells = math.prod(shape)
+        grid = torch.cartesian_prod(*[torch.arange(s) for s in shape])  # (cells, variables)
+        wide = evidence.repeat_interleave(cells)
+        weights = self._weights(wide)
+        for i, v in enumerate(names):
+            pick = torch.eye(self.states[v], dtype=torch.float64)[grid[:, i]].repeat(evidence.batch, 1)
+            weights[v] = weights[v] * pick if v in weights else pick
+        logs = self._log_sums(Evidence(wide.batch, {}, weights), method).reshape(evidence.batch, cells)
+        _refuse_impossible(torch.isinf(logs).all(dim=1), 0)
+        return torch.softmax(logs, dim=1).reshape(evidence.batch, *shape)
+
+
+def _refuse_impossible(impossible: Tensor, start: int) -> None:
+    rows = impossible.nonzero().flatten().tolist()
+    if rows:
+        raise DataError(
+            f"The evidence in {len(rows)} row(s) has probability 0, first in row {start + rows[0]}; no posterior exists "
+            "there. log_evidence() returns -inf for such rows."
+        )
