@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from tests.model.continuous.gaussian_chain import QUERIES, gaussian_chain, kalman_error
 from tests.model.structures import STRUCTURES
-from tests.model.test_continuous import QUERIES, gaussian_chain, kalman_error
 from tests.model.test_population_exactness import patterns
 from torchpbp import PBP, RBF, Continuous, DiscreteNetwork, KernelPBP, LatentGraph, Nystroem, templates
 

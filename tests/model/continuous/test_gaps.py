@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.model.test_continuous import errors_against_quadrature, mixed, mixed_graph
+from tests.model.continuous.mixed_model import errors_against_quadrature, mixed, mixed_graph
 from torchpbp import PBP, DiscreteNetwork, KernelRidge, Nystroem, templates
 from torchpbp.errors import DataError
 from torchpbp.features import OneHot, complete_table
