@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.model.test_continuous import PRIOR, STATES, blurred, mixed, mixed_graph
+from tests.model.continuous.mixed_model import PRIOR, STATES, blurred, mixed, mixed_graph
 from torchpbp import Continuous, KernelPBP, ScoreAverage, templates
 from torchpbp.errors import DataError, DataWarning, ShapeError, StructureError
 from torchpbp.features import completion
