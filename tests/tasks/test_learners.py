@@ -105,7 +105,7 @@ def test_run_notes_errors_and_refusals(tmp_path: Path, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"rows": 0}, DataError, "rows, test_rows, repeats: expected at least 1, got 0"),
+        ({"rows": 0}, DataError, "rows: expected at least 1, got 0"),
         ({"graphs": {}}, StructureError, "graphs: expected at least one graph"),
     ],
 )

@@ -17,9 +17,10 @@ from torchpbp.baselines.normal_graph import RULES, learn_block
 from torchpbp.baselines.normal_graph.rules import Rule, block_log_likelihood
 from torchpbp.errors import DataError, StructureError
 from torchpbp.tasks import run_ng_deep_graph, run_ng_one_embedding, run_ng_single_block
-from torchpbp.tasks.ng_comparison import compare, learn_by_rules, lines_of, truth_line
+from torchpbp.tasks.ng_comparison import compare
 from torchpbp.tasks.ng_deep_graph import deep_graph
 from torchpbp.tasks.ng_one_embedding import embedding_graph, embedding_network
+from torchpbp.tasks.ng_rules import learn_by_rules, lines_of, truth_line
 from torchpbp.tasks.ng_single_block import draw_messages
 
 SMALL: dict[Any, dict[str, Any]] = {

@@ -17,7 +17,7 @@ from torchpbp import PBP, DiscreteNetwork, LatentGraph, templates
 from torchpbp.errors import DataError, QueryError, StructureError
 from torchpbp.tasks import run_synthetic
 from torchpbp.tasks.results import replacing, write_json
-from torchpbp.tasks.synthetic import Question, draw_questions, make_question, mean_kl
+from torchpbp.tasks.synthetic_questions import Question, draw_questions, make_question, mean_kl
 
 
 class Constant:

@@ -6,20 +6,18 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from torchpbp.data.splits import rows_per_class
-from torchpbp.errors import DataError
 from torchpbp.tasks.classification import accuracy, check_data, check_learner, fit_classifier, predict
+from torchpbp.tasks.experiment import ascending, check_positive
 from torchpbp.tasks.plots import write_learning_curve
-from torchpbp.tasks.results import Metrics, write_csv, write_json
+from torchpbp.tasks.results import Metrics, environment, metrics_of, write_results
 from torchpbp.tasks.run_folder import Parts
 
 if TYPE_CHECKING:
@@ -58,20 +56,17 @@ def run_digits_curve(
         "fit_seconds/…" (mean), and the facts of the run. A learner goes by the name of its class, or by its own.
     """
     check_data(data, limit)
-    if not sizes or any(n < 2 or n != int(n) for n in sizes):
-        raise DataError(f"sizes: expected one or more whole numbers of at least 2, got {list(sizes)}.")
-    if repeats < 1:
-        raise DataError(f"repeats: expected at least 1, got {repeats}.")
-    ascending = sorted({int(n) for n in sizes})
+    sizes = ascending("sizes", sizes, least=2)
+    check_positive(repeats=repeats)
     learners = {
         name: check_learner(model) for name, model in {type(learner).__name__: learner, **(others or {})}.items()
     }
     test_x, test_y = data.test_x[:limit], data.test_y[:limit].numpy()
     rows: list[dict[str, str | int | float]] = []
     parts = Parts(output_dir)
-    with tqdm(total=repeats * len(ascending) * len(learners), desc="learning curve", disable=not verbose) as bar:
+    with tqdm(total=repeats * len(sizes) * len(learners), desc="learning curve", disable=not verbose) as bar:
         for repeat in range(repeats):
-            for size in ascending:
+            for size in sizes:
                 chosen = rows_per_class(data.train_y, size, seed + repeat)
                 for name, model in learners.items():
                     training = data.train_x[chosen], data.train_y[chosen]
@@ -82,24 +77,15 @@ def run_digits_curve(
                     bar.update()
     table = pd.DataFrame(rows)
     summary = summarise(table)
-    metrics: Metrics = {}
-    for line in summary.to_dict("records"):
-        key = f"{line['learner']}/{line['rows_per_class']}"
-        error = float(line["standard_error"])
-        metrics[f"test/accuracy/{key}"] = float(line["accuracy"])
-        metrics[f"test/accuracy_standard_error/{key}"] = None if math.isnan(error) else error
-        metrics[f"fit_seconds/{key}"] = float(line["fit_seconds"])
-    metrics |= {
-        "repeats": repeats,
-        "rows/test": len(test_y),
-        "seed": seed,
-        "threads": torch.get_num_threads(),
-        "torch": str(torch.__version__),
+    names = {
+        "test/accuracy": "accuracy",
+        "test/accuracy_standard_error": "standard_error",
+        "fit_seconds": "fit_seconds",
     }
+    metrics = metrics_of(summary, ("learner", "rows_per_class"), names)
+    metrics |= {"repeats": repeats, "rows/test": len(test_y), "seed": seed, **environment()}
     if output_dir is not None:
-        folder = Path(output_dir)
-        write_json(folder / "metrics.json", metrics)
-        write_csv(folder / "metrics.csv", table)
+        folder = write_results(output_dir, metrics, table)
         write_learning_curve(folder / "learning_curve.png", summary)
     if verbose:
         print(format_curve(summary), flush=True)

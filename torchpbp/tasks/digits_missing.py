@@ -5,19 +5,19 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pandas as pd
-import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from torchpbp.data.splits import hide_points
 from torchpbp.errors import DataError
 from torchpbp.tasks.classification import accuracy, check_data, check_learner, fit_classifier, predict
-from torchpbp.tasks.results import Metrics, write_csv, write_json
+from torchpbp.tasks.results import Metrics, environment, write_results
 from torchpbp.tasks.rivals import Predictor, rivals
+from torchpbp.tasks.run_folder import Parts
 
 if TYPE_CHECKING:
     from torchpbp.data.digits_module import DigitsDataModule
@@ -64,31 +64,31 @@ def run_digits_missing(
         type(learner).__name__: fit_learner,
         **rivals(seed),
     }
-    metrics: Metrics = {}
     lines: list[dict[str, str | float]] = []
+    parts = Parts(output_dir)
     with tqdm(total=len(contestants) * len(tests), desc="hidden points", disable=not verbose) as bar:
-        for name, fit in contestants.items():
+
+        def examined(fit: Callable[[Tensor, Tensor], Predictor]) -> dict[str, float]:
+            found: dict[str, float] = {}
             start = time.perf_counter()
             predictor = fit(data.train_x, data.train_y)
-            line: dict[str, str | float] = {"classifier": name}
             for count, rows in tests.items():
-                line[f"hidden_{count}"] = accuracy(predictor(rows), test_y)
-                metrics[f"test/accuracy/{name}/{count}"] = line[f"hidden_{count}"]
-                bar.set_postfix_str(name, refresh=False)
+                found[f"hidden_{count}"] = accuracy(predictor(rows), test_y)
                 bar.update()
-            line["seconds"] = metrics[f"seconds/{name}"] = time.perf_counter() - start
-            lines.append(line)
-    metrics |= {
-        "rows/train": len(data.train_y),
-        "rows/test": len(test_y),
-        "seed": seed,
-        "threads": torch.get_num_threads(),
-        "torch": str(torch.__version__),
-    }
+            return {**found, "seconds": time.perf_counter() - start}
+
+        for name, fit in contestants.items():
+            bar.set_postfix_str(name, refresh=False)
+            lines.append({"classifier": name, **parts.get(name, partial(examined, fit))})
+            bar.update(len(lines) * len(tests) - bar.n)
+    metrics: Metrics = {}
+    for line in lines:
+        metrics |= {f"test/accuracy/{line['classifier']}/{count}": line[f"hidden_{count}"] for count in tests}
+        metrics[f"seconds/{line['classifier']}"] = line["seconds"]
+    metrics |= {"rows/train": len(data.train_y), "rows/test": len(test_y), "seed": seed, **environment()}
     table = pd.DataFrame(lines)
     if output_dir is not None:
-        write_json(Path(output_dir) / "metrics.json", metrics)
-        write_csv(Path(output_dir) / "metrics.csv", table)
+        write_results(output_dir, metrics, table)
     if verbose:
         print(table.to_string(index=False, float_format=lambda v: f"{v:.4f}"), flush=True)
     return metrics

@@ -12,13 +12,11 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from tqdm.auto import tqdm
 
 from torchpbp.baselines.spectral import SpectralJunctionTree
@@ -27,8 +25,9 @@ from torchpbp.errors import DataError, StructureError
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.model.answers import Answers
+from torchpbp.tasks.experiment import ascending, check_positive, check_takes_graph, seeds_of
 from torchpbp.tasks.jt_synthetic_plots import write_error_and_time_plot
-from torchpbp.tasks.results import Metrics, write_csv, write_json
+from torchpbp.tasks.results import Metrics, environment, metrics_of, write_results
 from torchpbp.tasks.run_folder import Parts
 
 Row = dict[str, float | int | str]
@@ -88,7 +87,11 @@ def run_jt_synthetic(
         DataError: numbers that make no experiment, or two learners of one name.
         StructureError: no graphs, or a learner with a graph of its own.
     """
-    sizes = _checked(graphs, learner, sizes, repeats, test_rows)
+    check_takes_graph("jt_synthetic", learner)
+    if not graphs:
+        raise StructureError("graphs: expected one or more structures, got none.")
+    sizes = ascending("sizes", sizes)
+    check_positive(repeats=repeats, test_rows=test_rows)
     main = _name(learner)
     if main in (others or {}):
         raise DataError(f"others: '{main}' is the name of the main learner. Give it another name.")
@@ -99,8 +102,7 @@ def run_jt_synthetic(
     with tqdm(total=total, desc="jt_synthetic", unit="fit", disable=not verbose) as bar:
         for structure, graph in graphs.items():
             for repeat in range(repeats):
-                states = np.random.SeedSequence([seed, repeat]).generate_state(3)
-                network_seed, data_seed, test_seed = (int(s) for s in states)
+                network_seed, data_seed, test_seed = seeds_of(seed, repeat, 3)
                 truth = DiscreteNetwork.random(graph, network_seed, concentration)
                 test = truth.sample(test_rows, seed=test_seed)
                 exact = truth.log_evidence(test)
@@ -131,13 +133,10 @@ def run_jt_synthetic(
         "repeats": repeats,
         "test_rows": test_rows,
         "concentration": concentration,
-        "threads": torch.get_num_threads(),
-        "torch": str(torch.__version__),
+        **environment(),
     }
     if output_dir is not None:
-        folder = Path(output_dir)
-        write_json(folder / "metrics.json", metrics)
-        write_csv(folder / "metrics.csv", table)
+        folder = write_results(output_dir, metrics, table)
         write_error_and_time_plot(folder / "errors.png", summary, {str(k): float(v) for k, v in independent.items()})
     if verbose:
         print(format_summary(summary), flush=True)
@@ -200,14 +199,7 @@ def summarise(table: pd.DataFrame) -> pd.DataFrame:
 
 def as_metrics(summary: pd.DataFrame) -> Metrics:
     """Flat names "what/structure/learner/N"."""
-    metrics: Metrics = {}
-    for line in summary.to_dict("records"):
-        for what in (*MEASURED, "error_standard_error"):
-            value = float(line[what])
-            metrics[f"{what}/{line['structure']}/{line['learner']}/{line['rows']}"] = (
-                value if math.isfinite(value) else None
-            )
-    return metrics
+    return metrics_of(summary, ("structure", "learner", "rows"), {m: m for m in (*MEASURED, "error_standard_error")})
 
 
 def format_summary(summary: pd.DataFrame) -> str:
@@ -240,22 +232,3 @@ def _error_of_independence(truth: DiscreteNetwork, test: Mapping[str, Tensor], e
     marginals = truth.posteriors()
     logs = sum((marginals[v][0][x].log() for v, x in test.items()), start=torch.zeros_like(exact))
     return float(((logs - exact).exp() - 1).abs().mean())
-
-
-def _checked(
-    graphs: Mapping[str, LatentGraph], learner: Maker, sizes: Sequence[int], repeats: int, test_rows: int
-) -> list[int]:
-    """Sizes in ascending order; 1e5 on a command line arrives as a float."""
-    if isinstance(learner, nn.Module):
-        raise StructureError(
-            f"jt_synthetic: expected a learner that takes a graph, got a {type(learner).__name__} with a graph of its own. "
-            "Choose learner=pbp."
-        )
-    if not graphs:
-        raise StructureError("graphs: expected one or more structures, got none.")
-    if not sizes or any(n < 1 or n != int(n) for n in sizes):
-        raise DataError(f"sizes: expected one or more positive whole numbers, got {list(sizes)}.")
-    for name, value in (("repeats", repeats), ("test_rows", test_rows)):
-        if value < 1:
-            raise DataError(f"{name}: expected at least 1, got {value}.")
-    return sorted({int(n) for n in sizes})

@@ -8,20 +8,18 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
-import torch
 from tqdm.auto import tqdm
 
-from torchpbp.errors import DataError, StructureError, TorchPBPError, TorchPBPWarning
+from torchpbp.errors import StructureError, TorchPBPError, TorchPBPWarning
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.graph.latent_graph import LatentGraph
+from torchpbp.tasks.experiment import check_positive, seeds_of
 from torchpbp.tasks.learner_plots import write_learners_plot
 from torchpbp.tasks.learner_questions import Columns, Kind, kinds, thinned
-from torchpbp.tasks.results import Metrics, write_csv, write_json
+from torchpbp.tasks.results import Metrics, environment, write_results
 from torchpbp.tasks.run_folder import Parts
 
 Make = Callable[[LatentGraph], Any]
@@ -61,8 +59,7 @@ def run_learners(
         "<question>/<graph>/<learner>" (mean error; ``None``: refused), "fit_seconds/…" and "answers_per_second/…" (rows
         per second, posteriors of all variables), "refusal/<question>/…" (the reason), and the facts of the run.
     """
-    if min(rows, test_rows, repeats) < 1:
-        raise DataError(f"rows, test_rows, repeats: expected at least 1, got {rows}, {test_rows}, {repeats}.")
+    check_positive(rows=rows, test_rows=test_rows, repeats=repeats)
     if not graphs:
         raise StructureError("graphs: expected at least one graph, got none.")
     learners: dict[str, Make] = {"PBP": learner, **(others or {})}
@@ -71,7 +68,7 @@ def run_learners(
     with tqdm(total=len(graphs) * repeats * len(learners), desc="learners", unit="fit", disable=not verbose) as bar:
         for graph_name, graph in graphs.items():
             for repeat in range(repeats):
-                seeds = [int(s) for s in np.random.SeedSequence([seed, repeat]).generate_state(3)]
+                seeds = seeds_of(seed, repeat, 3)
                 truth = DiscreteNetwork.random(graph, seeds[0], concentration)
                 train, test = truth.sample(rows, seed=seeds[1]), truth.sample(test_rows, seed=seeds[2])
                 for name, make in learners.items():
@@ -89,12 +86,9 @@ def run_learners(
         metrics[key] = None if refused else statistics.fmean(errors)
         if refused:
             metrics[f"refusal/{key}"] = refused
-    metrics |= {"rows": rows, "test_rows": test_rows, "repeats": repeats, "seed": seed}
-    metrics |= {"threads": torch.get_num_threads(), "torch": str(torch.__version__)}
+    metrics |= {"rows": rows, "test_rows": test_rows, "repeats": repeats, "seed": seed, **environment()}
     if output_dir is not None:
-        folder = Path(output_dir)
-        write_json(folder / "metrics.json", metrics)
-        write_csv(folder / "metrics.csv", table)
+        folder = write_results(output_dir, metrics, table)
         write_learners_plot(folder / "learners.png", table)
     if verbose:
         print(format_tables(table), flush=True)

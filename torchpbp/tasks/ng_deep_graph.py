@@ -4,30 +4,19 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pandas as pd
 from tqdm.auto import tqdm
 
 from torchpbp.baselines.normal_graph import RULES
-from torchpbp.baselines.normal_graph.learning import Trace
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.graph.latent_graph import LatentGraph
-from torchpbp.tasks.ng_comparison import (
-    MakeLearner,
-    check_learner,
-    check_positive,
-    coefficients_of,
-    courses_of,
-    finish,
-    learn_by_rules,
-    lines_of,
-    seeds_of,
-    truth_line,
-)
+from torchpbp.tasks.experiment import check_positive, seeds_of
+from torchpbp.tasks.ng_comparison import finish
 from torchpbp.tasks.ng_plots import write_coefficients, write_courses
+from torchpbp.tasks.ng_rules import MakeLearner, RuleExperiment, check_learner
 from torchpbp.tasks.results import Metrics
+from torchpbp.tasks.run_folder import Parts
 
 
 def deep_graph() -> LatentGraph:
@@ -78,26 +67,14 @@ def run_ng_deep_graph(
     network_seeds, data_seeds, start_seeds = zip(*(seeds_of(seed, i, 3) for i in range(repeats)), strict=True)
     truths = [DiscreteNetwork.random(graph, s, concentration) for s in network_seeds]
     data = [truth.sample(rows, seed=s) for truth, s in zip(truths, data_seeds, strict=True)]
-    traces: dict[str, Trace] = {}
-    for rule in tqdm(RULES, desc="deep graph", unit="rule", disable=not verbose):
-        options: dict[str, Any] = {"epochs": epochs, "inner_iterations": inner_iterations, "history": True}
-        traces |= learn_by_rules(learner, graph, data, start_seeds, [rule], **options)
-    true = [
-        truth_line("deep", i, truth, sample, None) for i, (truth, sample) in enumerate(zip(truths, data, strict=True))
-    ]
+    with tqdm(total=len(RULES), desc="deep graph", unit="rule", disable=not verbose) as bar:
+        rules = RuleExperiment(learner, Parts(output_dir), bar, epochs=epochs, inner_iterations=inner_iterations)
+        found = rules.run("deep", graph, data, start_seeds, truths, history=True)
     if output_dir is not None:
         folder = Path(output_dir)
-        drawn = courses_of(traces)
-        drawn["truth"] = np.asarray([[line["aggregated"]] for line in true], dtype=np.float64)
-        title = {"five hidden variables": drawn}
+        title = {"five hidden variables": found.courses}
         write_courses(folder / "log_likelihood.png", title, "epochs", "aggregated log-likelihood")
-        write_coefficients(folder / "coefficients.png", coefficients_of(traces))
+        write_coefficients(folder / "coefficients.png", found.coefficients)
     facts: Metrics = {"seed": seed, "rows": rows, "epochs": epochs, "inner_iterations": inner_iterations}
     facts |= {"concentration": concentration, "graph": repr(graph)}
-    return finish(
-        pd.DataFrame([*lines_of("deep", traces, False), *true]),
-        ("aggregated", "log_evidence"),
-        facts,
-        output_dir,
-        verbose,
-    )
+    return finish(pd.DataFrame(found.lines), ("aggregated", "log_evidence"), facts, output_dir, verbose)

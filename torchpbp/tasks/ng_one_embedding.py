@@ -5,33 +5,26 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from tqdm.auto import tqdm
 
+from torchpbp.baselines.normal_graph import RULES
 from torchpbp.errors import DataError
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.graph.latent_graph import LatentGraph
-from torchpbp.tasks.ng_comparison import (
-    Line,
-    MakeLearner,
-    check_learner,
-    check_positive,
-    coefficients_of,
-    courses_of,
-    finish,
-    learn_by_rules,
-    lines_of,
-    seeds_of,
-    truth_line,
-)
+from torchpbp.tasks.experiment import check_positive, seeds_of
+from torchpbp.tasks.ng_comparison import finish
 from torchpbp.tasks.ng_plots import Floats, write_coefficients, write_courses, write_scatter
+from torchpbp.tasks.ng_rules import Line, MakeLearner, RuleExperiment, check_learner
 from torchpbp.tasks.results import Metrics
+from torchpbp.tasks.run_folder import Parts
 
 OBSERVABLES = {"X1": 2, "X2": 2, "X3": 3}
+SWEPT = ("ml", "kl")
+"""Rules that have inner iterations."""
 
 
 def embedding_graph(states: int) -> LatentGraph:
@@ -99,31 +92,27 @@ def run_ng_one_embedding(
     first_half = (torch.arange(split_rows) < split_rows // 2).double()
     lines: list[Line] = []
     evolution: dict[str, dict[str, Floats]] = {}
+    coefficients: dict[str, dict[str, Floats]] = {}
     data_seeds, start_seeds = zip(*(seeds_of(seed, repeat, 2) for repeat in range(repeats)), strict=True)
     samples = {n: [truth.sample(n, seed=s) for s in data_seeds] for n in (rows, split_rows)}
-    with tqdm(total=len(cases) + len(swept_iterations), desc="one embedding", disable=not verbose) as bar:
+    fits = len(cases) * len(RULES) + len(swept_iterations) * len(SWEPT)
+    with tqdm(total=fits, desc="one embedding", unit="rule", disable=not verbose) as bar:
+        rules = RuleExperiment(learner, Parts(output_dir), bar, epochs=epochs, inner_iterations=inner_iterations)
         for kind, states in cases:
             split, history = kind == "split", kind == "matched"
             case, mask, data = f"{kind}_{states}", first_half if split else None, samples[split_rows if split else rows]
-            options: dict[str, Any] = {"epochs": epochs, "inner_iterations": inner_iterations, "history": history}
-            traces = learn_by_rules(learner, embedding_graph(states), data, start_seeds, mask=mask, **options)
-            true = [truth_line(case, i, truth, sample, mask) for i, sample in enumerate(data)]
-            lines += [*lines_of(case, traces, split), *true]
-            known = np.asarray(
-                [[line["test_aggregated" if split else "aggregated"]] for line in true], dtype=np.float64
-            )
-            evolution[case] = {**courses_of(traces, split), "truth": known}
-            if history:
-                coefficients = coefficients_of(traces)
-            bar.update()
+            truths = [truth] * repeats
+            found = rules.run(case, embedding_graph(states), data, start_seeds, truths, mask, history=history)
+            lines += found.lines
+            evolution[case] = found.courses
+            coefficients |= found.coefficients
         swept: dict[int, list[float]] = {}
         for number in swept_iterations:
             first, seeds = [samples[rows][0]] * starts, seeds_of(seed, 0, starts)
-            options = {"epochs": epochs, "inner_iterations": number}
-            traces = learn_by_rules(learner, truth.graph, first, seeds, ("ml", "kl"), **options)
-            lines += lines_of(f"inner_iterations_{number}", traces, False)
-            swept[number] = traces["ml"].aggregated[-1].tolist()
-            bar.update()
+            case, graph = f"inner_iterations_{number}", truth.graph
+            found = rules.run(case, graph, first, seeds, rules=SWEPT, inner_iterations=number)
+            lines += found.lines
+            swept[number] = [float(line["aggregated"]) for line in found.lines if line["rule"] == "ml"]
     if output_dir is not None:
         folder = Path(output_dir)
         write_courses(folder / "log_likelihood.png", evolution, "epochs", "aggregated log-likelihood")

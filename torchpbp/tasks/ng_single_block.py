@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +14,15 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from torchpbp.baselines.normal_graph import RULES, learn_block
-from torchpbp.baselines.normal_graph.rules import block_log_likelihood
+from torchpbp.baselines.normal_graph.rules import Rule, block_log_likelihood
 from torchpbp.errors import DataError
 from torchpbp.graph.latent_graph import LatentGraph
-from torchpbp.tasks.ng_comparison import Line, MakeLearner, check_learner, check_positive, finish, seeds_of
+from torchpbp.tasks.experiment import check_positive, seeds_of
+from torchpbp.tasks.ng_comparison import finish
 from torchpbp.tasks.ng_plots import Floats, write_coefficients, write_courses
+from torchpbp.tasks.ng_rules import Line, MakeLearner, check_learner
 from torchpbp.tasks.results import Metrics
+from torchpbp.tasks.run_folder import Parts
 
 
 def run_ng_single_block(
@@ -70,6 +74,7 @@ def run_ng_single_block(
     courses: dict[str, dict[str, Floats]] = {}
     coefficients: dict[str, dict[str, Floats]] = {rule: {} for rule in RULES}
     cases = list(zip(inputs, outputs, exponents, strict=True))
+    parts = Parts(output_dir)
     with tqdm(total=len(cases) * len(RULES), desc="single block", disable=not verbose) as bar:
         for x, y, exponent in cases:
             case = f"{x}x{y}_exponent_{exponent}"
@@ -77,11 +82,10 @@ def run_ng_single_block(
             courses[case] = {}
             for rule in RULES:
                 how = learner(LatentGraph([("x", "y")], {"x": x, "y": y}), rule=rule, progress=False).rule
-                values, _, thetas = learn_block(f, b, everything, how, iterations)
-                _, held_out, _ = learn_block(f, b, first_half, how, iterations)
-                courses[case][rule] = values.T.numpy()
-                coefficients[rule][case] = thetas[:, 0].flatten(1).numpy()
-                lines += _lines(case, rule, values[-1], held_out[-1])
+                found = parts.get(f"{case},{rule}", partial(_learned, f, b, first_half, how, iterations))
+                courses[case][rule] = found["values"].T.numpy()
+                coefficients[rule][case] = found["thetas"].flatten(1).numpy()
+                lines += _lines(case, rule, found["values"][-1], found["held_out"])
                 bar.update()
             drawn, later = (block_log_likelihood(reference, f, b, w) for w in (everything, 1 - first_half))
             courses[case]["random matrix"] = drawn[:, None].numpy()
@@ -109,6 +113,13 @@ def draw_messages(seed: int, repeats: int, rows: int, x: int, y: int, exponent: 
             target.append(sharp / sharp.sum(dim=-1, keepdim=True))
     f, b, theta = (torch.stack(tensors) for tensors in drawn)
     return f, b, theta
+
+
+def _learned(f: Tensor, b: Tensor, first_half: Tensor, rule: Rule, iterations: int) -> dict[str, Tensor]:
+    """One rule: its course on all rows, matrices of the first repeat, and what half of the rows teach about the others."""
+    values, _, thetas = learn_block(f, b, torch.ones_like(first_half), rule, iterations)
+    _, held_out, _ = learn_block(f, b, first_half, rule, iterations)
+    return {"values": values, "thetas": thetas[:, 0].clone(), "held_out": held_out[-1].clone()}
 
 
 def _lines(case: str, rule: str, values: Tensor, held_out: Tensor) -> list[Line]:

@@ -5,22 +5,20 @@ from __future__ import annotations
 import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
-import torch
-from torch import nn
 from tqdm.auto import tqdm
 
-from torchpbp.errors import DataError, StructureError
+from torchpbp.errors import StructureError
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.graph.latent_graph import LatentGraph
+from torchpbp.tasks.experiment import ascending, check_positive, check_takes_graph, seeds_of
 from torchpbp.tasks.pbp_synthetic_plots import write_kl_and_seconds
-from torchpbp.tasks.results import Metrics, write_csv, write_json
+from torchpbp.tasks.results import Metrics, environment, metrics_of, write_csv, write_results
 from torchpbp.tasks.run_folder import Parts
-from torchpbp.tasks.synthetic import Learner, Question, make_question, measure
+from torchpbp.tasks.synthetic_questions import Answered, Learner, answered, make_question, measure
 
 MAIN = "pbp"
 """Name of the main learner in the results."""
@@ -66,18 +64,24 @@ def run_pbp_synthetic(
         run.
     """
     learners = {MAIN: learner, **(others or {})}
-    _check(learners, others or {}, sizes, repeats)
+    if MAIN in (others or {}):
+        raise StructureError(f"others: '{MAIN}' is the name of the main learner. Choose another one.")
+    for name, make in learners.items():
+        check_takes_graph(name, make)
+    sizes = ascending("sizes", sizes)
+    check_positive(repeats=repeats)
     asked = make_question(graph, question, max_values, seed)
     rows: list[dict[str, str | float]] = []
     parts = Parts(output_dir)
     with tqdm(total=repeats * len(sizes) * len(learners), desc="pbp_synthetic", unit="fit", disable=not verbose) as bar:
         for repeat in range(repeats):
-            network_seed, data_seed = (int(s) for s in np.random.SeedSequence([seed, repeat]).generate_state(2))
+            network_seed, data_seed = seeds_of(seed, repeat, 2)
             truth = DiscreteNetwork.random(graph, network_seed, concentration)
-            for size in sorted({int(n) for n in sizes}):
+            known = cache(partial(answered, truth, [asked]))
+            for size in sizes:
                 for name, make in learners.items():
                     bar.set_postfix_str(f"N={size:,} {name}")
-                    ask = partial(_measured, truth, make, size, asked, data_seed)
+                    ask = partial(_measured, truth, make, size, known, data_seed)
                     kept = parts.get(f"{repeat},{size},{name}", ask)
                     rows.append({"learner": name, "rows": size, "repeat": repeat, **kept})
                     bar.update()
@@ -93,14 +97,11 @@ def run_pbp_synthetic(
         "seed": seed,
         "repeats": repeats,
         "concentration": concentration,
-        "threads": torch.get_num_threads(),
-        "torch": str(torch.__version__),
+        **environment(),
     }
     if output_dir is not None:
-        write_json(Path(output_dir) / "metrics.json", metrics)
-        write_kl_and_seconds(
-            Path(output_dir) / "kl_and_seconds.png", summary, ignoring, f"{asked}, {repeats} random networks"
-        )
+        folder = write_results(output_dir, metrics, table)
+        write_kl_and_seconds(folder / "kl_and_seconds.png", summary, ignoring, f"{asked}, {repeats} random networks")
     if verbose:
         lines = summary.to_string(index=False, float_format=lambda v: f"{v:.6f}")
         print(
@@ -114,10 +115,14 @@ def run_pbp_synthetic(
 
 
 def _measured(
-    truth: DiscreteNetwork, make: Callable[[LatentGraph], Learner], size: int, asked: Question, data_seed: int
+    truth: DiscreteNetwork,
+    make: Callable[[LatentGraph], Learner],
+    size: int,
+    known: Callable[[], Answered],
+    data_seed: int,
 ) -> dict[str, float]:
     """KL and seconds of one fit."""
-    ((_, found),) = measure(truth, make, [size], [asked], data_seed)
+    _, found = measure(truth, make, size, known(), data_seed)
     return {k: found[k] for k in ("kl", "fit_seconds", "kl_ignoring_evidence")}
 
 
@@ -135,32 +140,13 @@ def summarised(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _metrics(summary: pd.DataFrame, learners: Mapping[str, object]) -> Metrics:
-    metrics: Metrics = {}
+    names = ("kl", "kl_standard_error", "fit_seconds")
+    metrics = metrics_of(summary, ("learner", "rows"), {name: name for name in names})
     found = summary.set_index(["learner", "rows"])
     for size in dict.fromkeys(summary["rows"]):
         main = found.loc[(MAIN, size)]
-        for name in learners:
+        for name in [n for n in learners if n != MAIN]:
             line = found.loc[(name, size)]
-            error = float(line["kl_standard_error"])
-            metrics[f"kl/{name}/{size}"] = float(line["kl"])
-            metrics[f"kl_standard_error/{name}/{size}"] = error if error == error else None  # NaN for one repeat
-            metrics[f"fit_seconds/{name}/{size}"] = float(line["fit_seconds"])
-            if name != MAIN:
-                metrics[f"kl_ratio/{name}/{size}"] = float(main["kl"] / line["kl"])
-                metrics[f"seconds_ratio/{name}/{size}"] = float(line["fit_seconds"] / main["fit_seconds"])
+            metrics[f"kl_ratio/{name}/{size}"] = float(main["kl"] / line["kl"])
+            metrics[f"seconds_ratio/{name}/{size}"] = float(line["fit_seconds"] / main["fit_seconds"])
     return metrics
-
-
-def _check(learners: Mapping[str, object], others: Mapping[str, object], sizes: Sequence[int], repeats: int) -> None:
-    """Refuse numbers and learners that make no experiment."""
-    if MAIN in others:
-        raise StructureError(f"others: '{MAIN}' is the name of the main learner. Choose another one.")
-    for name, learner in learners.items():
-        if isinstance(learner, nn.Module) or not callable(learner):
-            raise StructureError(
-                f"{name}: expected a learner that takes the model's graph, got a {type(learner).__name__} with a graph of its own."
-            )
-    if not sizes or any(n < 1 or n != int(n) for n in sizes):
-        raise DataError(f"sizes: expected one or more positive whole numbers, got {list(sizes)}.")
-    if repeats < 1:
-        raise DataError(f"repeats: expected at least 1, got {repeats}.")

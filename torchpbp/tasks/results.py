@@ -5,20 +5,70 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
+import torch
 
 from torchpbp.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Metrics", "replacing", "write_csv", "write_figure", "write_json"]
+__all__ = [
+    "Metrics",
+    "environment",
+    "metrics_of",
+    "replacing",
+    "write_csv",
+    "write_figure",
+    "write_json",
+    "write_results",
+]
 
 Metrics = dict[str, float | int | str | None]
 """Flat results of a run, "name/size" -> value; ``None`` where no finite number exists."""
+
+
+def metrics_of(summary: pd.DataFrame, by: Sequence[str], names: Mapping[str, str]) -> Metrics:
+    """Flat results from a table: "<name>/<first of by>/<second of by>…" for each of its rows.
+
+    Args:
+        summary: one row for each combination of ``by``.
+        by: columns that say what a row is about.
+        names: name of the result -> its column.
+    """
+    metrics: Metrics = {}
+    for line in summary.to_dict("records"):
+        key = "/".join(str(line[column]) for column in by)
+        for name, column in names.items():
+            value = float(line[column])
+            metrics[f"{name}/{key}"] = value if math.isfinite(value) else None  # no standard error of a single repeat
+    return metrics
+
+
+def environment() -> Metrics:
+    """What the seconds of a run, and its last digits, depend on besides its settings."""
+    return {"threads": torch.get_num_threads(), "torch": str(torch.__version__)}
+
+
+def write_results(output_dir: str | os.PathLike[str], metrics: Metrics, table: pd.DataFrame) -> Path:
+    """Write metrics.json and metrics.csv.
+
+    Args:
+        output_dir: folder for them.
+        metrics: flat results.
+        table: what they were computed from.
+
+    Returns:
+        The folder, for the pictures.
+    """
+    folder = Path(output_dir)
+    write_json(folder / "metrics.json", metrics)
+    write_csv(folder / "metrics.csv", table)
+    return folder
 
 
 def write_json(path: str | os.PathLike[str], metrics: Mapping[str, float | int | str | None]) -> None:

@@ -7,7 +7,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,8 @@ from torchpbp.errors import DataError, DataWarning, StructureError
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.tasks.classification import Labels, accuracy, confusion
 from torchpbp.tasks.plots import write_confusion
-from torchpbp.tasks.results import Metrics, write_csv, write_json
+from torchpbp.tasks.results import Metrics, environment, metrics_of, write_results
+from torchpbp.tasks.run_folder import Parts
 from torchpbp.tasks.splice_choice import Choice
 from torchpbp.tasks.splice_plots import write_splice_plot
 
@@ -100,46 +101,44 @@ def run_splice(
     lines: list[dict[str, Any]] = []
     predicted: list[Labels] = []
     checked: list[Labels] = []
-    parts = data.folds(folds, seed)[:folds_used]
-    with tqdm(total=len(parts) * len(sizes) * len(contestants), desc="splice", unit="fit", disable=not verbose) as bar:
-        for fold, (learn, check) in enumerate(parts):
+    dealt = data.folds(folds, seed)[:folds_used]
+    parts = Parts(output_dir)
+
+    def one_fit(fold: int, size: int | None, fit: Contestant) -> dict[str, Any]:
+        learn, check = dealt[fold]
+        rows = Rows(data, filled, _drawn(data.y, learn, size, seed + fold))
+        start = time.perf_counter()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DataWarning)  # introns begin with GT and end with AG: no variety
+            predict, settings = fit(rows)
+        seconds = time.perf_counter() - start
+        return {"answer": torch.as_tensor(predict(data.x[check])), "fit_seconds": seconds, "settings": settings}
+
+    with tqdm(total=len(dealt) * len(sizes) * len(contestants), desc="splice", unit="fit", disable=not verbose) as bar:
+        for fold, (_, check) in enumerate(dealt):
             truth = data.y[check].numpy()
             for size in sizes:
-                rows = Rows(data, filled, _drawn(data.y, learn, size, seed + fold))
+                shown = "all" if size is None else size
                 for name, fit in contestants.items():
-                    start = time.perf_counter()
-                    with warnings.catch_warnings():
-                        warnings.simplefilter(
-                            "ignore", DataWarning
-                        )  # introns begin with GT and end with AG: no variety
-                        predict, settings = fit(rows)
-                    seconds = time.perf_counter() - start
-                    answer = predict(data.x[check])
+                    found = parts.get(f"{fold},{shown},{name}", partial(one_fit, fold, size, fit))
+                    answer = found.pop("answer").numpy()
                     share = accuracy(answer, truth)
-                    line = {"learner": name, "rows": "all" if size is None else size, "fold": fold}
-                    line |= {"checked": len(truth), "right": int((answer == truth).sum())}
-                    lines.append({**line, "accuracy": share, "fit_seconds": seconds, "settings": settings})
+                    line: dict[str, Any] = {"learner": name, "rows": shown, "fold": fold, "checked": len(truth)}
+                    line |= {"right": int((answer == truth).sum()), "accuracy": share}
+                    lines.append({**line, **found})
                     if name == next(iter(contestants)) and size == sizes[-1]:
                         predicted.append(answer)
                         checked.append(truth)
-                    bar.set_postfix_str(f"{name} {line['rows']}: {100 * share:.1f} %", refresh=False)
+                    bar.set_postfix_str(f"{name} {shown}: {100 * share:.1f} %", refresh=False)
                     bar.update()
     table = pd.DataFrame(lines)
     summary = summarise(table)
-    metrics: Metrics = {}
-    for record in summary.to_dict("records"):
-        key = f"{record['learner']}/{record['rows']}"
-        error = float(record["standard_error"])
-        metrics[f"accuracy/{key}"] = float(record["accuracy"])
-        metrics[f"accuracy_standard_error/{key}"] = None if math.isnan(error) else error
-        metrics[f"fit_seconds/{key}"] = float(record["fit_seconds"])
-    metrics |= {"folds": folds, "folds_used": folds_used, "seed": seed}
-    metrics |= {"threads": torch.get_num_threads(), "torch": str(torch.__version__)}
+    names = {"accuracy": "accuracy", "accuracy_standard_error": "standard_error", "fit_seconds": "fit_seconds"}
+    metrics = metrics_of(summary, ("learner", "rows"), names)
+    metrics |= {"folds": folds, "folds_used": folds_used, "seed": seed, **environment()}
     if output_dir is not None:
-        folder = Path(output_dir)
-        write_json(folder / "metrics.json", metrics)
-        write_csv(folder / "metrics.csv", table)
-        whole = max(len(learn) for learn, _ in parts)
+        folder = write_results(output_dir, metrics, table)
+        whole = max(len(learn) for learn, _ in dealt)
         write_splice_plot(folder / "splice.png", summary.replace({"rows": {"all": whole}}))
         matrix = confusion(np.concatenate(predicted), np.concatenate(checked), range(len(SPLICE_CLASSES)))
         write_confusion(folder / "confusion.png", matrix, SPLICE_CLASSES)

@@ -4,64 +4,30 @@ from __future__ import annotations
 
 import math
 import os
-import random
 import statistics
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import NamedTuple
 
-import numpy as np
 import pandas as pd
-import torch
-from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from torchpbp.distributed import own_share
-from torchpbp.errors import DataError, StructureError
+from torchpbp.errors import DataError
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.graph.latent_graph import LatentGraph
+from torchpbp.tasks.experiment import ascending, check_positive, check_takes_graph, seeds_of
 from torchpbp.tasks.plots import write_kl_plot
-from torchpbp.tasks.results import Metrics, replacing, write_csv, write_json
+from torchpbp.tasks.results import Metrics, environment, replacing, write_results
 from torchpbp.tasks.run_folder import Parts
-
-Row = dict[str, float | int]
-"""One line of metrics.csv."""
-
-
-class Learner(Protocol):
-    """What an experiment asks of a model."""
-
-    def fit(self, data: dict[str, Tensor]) -> Any: ...
-
-    def posterior(self, query: str, evidence: dict[str, Tensor]) -> Tensor: ...
-
-    def save(self, path: Path) -> None: ...
-
-
-@dataclass(frozen=True)
-class Question:
-    """P(query | evidence) at each of the listed joint values of the evidence variables.
-
-    Args:
-        query: an observable.
-        evidence: name -> (values,) int64 states.
-        asked_all: whether the values are all there are, or random ones among them.
-    """
-
-    query: str
-    evidence: dict[str, Tensor]
-    asked_all: bool
-
-    @property
-    def values(self) -> int:
-        """Number of joint values asked."""
-        return len(next(iter(self.evidence.values())))
-
-    def __str__(self) -> str:
-        return f"P({self.query} | {', '.join(self.evidence)})"
+from torchpbp.tasks.synthetic_questions import (
+    Answered,
+    Learner,
+    Row,
+    answered,
+    draw_questions,
+    make_question,
+    measure,
+)
 
 
 class Summary(NamedTuple):
@@ -118,13 +84,9 @@ def run_synthetic(
         StructureError: fewer than two observables, a latent without a number of states, or a learner with a graph of its
             own.
     """
-    if isinstance(learner, nn.Module):
-        raise StructureError(
-            f"Synthetic networks: expected a learner that takes the model's graph, got a {type(learner).__name__} with a "
-            "graph of its own. Choose learner=pbp."
-        )
-    sizes = _checked_sizes(sizes)
-    _at_least_one(repeats=repeats, max_values=max_values)
+    check_takes_graph("Synthetic networks", learner)
+    sizes = ascending("sizes", sizes)
+    check_positive(repeats=repeats, max_values=max_values)
     if isinstance(questions, int):
         questions = draw_questions(graph, questions, evidence_variables, seed)
     asked = [make_question(graph, names, max_values, seed) for names in questions]
@@ -133,24 +95,25 @@ def run_synthetic(
     rows: list[Row] = []
     parts = Parts(output_dir)
     fitted: list[Learner] = []
+
+    def one_fit(truth: DiscreteNetwork, size: int, known: Callable[[], Answered], data_seed: int) -> Row:
+        model, measured = measure(truth, learner, size, known(), data_seed)
+        fitted[:] = [model]
+        return measured
+
     with tqdm(total=repeats * len(sizes), desc="synthetic", unit="fit", disable=not verbose) as bar:
-
-        def one_network(repeat: int) -> list[Row]:
-            network_seed, data_seed = (int(s) for s in np.random.SeedSequence([seed, repeat]).generate_state(2))
+        for repeat in range(repeats):
+            network_seed, data_seed = seeds_of(seed, repeat, 2)
             truth = network(graph, network_seed, concentration)
-            seeds: Row = {"repeat": repeat, "network_seed": network_seed, "data_seed": data_seed}
-            found: list[Row] = []
-            for model, measured in measure(truth, learner, sizes, asked, data_seed):
-                found.append({"rows": measured["rows"], **seeds, **measured})
-                fitted[:] = [model]
-                bar.set_postfix_str(f"N={measured['rows']:,} KL={measured['kl']:.2g}", refresh=False)
+            known = cache(partial(answered, truth, asked))  # asked once, and not at all where every size is done
+            for size in sizes:
+                compute = partial(one_fit, truth, size, known, data_seed)
+                last = repeat == repeats - 1 and size == sizes[-1]  # never skipped: its model is saved
+                measured = compute() if last else parts.get(f"{repeat},{size}", compute)
+                seeds: Row = {"repeat": repeat, "network_seed": network_seed, "data_seed": data_seed}
+                rows.append({"rows": size, **seeds, **measured})
+                bar.set_postfix_str(f"N={size:,} KL={measured['kl']:.2g}", refresh=False)
                 bar.update()
-            return found
-
-        for repeat in range(repeats - 1):
-            rows += parts.get(f"{repeat}", partial(one_network, repeat))
-            bar.update(len(rows) - bar.n)
-        rows += one_network(repeats - 1)  # never skipped: its model is saved
     summary = [summarise([row for row in rows if row["rows"] == size]) for size in sizes]
     metrics: Metrics = {}
     for line in summary:
@@ -164,15 +127,12 @@ def run_synthetic(
         "seed": seed,
         "repeats": repeats,
         "concentration": concentration,
-        "threads": torch.get_num_threads(),
-        "torch": str(torch.__version__),
+        **environment(),
     }
     described = [f"{q} at {'all' if q.asked_all else 'random'} {q.values} values" for q in asked]
     metrics |= {f"question/{i}": text for i, text in enumerate(described, start=1)}
     if output_dir is not None:
-        folder = Path(output_dir)
-        write_json(folder / "metrics.json", metrics)
-        write_csv(folder / "metrics.csv", pd.DataFrame(rows).sort_values(["rows", "repeat"]))
+        folder = write_results(output_dir, metrics, pd.DataFrame(rows).sort_values(["rows", "repeat"]))
         errors = [line.kl_standard_error or 0.0 for line in summary]
         write_kl_plot(folder / "kl.png", sizes, [line.kl for line in summary], errors, f"{repeats} random networks")
         with replacing(folder / "model.pt") as temporary:
@@ -181,90 +141,6 @@ def run_synthetic(
         ignoring = f"{'no evidence':>10}  {metrics['kl_ignoring_evidence']:>10.6f}"
         print(*described, format_summary(summary), ignoring, sep="\n", flush=True)
     return metrics
-
-
-def measure(
-    network: DiscreteNetwork,
-    learner: Callable[[LatentGraph], Learner],
-    sizes: Sequence[int],
-    questions: Sequence[Question],
-    data_seed: int,
-) -> Iterator[tuple[Learner, Row]]:
-    """Fit a model at each size to samples of one network, and yield it with its KL and the seconds its fit took."""
-    possible = [_possible(network, q) for q in questions]
-    exact = [network.posterior(q.query, q.evidence) for q in possible]
-    marginals = [network.posterior(q.query, {}) for q in possible]
-    ignoring = statistics.fmean(_mean_kl(p, m.expand_as(p)) for p, m in zip(exact, marginals, strict=True))
-    for size in sizes:
-        share = own_share(size)
-        data = {v: x[share] for v, x in network.sample(size, seed=data_seed).items()}
-        model = learner(network.graph)
-        start = time.perf_counter()
-        model.fit(data)
-        seconds = time.perf_counter() - start
-        kls = [mean_kl(model, q, truth) for q, truth in zip(possible, exact, strict=True)]
-        per_question = {f"kl {q}": value for q, value in zip(questions, kls, strict=True)}
-        yield (
-            model,
-            {
-                "rows": size,
-                "kl": statistics.fmean(kls),
-                "fit_seconds": seconds,
-                "kl_ignoring_evidence": ignoring,
-                **per_question,
-            },
-        )
-
-
-def draw_questions(graph: LatentGraph, number: int, evidence_variables: int, seed: int) -> list[tuple[str, ...]]:
-    """Choose queries and their evidence variables at random among the observables, no choice twice.
-
-    Returns:
-        ``number`` tuples (query, evidence variables…), or fewer where the graph has no more.
-    """
-    _at_least_one(questions=number, evidence_variables=evidence_variables)
-    others = len(graph.observed) - 1
-    if others < 1:
-        raise StructureError(f"Expected at least two observables to ask P(one | others), got {list(graph.observed)}.")
-    width = min(evidence_variables, others)
-    draw = random.Random(seed)
-    chosen: list[tuple[str, ...]] = []
-    while len(chosen) < min(number, (others + 1) * math.comb(others, width)):
-        query, *given = draw.sample(graph.observed, 1 + width)
-        choice = (query, *sorted(given, key=graph.observed.index))
-        if choice not in chosen:
-            chosen.append(choice)
-    return chosen
-
-
-def make_question(graph: LatentGraph, names: Sequence[str], max_values: int, seed: int) -> Question:
-    """Ask P(first name | the others) at all joint values of the others, or at ``max_values`` random ones."""
-    if isinstance(names, str) or len(names) < 2:
-        raise DataError(f"questions: expected a query followed by its evidence variables, got {names!r}.")
-    query, *given = names
-    shape = [graph.num_states(v) for v in given]
-    total = math.prod(shape)
-    codes = range(total) if total <= max_values else random.Random(seed).sample(range(total), max_values)
-    states = np.unravel_index(np.asarray(codes), shape)
-    evidence = {v: torch.from_numpy(s.astype(np.int64)) for v, s in zip(given, states, strict=True)}
-    return Question(query, evidence, total <= max_values)
-
-
-@torch.no_grad()
-def mean_kl(model: Learner, question: Question, exact: Tensor) -> float:
-    """Mean over the evidence values of KL(exact ‖ learned), in nats.
-
-    Args:
-        model: fitted.
-        question: what to ask.
-        exact: (values, states) true answer.
-    """
-    learned = model.posterior(question.query, question.evidence).to(exact)
-    return _mean_kl(exact, learned)
-
-
-def _mean_kl(exact: Tensor, learned: Tensor) -> float:
-    return float((torch.xlogy(exact, exact) - torch.xlogy(exact, learned)).sum(dim=-1).mean())
 
 
 def summarise(rows: Sequence[Row]) -> Summary:
@@ -281,24 +157,3 @@ def format_summary(summary: Sequence[Summary]) -> str:
         error = "-" if line.kl_standard_error is None else f"{line.kl_standard_error:.6f}"
         lines.append(f"{line.rows:>10,}  {line.kl:>10.6f}  {error:>10}  {line.fit_seconds:>11.3f}")
     return "\n".join(lines)
-
-
-def _possible(network: DiscreteNetwork, question: Question) -> Question:
-    """The question without evidence of probability 0, for which no exact posterior exists."""
-    keep = torch.isfinite(network.log_evidence(question.evidence))
-    if not bool(keep.any()):
-        raise DataError(f"{question}: the network gives probability 0 to all evidence asked. Raise the concentration.")
-    return Question(question.query, {v: s[keep] for v, s in question.evidence.items()}, question.asked_all)
-
-
-def _checked_sizes(sizes: Sequence[int]) -> list[int]:
-    """Ascending whole numbers; 1e5 on a command line arrives as a float."""
-    if not sizes or any(n < 1 or n != int(n) for n in sizes):
-        raise DataError(f"sizes: expected one or more positive whole numbers, got {list(sizes)}.")
-    return sorted({int(n) for n in sizes})
-
-
-def _at_least_one(**numbers: int) -> None:
-    for name, value in numbers.items():
-        if value < 1:
-            raise DataError(f"{name}: expected at least 1, got {value}.")
