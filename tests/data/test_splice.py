@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -121,13 +122,10 @@ def test_a_download_that_is_not_the_file_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_splice", ROOT / "scripts" / "make_splice.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def script() -> Iterator[ModuleType]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "scripts")  # as when it is run
+        yield importlib.import_module("make_splice")
 
 
 def test_bundle_has_the_rows_of_the_original(script: ModuleType) -> None:

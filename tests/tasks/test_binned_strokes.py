@@ -12,6 +12,7 @@ import torch
 from torchpbp import EM, PBP, LatentGraph
 from torchpbp.baselines.spectral import SpectralJunctionTree
 from torchpbp.data import FEATURES, DigitsDataModule
+from torchpbp.data.augment import slanted_copies
 from torchpbp.errors import DataError, StructureError
 from torchpbp.tasks.binned_strokes import BinnedStrokes
 from torchpbp.tasks.classification import accuracy, fit_classifier, predict
@@ -76,6 +77,25 @@ def test_discrete_learners_read_digits(learner: Any) -> None:
     )
     known = data.val_y < 3
     assert accuracy(predict(classifier, data.val_x[known])[0], data.val_y[known].numpy()) > 0.8
+
+
+@pytest.mark.parametrize("value", [-1.0, 100.1, 640.0, -math.inf, math.inf])
+def test_points_outside_the_square_are_refused(value: float) -> None:
+    model = BinnedStrokes(Recorder, cells=4)
+    row = [*[10.0] * 5, value, *[10.0] * 10]
+    for action in (model.fit, model.log_evidence):
+        with pytest.raises(DataError, match=rf"expected coordinates from 0 to 100, got {value:g} in column y3\. Scale"):
+            action(columns([10.0] * 16, row))
+
+
+def test_a_rounded_edge_belongs_to_the_last_cell() -> None:
+    """Strokes scaled to the square in single precision end at 100.00001 here and there."""
+    model = BinnedStrokes(Recorder, cells=4)
+    model.fit(columns([-1e-5, 100.00001, *[10.0] * 14]))
+    assert int(model.model.data["x1"]) == 3
+    points = slanted_copies(10 * torch.rand(500, 16, generator=torch.Generator().manual_seed(0)), 3, 0.15)
+    model.fit(dict(zip(FEATURES, points.T, strict=True)))
+    assert all(0 <= int(c.min()) <= int(c.max()) < 16 for c in model.model.data.values())
 
 
 def test_bad_input() -> None:

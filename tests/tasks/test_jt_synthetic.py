@@ -135,7 +135,7 @@ def test_bad_input():
         run_jt_synthetic(GRAPHS, PBP, test_rows=0)
     with pytest.raises(StructureError, match="graphs: expected one or more structures"):
         run_jt_synthetic({}, PBP)
-    with pytest.raises(StructureError, match="expected a learner that takes the model.s graph, got a PBP"):
+    with pytest.raises(StructureError, match="expected a learner that takes the model's graph, got a PBP"):
         run_jt_synthetic(GRAPHS, PBP(GRAPHS["chain"]))
     with pytest.raises(DataError, match="'PBP' is the name of the main learner"):
         run_jt_synthetic(GRAPHS, functools.partial(PBP, pool=4), {"PBP": PBP}, **SMALL)

@@ -18,8 +18,9 @@ from torchpbp.data import LabelledSignals, LabelSequences
 from torchpbp.errors import DataError, ShapeError, StructureError
 from torchpbp.tasks import run_sequence_labelling
 from torchpbp.tasks.label_heads import CRFHead, LabelHead, PBPHead, SignalEncoder, SoftmaxHead
+from torchpbp.tasks.label_stages import CPU, log_posteriors, train_heads
 from torchpbp.tasks.label_training import LabelModule, row_losses, train_labels
-from torchpbp.tasks.sequence_labelling import CPU, log_posteriors, measure, train_heads
+from torchpbp.tasks.sequence_labelling import measure
 
 TASK = LabelSequences(length=6)
 PAIRS = functools.partial(PBP, singles=2)
@@ -264,7 +265,7 @@ def test_bad_settings() -> None:
         run(repeats=0)
     with pytest.raises(DataError, match=r"window: expected an odd number of sites.*got 2"):
         run(window=2)
-    with pytest.raises(StructureError, match="expected a learner that takes a graph, got a KernelPBP"):
+    with pytest.raises(StructureError, match="expected a learner that takes the model's graph, got a KernelPBP"):
         run(learner=KernelPBP(templates.pen_strokes()))
 
 

@@ -13,11 +13,14 @@ from torchpbp.errors import DataError, StructureError
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.graph.templates import hmm, pen_strokes
 
+ROUNDING = 1e-3
+"""Coordinates may be outside the square by so much, as scaling and single precision can make them."""
+
 
 class BinnedStrokes(nn.Module):
     """A hidden Markov model over the cells of a grid on the writing square, behind the sixteen coordinates.
 
-    A point of which one coordinate is missing is missing. Log-evidence is the logarithm of the cells' probability, not a
+    A point of which one coordinate is missing is missing; one outside the square is refused. Log-evidence is the logarithm of the cells' probability, not a
     density; for comparing classes that makes no difference.
 
     Args:
@@ -51,7 +54,11 @@ class BinnedStrokes(nn.Module):
         return torch.as_tensor(self.model.log_evidence(self.codes(evidence)))
 
     def codes(self, columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Name of a point's observable -> (batch,) int64 numbers of cells; -1 where missing."""
+        """Name of a point's observable -> (batch,) int64 numbers of cells; -1 where missing.
+
+        Raises:
+            DataError: columns are missing, or coordinates outside the writing square, which have no cell.
+        """
         missing = [v for v in FEATURES if v not in columns]
         if missing:
             raise DataError(
@@ -59,7 +66,18 @@ class BinnedStrokes(nn.Module):
             )
         codes = {}
         for t in range(1, POINTS + 1):
-            x, y = (torch.as_tensor(columns[f"{axis}{t}"]).double() for axis in "xy")
-            cell = [(c / LARGEST * self.cells).clamp(0, self.cells - 1).nan_to_num(0.0).long() for c in (x, y)]
-            codes[f"x{t}"] = torch.where(x.isnan() | y.isnan(), -1, cell[0] * self.cells + cell[1])
+            x, y = (self._cells(f"{axis}{t}", columns[f"{axis}{t}"]) for axis in "xy")
+            codes[f"x{t}"] = torch.where((x < 0) | (y < 0), -1, x * self.cells + y)
         return codes
+
+    def _cells(self, name: str, column: Tensor) -> Tensor:
+        """(batch,) number of the cell along one side; -1 where missing."""
+        values = torch.as_tensor(column).double()
+        outside = (values < -ROUNDING) | (values > LARGEST + ROUNDING)
+        if bool(outside.any()):
+            raise DataError(
+                f"BinnedStrokes: expected coordinates from 0 to {LARGEST}, got {float(values[outside][0]):g} in column {name}. "
+                "Scale the strokes to that square."
+            )
+        cell = (values / LARGEST * self.cells).nan_to_num(0.0).clamp(0, self.cells - 1).long()
+        return torch.where(values.isnan(), -1, cell)
