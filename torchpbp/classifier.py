@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,9 +17,12 @@ from sklearn.utils.multiclass import check_classification_targets
 from torch import nn
 from tqdm.auto import tqdm
 
-from torchpbp.errors import DataError, DataWarning, NotFittedError, ShapeError, StructureError
+from torchpbp.errors import CheckpointError, DataError, DataWarning, NotFittedError, ShapeError, StructureError
 from torchpbp.graph.latent_graph import LatentGraph
+from torchpbp.inputs.classes import checked_classes, read_classes, written_classes
 from torchpbp.inputs.feature_tables import FeatureReader, feature_names
+from torchpbp.loading import LEARNERS, LOADERS, packed, unfitted, unpacked
+from torchpbp.model.checkpoint import plain, read_checkpoint, whole_model, write_checkpoint
 
 
 class ClassifierNotFittedError(NotFittedError, sklearn.exceptions.NotFittedError):
@@ -95,7 +99,7 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
         columns = reader.columns(X, learn=True)
         if y is None:
             raise DataError("This classifier requires y to be passed, but the target y is None.")
-        labels = _checked_classes(y)
+        labels = checked_classes(y)
         rows = len(next(iter(columns.values())))
         if labels.ndim != 1 or len(labels) != rows:
             raise ShapeError(f"y: expected one class for each of the {rows} rows, got shape {labels.shape}.")
@@ -114,15 +118,27 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
             if len(chosen) == 1:
                 chosen = chosen.expand(2)  # models need two rows, and the same row twice says what it says once
             models.append(copy.deepcopy(new).fit({v: c[chosen] for v, c in columns.items()}))
-        self.classes_, self.models_ = classes, models
+        named = isinstance(X, pd.DataFrame) and all(isinstance(c, str) for c in X.columns)
+        log_prior = np.log(counts / counts.sum()) if self.prior == "empirical" else np.zeros(len(classes))
+        self._keep(classes, models, graph, reader, named, log_prior)
+        return self
+
+    def _keep(
+        self,
+        classes: np.ndarray,
+        models: list[Any],
+        graph: LatentGraph,
+        reader: FeatureReader,
+        named: bool,
+        log_prior: np.ndarray,
+    ) -> None:
+        self.classes_, self.models_, self._log_prior = classes, models, log_prior
         self.graph_, self.labels_, self._reader = graph, reader.labels, reader
         self.n_features_in_ = len(graph.observed)
-        if isinstance(X, pd.DataFrame) and all(isinstance(c, str) for c in X.columns):
+        if named:
             self.feature_names_in_ = np.array(graph.observed, dtype=object)
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
-        self._log_prior = np.log(counts / counts.sum()) if self.prior == "empirical" else np.zeros(len(classes))
-        return self
 
     # -- prediction ----------------------------------------------------------------------------------------------
 
@@ -153,6 +169,66 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
         """(rows, classes) P(class | features)."""
         return np.exp(self.predict_log_proba(X))
 
+    # -- saving --------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str], operators: bool | None = None) -> None:
+        """Write the models of all classes, with classes, labels and prior, to one file.
+
+        ``learner`` and ``options`` are written as far as a file without code can hold them: the library's own learners by name
+        with plain options, kernel models by their settings. Otherwise the classifier that is loaded predicts like this one,
+        and cannot be fitted again before ``set_params(learner=…)``.
+
+        Args:
+            path: of the file; an existing one is replaced only once the new one is whole.
+            operators: of kernel models, as in :meth:`torchpbp.KernelPBP.save`.
+
+        Raises:
+            CheckpointError: models without a file format, or classes that are neither numbers nor strings.
+        """
+        if not hasattr(self, "models_"):
+            raise ClassifierNotFittedError("This GenerativeClassifier is not fitted yet. Call fit(X, y) before save().")
+        learner = next((name for name, kind in LEARNERS.items() if kind is self.learner), None)
+        content = {
+            "learner": "GenerativeClassifier",
+            "graph": self.graph_.to_dict(),
+            "classes": written_classes(self.classes_),
+            "models": [
+                packed(m, f"GenerativeClassifier, model of class {c}", operators)
+                for c, m in zip(self.classes_, self.models_, strict=True)
+            ],
+            "labels": {v: list(x) for v, x in self.labels_.items()},
+            "named": hasattr(self, "feature_names_in_"),
+            "prior": self.prior,
+            "log_prior": torch.from_numpy(self._log_prior),
+            "progress": bool(self.progress),
+            "made_by": learner,
+            "options": _written_options(self.options) if learner else None,
+        }
+        write_checkpoint(path, content)
+
+    @classmethod
+    @whole_model
+    def load(cls, path: str | os.PathLike[str], map_location: torch.device | str = "cpu") -> GenerativeClassifier:
+        """Read a classifier written by :meth:`save`. Only tensors and plain values are read; no code is executed."""
+        saved = read_checkpoint(path, "cpu")
+        if saved.get("learner") != "GenerativeClassifier":
+            raise CheckpointError(f"'{path}' holds no GenerativeClassifier. Use torchpbp.load().")
+        graph, classes = LatentGraph.from_dict(saved["graph"]), read_classes(saved["classes"])
+        bar = tqdm(list(zip(classes, saved["models"], strict=True)), desc="loading", unit="class", delay=2, leave=False)
+        models = [unpacked(m, f"{path}, model of class {c}", map_location) for c, m in bar]
+        log_prior = saved["log_prior"].double().numpy()
+        if log_prior.shape != classes.shape or not len(classes):
+            raise CheckpointError(
+                f"'{path}': expected a prior for each of {len(classes)} classes, got {log_prior.shape}."
+            )
+        options = saved["options"]
+        learner = unfitted(saved["models"][0]) if options is None else LEARNERS[saved["made_by"]]
+        model = cls(graph, learner, options or None, saved["prior"], saved["progress"])
+        reader = FeatureReader(graph)
+        reader.labels = {v: tuple(x) for v, x in saved["labels"].items()}
+        model._keep(classes, models, graph, reader, bool(saved["named"]), log_prior)
+        return model
+
     # -- inner workings ------------------------------------------------------------------------------------------
 
     def __sklearn_tags__(self) -> Any:
@@ -177,6 +253,11 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
             if self.options:
                 raise StructureError("options= go with a learner class or function, not with a model.")
             return self.learner
+        if self.learner is None and hasattr(self, "models_"):
+            raise StructureError(
+                "This GenerativeClassifier was read from a file that does not say how its models were made. Call "
+                "set_params(learner=…) with what made them before fitting again."
+            )
         if self.learner is None or self.graph is None:
             raise StructureError("GenerativeClassifier: expected a graph and a learner, such as KernelPBP.")
         if not isinstance(self.options, Mapping | None):
@@ -184,13 +265,13 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
         return self.learner(graph, **(self.options or {}))
 
 
-def _checked_classes(y: Any) -> np.ndarray:
-    """(rows,) classes; a single column is taken as one, with a warning, as everywhere in scikit-learn."""
-    labels = np.asarray(y.detach().cpu() if isinstance(y, torch.Tensor) else y)
-    if labels.ndim == 2 and labels.shape[1] == 1:
-        text = "A column-vector y was passed when a 1d array was expected. Pass y.ravel()."
-        warnings.warn(text, sklearn.exceptions.DataConversionWarning, stacklevel=3)
-        labels = labels.ravel()
-    if labels.dtype.kind in "fc" and not np.isfinite(labels).all():
-        raise DataError("y: expected classes, got NaN or infinity. Leave out the rows whose class is not known.")
-    return labels
+def _written_options(options: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Options of a learner if a file can hold them: numbers, strings, lists and dicts of them; else None."""
+    try:
+        found: dict[str, Any] = plain(dict(options or {}), "options")
+    except CheckpointError:
+        return None
+    return found
+
+
+LOADERS["GenerativeClassifier"] = GenerativeClassifier.load

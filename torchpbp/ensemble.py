@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from torchpbp.errors import StructureError
+from torchpbp.errors import CheckpointError, StructureError
 from torchpbp.inputs.columns import DataLike
 from torchpbp.inputs.evidence import EvidenceLike
+from torchpbp.loading import LOADERS, UNFITTED, packed, unfitted, unpacked
+from torchpbp.model.checkpoint import read_checkpoint, whole_model, write_checkpoint
 
 
 class ScoreAverage(nn.Module):
@@ -48,6 +52,11 @@ class ScoreAverage(nn.Module):
         return self.members[0].graph
 
     @property
+    def labels(self) -> dict[str, tuple[Any, ...]]:
+        """Labels of the states of variables that were given by label."""
+        return dict(getattr(self.members[0], "labels", {}))
+
+    @property
     def missing(self) -> dict[str, float]:
         """Share of missing values in each column of the training data, as the first member counted them."""
         return dict(getattr(self.members[0], "missing", {}))
@@ -77,3 +86,60 @@ class ScoreAverage(nn.Module):
 
     def sample(self, *args: Any, **kwargs: Any) -> Any:
         return self.members[0].sample(*args, **kwargs)  # type: ignore[operator]
+
+    # -- saving --------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str], operators: bool | None = None) -> None:
+        """Write all members and their weights to one file; training rows that members share are written once.
+
+        Args:
+            path: of the file; an existing one is replaced only once the new one is whole.
+            operators: of kernel models, as in :meth:`torchpbp.KernelPBP.save`.
+
+        Raises:
+            CheckpointError: a member that has no file format.
+        """
+        parts = [packed(m, f"ScoreAverage, member {i}", operators) for i, m in enumerate(self.members, 1)]
+        share_examples(parts)
+        content = {"learner": "ScoreAverage", "members": parts, "weights": self.weights, "floor": float(self.floor)}
+        write_checkpoint(path, content)
+
+    @classmethod
+    @whole_model
+    def load(cls, path: str | os.PathLike[str], map_location: torch.device | str = "cpu") -> ScoreAverage:
+        """Read a model written by :meth:`save`. Only tensors and plain values are read; no code is executed."""
+        saved = read_checkpoint(path, "cpu")
+        if saved.get("learner") != "ScoreAverage":
+            raise CheckpointError(f"'{path}' holds no ScoreAverage. Use torchpbp.load().")
+        members = [unpacked(m, f"{path}, member {i}", map_location) for i, m in enumerate(saved["members"], 1)]
+        model = cls(members, saved["weights"], saved["floor"])
+        model.weights = [float(w) for w in saved["weights"]]  # to divide by their sum again would round again
+        return model
+
+    @classmethod
+    def unfitted(cls, saved: Mapping[str, Any]) -> ScoreAverage | None:
+        """A model of members with the settings that a file holds; None if it does not hold those of all."""
+        members = [unfitted(m) for m in saved["members"]]
+        if any(m is None for m in members):
+            return None
+        model = cls(members, saved["weights"], saved["floor"])
+        model.weights = [float(w) for w in saved["weights"]]
+        return model
+
+
+LOADERS["ScoreAverage"] = ScoreAverage.load
+UNFITTED["ScoreAverage"] = ScoreAverage.unfitted
+
+
+def share_examples(parts: Sequence[dict[str, Any]]) -> None:
+    """Let models with equal training rows hold one tensor, which a file keeps once."""
+    known: list[Tensor] = []
+    for part in parts:
+        rows = part.get("examples")
+        if not isinstance(rows, Tensor):
+            continue
+        same = next((k for k in known if k.dtype == rows.dtype and torch.equal(k, rows)), None)
+        if same is None:
+            known.append(rows)
+        else:
+            part["examples"] = same

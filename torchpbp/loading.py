@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+from collections.abc import Mapping
 from typing import Any
+
+import torch
+from torch import nn
 
 from torchpbp.baselines import EM, NormalGraphLearner, SpectralJunctionTree
 from torchpbp.errors import CheckpointError
-from torchpbp.model.checkpoint import read_checkpoint
+from torchpbp.gram.kernel_pbp import KernelPBP
+from torchpbp.model.checkpoint import Parcel, read_checkpoint
 from torchpbp.model.pbp import PBP
 
-LOADERS: dict[str, Any] = {
-    "PBP": PBP.load,
-    "EM": EM.load,
-    "SpectralJunctionTree": SpectralJunctionTree.load,
-    "NormalGraphLearner": NormalGraphLearner.load,
+LEARNERS: dict[str, Any] = {
+    kind.__name__: kind for kind in (PBP, EM, SpectralJunctionTree, NormalGraphLearner, KernelPBP)
 }
+"""Learners that make a model of a graph."""
+
+LOADERS: dict[str, Any] = {name: kind.load for name, kind in LEARNERS.items()}
+"""What reads the files of each learner. Models made of others add themselves: they read their parts by way of here."""
 
 
-def load(path: str | os.PathLike[str]) -> Any:
+def load(path: str | os.PathLike[str] | Parcel) -> Any:
     """Read a model written by ``save()``, whichever learner made it. No code in the file is executed.
 
     Args:
         path: of the model file.
 
     Returns:
-        A fitted PBP, EM, SpectralJunctionTree or NormalGraphLearner.
+        A fitted PBP, KernelPBP, EM, SpectralJunctionTree, NormalGraphLearner, ScoreAverage or GenerativeClassifier.
 
     Raises:
         CheckpointError: no such file, or not a model file of this version.
@@ -37,3 +44,43 @@ def load(path: str | os.PathLike[str]) -> Any:
             "torchpbp."
         )
     return LOADERS[learner](path)
+
+
+def packed(model: Any, name: str, operators: bool | None = None) -> dict[str, Any]:
+    """What the file of a model would hold, to be kept inside another file.
+
+    Args:
+        model: fitted.
+        name: what it is called in errors.
+        operators: as in :meth:`torchpbp.KernelPBP.save`, for models that have the choice.
+
+    Raises:
+        CheckpointError: a model without a file format.
+    """
+    parcel = Parcel(name)
+    save = getattr(model, "save", None)
+    if save is None:
+        raise CheckpointError(f"{name}: {type(model).__name__} has no save(), so it has no place in a model file.")
+    if operators is not None and "operators" in inspect.signature(save).parameters:
+        save(parcel, operators=operators)
+    else:
+        save(parcel)
+    content = parcel.content
+    if not isinstance(content, dict) or content.get("learner", "PBP") not in LOADERS:
+        raise CheckpointError(f"{name}: {type(model).__name__} has a file format of its own. Save it by itself.")
+    return content
+
+
+def unpacked(content: Any, name: str, map_location: torch.device | str = "cpu") -> Any:
+    """The model whose file would hold this."""
+    model = load(Parcel(name, content))
+    return model.to(map_location) if isinstance(model, nn.Module) else model
+
+
+def unfitted(content: Mapping[str, Any]) -> Any:
+    """A model with the settings of the one whose file would hold this, nothing learned; None if files do not hold them all."""
+    maker = UNFITTED.get(str(content.get("learner")))
+    return None if maker is None else maker(content)
+
+
+UNFITTED: dict[str, Any] = {"KernelPBP": KernelPBP.unfitted}

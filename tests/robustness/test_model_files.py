@@ -10,11 +10,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 
 import torchpbp
-from torchpbp import EM, PBP, Counts, NormalGraphLearner, OnlineEM, RefinedPBP, SpectralJunctionTree, templates
+from torchpbp import (
+    EM,
+    PBP,
+    Counts,
+    GenerativeClassifier,
+    KernelPBP,
+    NormalGraphLearner,
+    OnlineEM,
+    RefinedPBP,
+    ScoreAverage,
+    SpectralJunctionTree,
+    templates,
+)
 from torchpbp.errors import CheckpointError, NotFittedError
 
 GRAPH = templates.naive_bayes(3, 2, 2)
@@ -29,6 +42,9 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "OnlineEM": lambda: OnlineEM(GRAPH, iterations=1, restarts=1).fit(DATA),
     "SpectralJunctionTree": lambda: SpectralJunctionTree(GRAPH).fit(DATA),
     "NormalGraphLearner": lambda: NormalGraphLearner(GRAPH, epochs=2, restarts=1).fit(DATA),
+    "KernelPBP": lambda: KernelPBP(GRAPH).fit({v: x[:20] for v, x in DATA.items()}),
+    "ScoreAverage": lambda: ScoreAverage([PBP(GRAPH), KernelPBP(GRAPH, landmarks=5)]).fit(DATA),
+    "GenerativeClassifier": lambda: GenerativeClassifier(GRAPH, PBP).fit(pd.DataFrame(DATA), ["a", "b"] * 100),
     "Counts": lambda: PBP(GRAPH).count(DATA),
 }
 
@@ -122,7 +138,8 @@ FOREIGN: dict[str, Callable[[Path, Path], None]] = {
 def test_foreign_files_are_refused_and_never_executed(kind: str, tmp_path: Path) -> None:
     path, trap = tmp_path / "model.pt", tmp_path / "trap"
     FOREIGN[kind](path, trap)
-    for load in (torchpbp.load, PBP.load, RefinedPBP.load, EM.load, SpectralJunctionTree.load, Counts.load):
+    kinds = (PBP, RefinedPBP, EM, SpectralJunctionTree, Counts, KernelPBP, ScoreAverage, GenerativeClassifier)
+    for load in (torchpbp.load, *(kind.load for kind in kinds)):
         with pytest.raises(CheckpointError, match=REMEDIES) as caught:
             load(path)
         assert "weights_only" not in str(caught.value)  # no advice to execute what is in it
@@ -172,10 +189,15 @@ def test_content_that_makes_no_model_is_refused(name: str, files: dict[str, tupl
     assert refused > len(needed)  # most of it matters
 
 
-@pytest.mark.parametrize("name", ["PBP", "RefinedPBP", "EM", "SpectralJunctionTree", "NormalGraphLearner"])
+@pytest.mark.parametrize(
+    "name",
+    ["PBP", "RefinedPBP", "EM", "SpectralJunctionTree", "NormalGraphLearner", "KernelPBP", "GenerativeClassifier"],
+)
 def test_an_unfitted_model_leaves_no_file(name: str, tmp_path: Path) -> None:
     with pytest.raises(NotFittedError):
         getattr(torchpbp, name)(GRAPH).save(tmp_path / "model.pt")
+    with pytest.raises(NotFittedError):
+        ScoreAverage([PBP(GRAPH)]).save(tmp_path / "model.pt")
     assert not list(tmp_path.iterdir())
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchpbp.errors import DataError
+from torchpbp.errors import CheckpointError, DataError
 
 
 class Kernel(ABC):
@@ -46,7 +46,16 @@ class Kernel(ABC):
         return self.profile((a.unsqueeze(-1) - b).abs() / bandwidth)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for saving."""
+        """Plain values, for saving.
+
+        Raises:
+            CheckpointError: a kernel of one's own, whose code no model file could hold.
+        """
+        if type(self) not in (RBF, Laplace, Matern):
+            raise CheckpointError(
+                f"Kernel {type(self).__name__} cannot be saved: a model file holds no code. Use RBF, Laplace or Matern, or keep "
+                "the training data and fit again."
+            )
         return {"kernel": type(self).__name__, **vars(self)}
 
     @staticmethod

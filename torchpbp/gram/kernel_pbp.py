@@ -6,12 +6,14 @@ messages below to the message above. No features are chosen and no outer product
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from torchpbp.errors import DataError, StructureError
+from torchpbp.errors import CheckpointError, DataError, NotFittedError, StructureError
 from torchpbp.features.completion import complete_rows
 from torchpbp.features.kernels import RBF, Kernel
 from torchpbp.gram.answers import GramAnswers
@@ -26,11 +28,13 @@ from torchpbp.gram.learning import (
     learn_operators,
     ranges,
 )
+from torchpbp.gram.operators import GramOperator
 from torchpbp.gram.structure import check_specification, nearest_leaves
 from torchpbp.graph.junction_tree import build_junction_tree
 from torchpbp.graph.latent_graph import Continuous, LatentGraph
 from torchpbp.inputs.columns import ColumnReader, DataLike
 from torchpbp.inputs.gaps import observed
+from torchpbp.model.checkpoint import read_checkpoint, whole_model, write_checkpoint
 from torchpbp.specification.specification import SeparatorPlan, Specification
 
 
@@ -181,3 +185,93 @@ class KernelPBP(GramAnswers):
         widths = bandwidths(self.evidence_bandwidth, self._domains(), rows)
         domains = list(self._domains().values())
         return complete_rows(rows, domains, widths, draw=self.fill == "draw", seed=self.seed)
+
+    # -- saving --------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str], operators: bool | None = None) -> None:
+        """Write graph, settings, training rows and operators to one file.
+
+        Args:
+            path: of the file; an existing one is replaced only once the new one is whole.
+            operators: whether the operators are written. Without them the file holds little more than the training rows, and
+                loading solves for them again, from the same rows in the same way: bit for bit the same with the same
+                processor, libraries and number of threads, else up to the rounding of ``dtype``. Exact ones have
+                rows² entries per separator and take rows³ steps each, so they are written by default; those of
+                ``landmarks`` are large for what they hold and quickly solved for, so they are not.
+
+        Raises:
+            CheckpointError: a kernel of one's own, or a file that cannot be written.
+        """
+        if not self.fitted:
+            raise NotFittedError("This KernelPBP model is not fitted yet. Call fit(data) before save().")
+        written = self.landmarks is None if operators is None else operators
+        named: Any = self.operators.items()
+        content = {
+            "learner": "KernelPBP",
+            "graph": self.graph.to_dict(),
+            "settings": {
+                "bandwidth": _plain(self.bandwidth),
+                "evidence_bandwidth": _plain(self.evidence_bandwidth),
+                "ridge": list(self.ridge),
+                "landmarks": self.landmarks,
+                "sequences": [[self.names[i] for i in sequence] for sequence in self.chart.sequences],
+                "positive": bool(self.positive),
+                "root": None if self.root_variables is None else list(self.root_variables),
+                "fill": self.fill,
+                "max_bytes": self.max_bytes,
+                "seed": self.seed,
+            },
+            "kernel": self.kernel.to_dict(),
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "specification": self.specification.to_list(),
+            "labels": {v: list(x) for v, x in self.labels.items()},
+            "missing": self.missing,
+            "examples": self.examples,
+            "scales": [self.widths, self.evidence_widths, self.bounds],
+            "operators": {node: [g.left, g.right] for node, g in named} if written else None,
+        }
+        write_checkpoint(path, content)
+
+    @classmethod
+    @whole_model
+    def load(cls, path: str | os.PathLike[str], map_location: torch.device | str = "cpu") -> KernelPBP:
+        """Read a model written by :meth:`save`. Only tensors and plain values are read; no code is executed."""
+        saved = read_checkpoint(path, "cpu")  # solving is done there
+        if saved.get("learner") != "KernelPBP":
+            raise CheckpointError(f"'{path}' holds no model learned by KernelPBP. Use torchpbp.load().")
+        model = cls.unfitted(saved)
+        rows, (widths, evidence_widths, bounds) = saved["examples"], saved["scales"]
+        if rows.shape[1:] != (len(model.names),) or bounds.shape != (len(model.names), 2):
+            raise CheckpointError(
+                f"'{path}': {tuple(rows.shape)} training values do not fit its {len(model.names)} variables."
+            )
+        if saved["operators"] is None:
+            operators = model._solved(rows, widths)
+        else:
+            operators = nn.ModuleDict({node: GramOperator(*parts) for node, parts in saved["operators"].items()})
+            expected = {str(p.node) for p in model._inner_plans()}
+            if set(operators) != expected:
+                raise CheckpointError(
+                    f"'{path}': expected operators of nodes {sorted(expected)}, got {sorted(operators)}."
+                )
+        model._keep(rows, widths, evidence_widths, bounds, operators)
+        model.labels = {v: tuple(x) for v, x in saved["labels"].items()}
+        model.missing = dict(saved["missing"])
+        return model.to(map_location)
+
+    @classmethod
+    def unfitted(cls, saved: Mapping[str, Any]) -> KernelPBP:
+        """A model with the graph and the settings that a file holds, and nothing learned."""
+        settings = dict(saved["settings"])
+        settings["ridge"] = tuple(settings["ridge"])
+        return cls(
+            LatentGraph.from_dict(saved["graph"]),
+            kernel=Kernel.from_dict(saved["kernel"]),
+            specification=Specification.from_list(saved["specification"]),
+            dtype=getattr(torch, saved["dtype"]),
+            **settings,
+        )
+
+
+def _plain(bandwidth: Bandwidth) -> Any:
+    return {v: float(b) for v, b in bandwidth.items()} if isinstance(bandwidth, Mapping) else bandwidth

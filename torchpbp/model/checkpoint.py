@@ -9,6 +9,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 
 from torchpbp.errors import CheckpointError
@@ -21,12 +22,33 @@ REMEDY = "Save the model again, or take the file from a backup."
 Load = TypeVar("Load", bound=Callable[..., Any])
 
 
-def write_checkpoint(path: str | os.PathLike[str], content: dict[str, Any], kind: str = FORMAT) -> None:
+class Parcel:
+    """A model file in memory, in place of a path: how a model made of models keeps each of them inside its own file.
+
+    Args:
+        name: what it is called in errors.
+        content: of the file; filled by :func:`write_checkpoint`.
+    """
+
+    def __init__(self, name: str, content: Any = None) -> None:
+        self.name, self.content = name, content
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def write_checkpoint(path: str | os.PathLike[str] | Parcel, content: dict[str, Any], kind: str = FORMAT) -> None:
     """Write to a neighbouring temporary file first, then put it in place in one step.
 
     Raises:
-        CheckpointError: a full disk, a folder that cannot be written to. A file that was there before is kept.
+        CheckpointError: a full disk, a folder that cannot be written to, or content that could not be read back. A file
+            that was there before is kept.
     """
+    if kind == FORMAT:
+        content = {key: plain(value, key) for key, value in content.items()}
+    if isinstance(path, Parcel):
+        path.content = {"format": kind, "version": VERSION, **content}
+        return
     try:
         with replacing(path) as temporary, open(temporary, "wb") as file:
             torch.save({"format": kind, "version": VERSION, **content}, file)
@@ -41,20 +63,10 @@ def write_checkpoint(path: str | os.PathLike[str], content: dict[str, Any], kind
 
 
 def read_checkpoint(
-    path: str | os.PathLike[str], map_location: torch.device | str, kind: str = FORMAT
+    path: str | os.PathLike[str] | Parcel, map_location: torch.device | str, kind: str = FORMAT
 ) -> dict[str, Any]:
     """Read and check a file written by :func:`write_checkpoint`."""
-    if not Path(path).is_file():
-        raise CheckpointError(f"No model file at '{path}'. Check the path.")
-    try:
-        _check_sums(path)
-        content = torch.load(path, map_location=map_location, weights_only=True)
-    except Exception as error:
-        # torch's own text would advise to execute what the file holds.
-        raise CheckpointError(
-            f"'{path}' is not a readable torchpbp model ({type(error).__name__}): it is damaged, cut short, or another kind of "
-            f"file. {REMEDY}"
-        ) from error
+    content = path.content if isinstance(path, Parcel) else _read(path, map_location)
     if not isinstance(content, dict) or content.get("format") != kind:
         raise CheckpointError(
             f"'{path}' was not written by {kind.removeprefix('torchpbp.')}.save(). Load it with what wrote it."
@@ -67,6 +79,48 @@ def read_checkpoint(
             f"'{path}' has format version {version}, this torchpbp reads up to {VERSION}. Upgrade torchpbp."
         )
     return content
+
+
+def plain(value: Any, where: str) -> Any:
+    """The value, numpy's numbers and strings as Python's own: a file is read as tensors and plain values only.
+
+    Args:
+        value: to be written.
+        where: its place, for the error.
+
+    Raises:
+        CheckpointError: something that could be written but not read back, such as a date.
+    """
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, torch.Tensor) or value is None or type(value) in (bool, int, float, str):
+        return value
+    if type(value) is dict:
+        return {plain(k, where): plain(v, f"{where}, {k}") for k, v in value.items()}
+    if isinstance(value, dict):  # torch's own, with notes of its own
+        for k, v in value.items():
+            plain(v, f"{where}, {k}")
+        return value
+    if type(value) in (list, tuple):
+        return type(value)(plain(v, where) for v in value)
+    raise CheckpointError(
+        f"A model file holds numbers, strings and tensors; {where}: got {value!r} ({type(value).__name__}). Give it as a "
+        "number or string, labels of states too."
+    )
+
+
+def _read(path: str | os.PathLike[str], map_location: torch.device | str) -> Any:
+    if not Path(path).is_file():
+        raise CheckpointError(f"No model file at '{path}'. Check the path.")
+    try:
+        _check_sums(path)
+        return torch.load(path, map_location=map_location, weights_only=True)
+    except Exception as error:
+        # torch's own text would advise to execute what the file holds.
+        raise CheckpointError(
+            f"'{path}' is not a readable torchpbp model ({type(error).__name__}): it is damaged, cut short, or another kind of "
+            f"file. {REMEDY}"
+        ) from error
 
 
 def _check_sums(path: str | os.PathLike[str]) -> None:
