@@ -1,7 +1,8 @@
 """Expectation maximisation: the classical way to learn a network with hidden variables.
 
 All runs, each from a start of its own, go on side by side: :mod:`torchpbp.baselines.expectation` takes their tables as the
-rows of one matrix.
+rows of one matrix. In several processes, each with a share of the rows, expected counts are summed over all of them, and
+all end with the same tables.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from torchpbp.baselines.expectation import ExpectationStep, numbered
+from torchpbp.distributed import gather_objects
 from torchpbp.errors import CheckpointError, DataError, NotFittedError, StructureError
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.frames import Frames
@@ -27,6 +29,7 @@ from torchpbp.inputs.evidence import Evidence, EvidenceLike, query_names, read_e
 from torchpbp.inputs.gaps import informative
 from torchpbp.model.answers import check_query
 from torchpbp.model.checkpoint import read_checkpoint, whole_model, write_checkpoint
+from torchpbp.model.fitting import check_labels
 
 
 @dataclass(frozen=True)
@@ -127,7 +130,7 @@ class EM(Frames):
 
         Args:
             data: as for :meth:`torchpbp.PBP.fit`. Missing values: -1, NaN, None or pandas NA. A missing value says nothing;
-                the row's other values count in full.
+                the row's other values count in full. In several processes, this one's share of the rows.
 
         Returns:
             The learner itself.
@@ -138,6 +141,10 @@ class EM(Frames):
         states = {v: self.graph.num_states(v) for v in self.graph.observed}
         reader = ColumnReader(states, missing=True)
         codes = informative(states, torch.cat(list(reader.batches(data)), dim=1))
+        check_labels(reader.labels)
+        empty = [rank for rank, rows in enumerate(gather_objects(codes.shape[1])) if not rows]
+        if empty:  # said in all processes: one that waits for the others would wait for ever
+            raise DataError(f"EM: processes {empty} hold no row with a value. Give each process some rows.")
         step = self._expectation_step(dict(zip(states, codes, strict=True)))
         candidates = self._candidates()
         starts = self._starts(candidates)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from torchpbp.baselines.rowwise import ROW, RUN, Part, rowwise_product
+from torchpbp.distributed import sum_over_processes
 from torchpbp.errors import DataError
 from torchpbp.exact.calibration import Scope
 from torchpbp.graph.clique_tree import CliqueTree, build_clique_tree
@@ -74,10 +75,16 @@ class TableLayout:
 class ExpectationStep:
     """Expected counts over weighted rows.
 
+    In several processes each holds a share of the rows. Every call then sums over all of them, so all must make the same
+    calls; a process that has none of the rows of a call takes part in it too.
+
     Args:
         graph: directed and discrete.
         rows: name -> (rows,) states; -1 where not observed.
         counts: (rows,) how often each row occurs.
+
+    Attributes:
+        rows: their number, those of other processes included.
     """
 
     def __init__(self, graph: LatentGraph, rows: Mapping[str, Tensor], counts: Tensor) -> None:
@@ -88,7 +95,7 @@ class ExpectationStep:
         self.states = {v: graph.num_states(v) for v in graph.names}
         self.tree: CliqueTree = build_clique_tree(graph)
         self.counts = counts.double()
-        self.rows = float(counts.sum())
+        self.rows = float(sum_over_processes(self.counts.sum()))
         self.separators = [tuple(sorted(s)) for s in self.tree.separators]
         self.factors: list[list[Scope]] = [[] for _ in self.tree.cliques]
         for scope in self.layout.scopes:
@@ -108,7 +115,7 @@ class ExpectationStep:
 
         Args:
             vectors: (runs, entries) tables P(last of a scope | the others), as :class:`TableLayout` lays them out.
-            chosen: numbers of the rows to look at; all by default.
+            chosen: numbers of the rows to look at, of those in this process; all by default.
 
         Returns:
             (runs,) log-likelihood, -inf where a row is impossible, and (runs, entries) counts.
@@ -116,20 +123,22 @@ class ExpectationStep:
         leaf = vectors.detach().requires_grad_()
         total, counts = vectors.new_zeros(len(vectors)), torch.zeros_like(vectors)
         block = max(1, CELLS_AT_ONCE // len(vectors))
-        for part in torch.split(torch.arange(len(self.counts)) if chosen is None else chosen, block):
+        chosen = torch.arange(len(self.counts)) if chosen is None else chosen
+        for part in torch.split(chosen, block) if len(chosen) else ():
             with torch.enable_grad():
                 value = self.log_evidence(self.layout.tables(leaf), part) @ self.counts[part]
                 (gradient,) = torch.autograd.grad(value.sum(), leaf)
             total += value.detach()
             counts += gradient
-        return total, counts * vectors
+        return sum_over_processes(total), sum_over_processes(counts * vectors)
 
     @torch.no_grad()
     def log_likelihood(self, vectors: Tensor) -> Tensor:
         """(runs,) log-likelihood of all rows."""
         blocks = torch.split(torch.arange(len(self.counts)), max(1, CELLS_AT_ONCE // len(vectors)))
         tables = self.layout.tables(vectors)
-        return torch.stack([self.log_evidence(tables, part) @ self.counts[part] for part in blocks]).sum(dim=0)
+        sums = [self.log_evidence(tables, part) @ self.counts[part] for part in blocks]
+        return sum_over_processes(torch.stack(sums).sum(dim=0))
 
     def log_evidence(self, tables: Mapping[Scope, Tensor], chosen: Tensor) -> Tensor:
         """(runs, chosen rows) log-probability of rows; differentiable in the tables."""

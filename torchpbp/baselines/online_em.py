@@ -11,6 +11,7 @@ from tqdm.auto import tqdm
 
 from torchpbp.baselines.em import EM, Run
 from torchpbp.baselines.expectation import ExpectationStep, TableLayout
+from torchpbp.distributed import gather_objects, process_rank
 from torchpbp.errors import StructureError
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.graph.latent_graph import LatentGraph
@@ -28,7 +29,7 @@ class OnlineEM(EM):
     Args:
         graph: directed, discrete, with a number of states for each latent.
         exponents: values of a, above 0.5 and at most 1.
-        batch_size: rows per mini-batch.
+        batch_size: rows per mini-batch, over all processes.
         restarts: random starts for each exponent.
         iterations: passes over the rows, at most.
         tolerance, prior, seed, start, progress: as for :class:`EM`.
@@ -87,14 +88,18 @@ class OnlineEM(EM):
         exponents = torch.tensor([float(a or 1.0) for _, a in candidates], dtype=torch.float64)[:, None]
         whole = super()._expectation_step(step.table)  # the objective looks at equal rows once
         generator = torch.Generator().manual_seed(self.seed)
+        shares = gather_objects(len(step.counts))  # mini-batches are drawn from the rows of all processes
+        first = sum(shares[: process_rank()])
+        last = first + len(step.counts)
         found = vectors.clone()
         objectives: list[list[float]] = [[] for _ in candidates]
         going = list(range(len(candidates)))
         k = 0
         for _ in range(self.iterations):
-            for batch in torch.split(torch.randperm(len(step.counts), generator=generator), self.batch_size):
+            for batch in torch.split(torch.randperm(sum(shares), generator=generator), self.batch_size):
+                own = batch[(batch >= first) & (batch < last)] - first
                 share = (k + 2) ** -exponents
-                averages = torch.lerp(averages, step(vectors, batch)[1] / len(batch), share)
+                averages = torch.lerp(averages, step(vectors, own)[1] / len(batch), share)
                 vectors = layout.maximised(step.rows * averages, self.prior)
                 k += 1
             stay = self._noted(objectives, going, self._objective(whole.log_likelihood(vectors), vectors, step.rows))

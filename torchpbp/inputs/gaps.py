@@ -99,9 +99,12 @@ class MissingValues:
 
 
 def informative(names: Iterable[str], codes: Tensor, stacklevel: int = 4) -> Tensor:
-    """The rows that show something, of (variables, rows) states with -1 where missing; a column must have some value."""
+    """The rows that show something, of (variables, rows) states with -1 where missing.
+
+    A column must have some value, be it in the rows of another process.
+    """
     gaps = codes < 0
     found = MissingValues()
     found.add(codes.shape[1], dict(zip(names, gaps, strict=True)))
-    found.check(stacklevel)
+    found.over_processes().check(stacklevel)
     return codes[:, ~gaps.all(dim=0)] if found.empty else codes

@@ -247,3 +247,11 @@ def test_bad_input() -> None:
     with pytest.raises(DataError, match="has probability 0, first in row 1"):
         model.posterior("x1", {"x2": [0, 1]})
     assert model.log_evidence({"x2": [0, 1]}).isinf().tolist() == [False, True]
+
+
+def test_a_failed_fit_leaves_the_old_labels() -> None:
+    graph = templates.naive_bayes(3, states=2, observed_states=2)
+    model = NormalGraphLearner(graph, epochs=1, progress=False).fit({v: ["no", "yes"] for v in graph.observed})
+    with pytest.raises(ShapeError, match="mask"):
+        model.fit({v: ["a", "b", "a"] for v in graph.observed}, mask=[1])
+    assert model.posterior("x1", {"x2": ["yes"]}).shape == (1, 2)

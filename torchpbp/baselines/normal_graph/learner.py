@@ -15,6 +15,7 @@ from torchpbp.baselines.normal_graph.conversion import convert, tables_from_thet
 from torchpbp.baselines.normal_graph.learning import STARTS, Rows, Start, Trace, learn
 from torchpbp.baselines.normal_graph.messages import Messages, propagate
 from torchpbp.baselines.normal_graph.rules import Rule
+from torchpbp.distributed import world_size
 from torchpbp.errors import CheckpointError, DataError, NotFittedError, ShapeError, StructureError
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.frames import Frames
@@ -138,8 +139,9 @@ class NormalGraphLearner(Frames):
         codes = torch.cat(list(reader.batches(data)), dim=1)
         telling = informative(self._states(), codes)
         codes = telling if mask is None else codes  # the entries of a mask keep their rows
+        self.fit_evidence(Evidence(codes.shape[1], dict(zip(self._states(), codes, strict=True))), mask)
         self.labels = reader.labels
-        return self.fit_evidence(Evidence(codes.shape[1], dict(zip(self._states(), codes, strict=True))), mask)
+        return self
 
     def fit_evidence(self, evidence: EvidenceLike, mask: Any = None) -> NormalGraphLearner:
         """Learn from rows that may observe some variables only, or observe them through weights over their states.
@@ -148,6 +150,10 @@ class NormalGraphLearner(Frames):
             evidence: see :data:`torchpbp.inputs.EvidenceLike`.
             mask: as for :meth:`fit`.
         """
+        if world_size() > 1:
+            raise StructureError(
+                "NormalGraphLearner works in a single process; torchpbp.EM and torchpbp.PBP share rows among several."
+            )
         read = self._read(evidence)
         weights = self._weights(read)
         if not weights:
