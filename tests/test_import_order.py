@@ -17,7 +17,7 @@ ROOT = PACKAGE.parent
 
 ORDER: tuple[tuple[str, ...], ...] = (
     ("errors",),
-    ("contraction", "distributed", "files"),
+    ("arguments", "contraction", "distributed", "files"),
     ("graph",),
     ("inputs",),
     ("features", "frames"),

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torchpbp.arguments import is_number
 from torchpbp.errors import StructureError
 
 
@@ -23,6 +24,10 @@ class Continuous:
     high: float | None = None
 
     def __post_init__(self) -> None:
+        for name in ("low", "high"):
+            bound = getattr(self, name)
+            if bound is not None and not is_number(bound):
+                raise StructureError(f"Continuous: expected {name} to be a number or None, got {bound!r}.")
         if self.low is not None and self.high is not None and not self.low < self.high:
             raise StructureError(f"Continuous: expected low < high, got low={self.low}, high={self.high}.")
 
@@ -33,6 +38,8 @@ Domain = int | Continuous | None
 
 def checked_variables(variables: Mapping[str, Domain] | Iterable[tuple[str, Domain]]) -> dict[str, Domain]:
     """Name -> number of states or range, each name once."""
+    if isinstance(variables, str) or not isinstance(variables, Iterable):
+        raise StructureError(f"variables: expected a mapping or pairs (name, states), got {variables!r}.")
     pairs = list(variables.items()) if isinstance(variables, Mapping) else list(variables)
     if not pairs:
         raise StructureError("Expected at least one variable, got none.")
@@ -70,9 +77,11 @@ def checked_latent(latent: Iterable[str], variables: Mapping[str, Domain]) -> tu
     """Names of hidden variables, each known and listed once."""
     if isinstance(latent, str):
         raise StructureError(f"latent: expected a list of names, got the string '{latent}'. Write ['{latent}'].")
+    if not isinstance(latent, Iterable):
+        raise StructureError(f"latent: expected a list of names, got {latent!r}. Leave it out where nothing is hidden.")
     names = tuple(latent)
     for i, name in enumerate(names):
-        if name not in variables:
+        if not isinstance(name, str) or name not in variables:
             raise StructureError(f"Latent variable '{name}' is listed but absent from variables. Add it or drop it.")
         if name in names[:i]:
             raise StructureError(f"Duplicate latent variable '{name}'. List each latent once.")
@@ -83,6 +92,8 @@ def checked_edges(
     edges: Iterable[tuple[str, str]], variables: Mapping[str, Domain], directed: bool
 ) -> tuple[tuple[str, str], ...]:
     """Pairs of known names, each edge once."""
+    if not isinstance(edges, Iterable):
+        raise StructureError(f"edges: expected a list of pairs of names, got {edges!r}. Give [] for no edges.")
     result: list[tuple[str, str]] = []
     seen: set[tuple[str, str] | frozenset[str]] = set()
     for edge in edges:
@@ -90,7 +101,7 @@ def checked_edges(
             raise StructureError(f"Expected each edge to be a pair of names, got {edge!r}.")
         a, b = edge
         for name in (a, b):
-            if name not in variables:
+            if not isinstance(name, str) or name not in variables:
                 raise StructureError(f"Edge ({a}, {b}): unknown variable '{name}'. Add it to variables.")
         if a == b:
             raise StructureError(f"Edge ({a}, {b}) joins a variable to itself.")

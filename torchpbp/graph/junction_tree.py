@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from torchpbp.errors import StructureError
 from torchpbp.graph.clique_tree import CliqueTree, braces, log_states, rooted
-from torchpbp.graph.latent_graph import LatentGraph
+from torchpbp.graph.latent_graph import LatentGraph, require_graph
 from torchpbp.graph.root_choice import choose_root
 from torchpbp.graph.skeleton import skeleton_with_leaves
 from torchpbp.graph.tree_draft import MAX_NEIGHBOURS, bound_degree, contract, prune
@@ -159,6 +159,15 @@ class JunctionTree(CliqueTree):
         return "\n".join(lines)
 
 
+def checked_root(root: Iterable[str] | None) -> tuple[str, ...] | None:
+    """Names of variables that a root clique must contain, as a tuple."""
+    if isinstance(root, str):
+        raise StructureError(f"root: expected a list of names, got the string '{root}'. Write ['{root}'].")
+    if not isinstance(root, Iterable | None):
+        raise StructureError(f"root: expected a list of names or None, got {root!r}.")
+    return None if root is None else tuple(root)
+
+
 def build_junction_tree(graph: LatentGraph, root: Iterable[str] | None = None) -> JunctionTree:
     """Turn a latent graph into a latent junction tree (see the module's text for the five steps).
 
@@ -166,14 +175,14 @@ def build_junction_tree(graph: LatentGraph, root: Iterable[str] | None = None) -
         graph: the model's structure.
         root: variables that the root clique must contain; by default the root is chosen by cost.
     """
-    if isinstance(root, str):
-        raise StructureError(f"root: expected a list of names, got the string '{root}'. Write ['{root}'].")
+    require_graph(graph, "build_junction_tree")
+    wanted = checked_root(root)
     weights = log_states(graph)
     draft = skeleton_with_leaves(graph, weights)
     alive, pruned = prune(draft)
     alive |= bound_degree(draft, alive, weights)
     pruned = contract(draft, alive, pruned, weights)
-    start = choose_root(draft, alive, weights, None if root is None else frozenset(root))
+    start = choose_root(draft, alive, weights, None if wanted is None else frozenset(wanted))
     numbering = {old: new for new, old in enumerate(sorted(alive))}
     back = sorted(alive)
     tree, order = rooted(

@@ -13,7 +13,7 @@ from torchpbp.graph.bif import read_bif
 from torchpbp.graph.domains import Continuous, Domain, checked_edges, checked_latent, checked_variables
 from torchpbp.graph.pgmpy_models import read_pgmpy
 
-__all__ = ["Continuous", "Domain", "LatentGraph"]
+__all__ = ["Continuous", "Domain", "LatentGraph", "require_graph"]
 
 
 class LatentGraph:
@@ -259,3 +259,15 @@ class LatentGraph:
                 f"The directed graph has a cycle: {' -> '.join([*cycle, cycle[0]])}. Remove one of its edges, or pass "
                 "directed=False for an undirected model."
             )
+
+
+def require_graph(graph: object, who: str) -> None:
+    """Refuse what is no LatentGraph, and say how to make one.
+
+    Args:
+        graph: what was given.
+        who: begins the message.
+    """
+    if not isinstance(graph, LatentGraph):
+        way = "LatentGraph.from_networkx(…)" if isinstance(graph, nx.Graph) else "LatentGraph(edges, states, latent=[…])"
+        raise StructureError(f"{who}: expected a LatentGraph, got {type(graph).__name__}. Make one: {way}.")

@@ -1,0 +1,65 @@
+"""Checks of arguments: whole numbers, amounts and seeds. The error names the argument, what was expected and what came."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+from torchpbp.errors import StructureError, TorchPBPError
+
+Kind = type[TorchPBPError]
+
+
+def whole_number(name: str, value: Any, error: Kind = StructureError) -> int:
+    """The value as an int; floating-point numbers, strings, booleans and None are refused."""
+    try:
+        if not isinstance(value, bool):
+            return operator.index(value)
+    except TypeError:  # no whole number
+        pass
+    raise error(f"{name}: expected a whole number, got {value!r}.")
+
+
+def check_counts(least: int = 1, /, error: Kind = StructureError, **values: Any) -> None:
+    """Refuse what is no whole number of at least ``least``.
+
+    Args:
+        least: the smallest that will do.
+        error: what is raised.
+        **values: arguments by name.
+    """
+    for name, value in values.items():
+        if whole_number(name, value, error) < least:
+            raise error(f"{name}: expected at least {least}, got {value}.")
+
+
+def check_amounts(error: Kind = StructureError, **values: Any) -> None:
+    """Refuse what is no finite number from 0 on."""
+    for name, value in values.items():
+        if not is_number(value) or not 0 <= value < math.inf:
+            raise error(f"{name}: expected a non-negative number, got {value!r}.")
+
+
+def check_positive(error: Kind = StructureError, **values: Any) -> None:
+    """Refuse what is no finite number above 0."""
+    for name, value in values.items():
+        if not is_number(value) or not 0 < value < math.inf:
+            raise error(f"{name}: expected a positive number, got {value!r}.")
+
+
+def check_seed(seed: Any, error: Kind = StructureError) -> None:
+    """Refuse what cannot start a random stream that can be repeated."""
+    if whole_number("seed", seed, error) < 0:
+        raise error(f"seed: expected a whole number from 0 on, got {seed}.")
+
+
+def is_number(value: Any) -> bool:
+    """Whether the value can be compared with numbers, as Python's, numpy's and single tensors can."""
+    if isinstance(value, bool | str) or not hasattr(value, "__float__"):
+        return False
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
