@@ -13,7 +13,6 @@ from torchpbp.distributed import gather_objects, gather_rows, sum_over_processes
 from torchpbp.errors import DataError
 from torchpbp.features.completion import complete_table
 from torchpbp.features.maps import KernelMap
-from torchpbp.graph.junction_tree import JunctionTree
 from torchpbp.inference.schedule import build_schedule
 from torchpbp.inference.variables import Observable, make_map
 from torchpbp.inputs.evidence import Evidence
@@ -21,11 +20,11 @@ from torchpbp.inputs.gaps import observed
 from torchpbp.model.learning import learn, required_pairs, required_scopes
 from torchpbp.model.operators import operator_shapes
 from torchpbp.model.own_messages import distinct_rows, learn_by_messages
+from torchpbp.model.planning import Plan
 from torchpbp.model.regressed import learn_regressed, required_own_pairs, required_own_scopes
 from torchpbp.model.selection import HoldOut, RankScore, choose_rank, leave_one_out
 from torchpbp.model.thinning import ThinnedRows
 from torchpbp.model.two_stage import Learned, targets
-from torchpbp.specification.specification import Specification
 from torchpbp.stage1.messages import Messages
 from torchpbp.stage1.regressor import Regressor
 from torchpbp.stage1.rows import Rows
@@ -43,7 +42,6 @@ BANDWIDTH_SCALES = (0.1, 0.2, 0.35, 0.6, 1.0)
 
 Tables = Callable[[], Iterator[dict[str, Tensor]]]
 """Gives a fresh iterator over the rows of this process in mini-batches."""
-Plan = tuple[JunctionTree, Specification]
 
 
 @dataclass

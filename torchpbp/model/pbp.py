@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal
 
 import pandas as pd
@@ -26,14 +25,14 @@ from torchpbp.inputs.gaps import MissingValues
 from torchpbp.inputs.sources import DataLike, open_data, with_progress
 from torchpbp.model.checkpoint import read_checkpoint, whole_model, write_checkpoint
 from torchpbp.model.diagnostics import diagnostics_table, random_patterns
-from torchpbp.model.fitting import Fitted, Fitter, Plan, check_labels
+from torchpbp.model.fitting import Fitted, Fitter, check_labels
 from torchpbp.model.operators import RootOperator, SeparatorOperator, operator_shapes
 from torchpbp.model.partial import CountedModel, Counts
+from torchpbp.model.planning import Plan, Planner
 from torchpbp.model.population import learn_population
-from torchpbp.model.selection import CANDIDATE_RANKS, RankScore
+from torchpbp.model.selection import RankScore
 from torchpbp.model.two_stage import Learned
-from torchpbp.specification.core_groups import group_size
-from torchpbp.specification.specification import Specification, SpecificationOptions, specify
+from torchpbp.specification.specification import Specification, SpecificationOptions
 from torchpbp.stage1.regressor import Regressor, Ridge
 
 EXACT_FLOOR = 1e-15
@@ -145,7 +144,7 @@ class PBP(CountedModel):
         if isinstance(rank, str) and rank != "auto":
             raise StructureError(f"rank: expected None, a number or 'auto', got {rank!r}.")
         if rank != "auto":
-            self._build(*self._plan(rank))
+            self._build(*self._planner.plan(rank))
 
     # -- structure -----------------------------------------------------------------------------------------------
 
@@ -178,25 +177,9 @@ class PBP(CountedModel):
         """Feature dimensions of each observable."""
         return {v: o.map.dim for v, o in self.observables.items()}
 
-    def _plan(self, rank: int | None) -> Plan:
-        """Tree and specification, with states set for latents of unknown cardinality.
-
-        Generic ranks are found on a discrete stand-in: a continuous variable gets enough states to tell those of any
-        latent apart.
-        """
-        graph = self.graph
-        if rank is not None:
-            graph = graph.with_states(dict.fromkeys([v for v in graph.latent if graph.variables[v] is None], rank))
-        most = max([graph.num_states(v) for v in graph.latent], default=2)
-        stand_ins = {
-            v: max(2, min(most, d)) for v, d in self.dims.items() if isinstance(graph.variables[v], Continuous)
-        }
-        tree = build_junction_tree(graph.with_states(stand_ins), self.root_variables)
-        specification = specify(tree, replace(self.options, rank=rank), self.dims)
-        if not self.compressed:
-            plans = tuple(replace(p, rank=group_size(p.core, self.dims)) for p in specification.plans)
-            specification = Specification(plans)
-        return tree, specification
+    @property
+    def _planner(self) -> Planner:
+        return Planner(self.graph, self.dims, self.options, self.root_variables, self.compressed)
 
     def _build(self, tree: JunctionTree, specification: Specification) -> None:
         """Create the operators with their final shapes."""
@@ -302,16 +285,7 @@ class PBP(CountedModel):
         """Plans to choose from, by rank; a single one, under 0, where the rank is given."""
         if self.rank != "auto":
             return {0: (self.tree, self.specification)}
-        plans: dict[int, Plan] = {}
-        for rank in CANDIDATE_RANKS:
-            if rank > self.max_rank:
-                break
-            plan = self._plan(rank)
-            sizes = [p.rank for p in plan[1].plans]
-            if plans and sizes == [p.rank for p in next(reversed(plans.values()))[1].plans]:
-                break  # the structure cannot use more
-            plans[rank] = plan
-        return plans
+        return self._planner.candidates(self.max_rank)
 
     def _accept(
         self,

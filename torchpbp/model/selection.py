@@ -14,7 +14,6 @@ from torchpbp.inference.variables import Observable, prepare
 from torchpbp.inputs.evidence import Evidence
 from torchpbp.inputs.gaps import observed
 
-CANDIDATE_RANKS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
 HELD_OUT_SHARE = 0.2
 HELD_OUT_ROWS = 20_000
 
