@@ -269,5 +269,5 @@ def require_graph(graph: object, who: str) -> None:
         who: begins the message.
     """
     if not isinstance(graph, LatentGraph):
-        way = "LatentGraph.from_networkx(…)" if isinstance(graph, nx.Graph) else "LatentGraph(edges, states, latent=[…])"
+        way = "LatentGraph.from_networkx(…)" if isinstance(graph, nx.Graph) else "LatentGraph(edges, states, latent)"
         raise StructureError(f"{who}: expected a LatentGraph, got {type(graph).__name__}. Make one: {way}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,11 +12,12 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from torchpbp.arguments import check_counts, check_positive, check_seed, is_number
 from torchpbp.errors import CheckpointError, DataError, DataWarning, NotFittedError, StructureError
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.features.maps import KernelMap
-from torchpbp.graph.junction_tree import JunctionTree, build_junction_tree
-from torchpbp.graph.latent_graph import Continuous, LatentGraph
+from torchpbp.graph.junction_tree import JunctionTree, build_junction_tree, checked_root
+from torchpbp.graph.latent_graph import Continuous, LatentGraph, require_graph
 from torchpbp.inference.queries import as_distribution, leaf_estimates
 from torchpbp.inference.schedule import build_schedule
 from torchpbp.inference.variables import Observable, make_map, prepare
@@ -97,6 +99,14 @@ class PBP(CountedModel):
         seed: int = 0,
     ) -> None:
         super().__init__()
+        require_graph(graph, "PBP")
+        check_positive(whitening=whitening)
+        check_counts(max_rank=max_rank)
+        check_seed(seed)
+        if not isinstance(features, KernelMap | None):
+            raise StructureError(f"features: expected Nystroem(…), RandomFourier(…) or None, got {features!r}.")
+        if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+            raise StructureError(f"dtype: expected torch.float64 or torch.float32, got {dtype!r}.")
         self.graph = graph
         self.rank = rank
         self.regressor = Ridge() if regressor is None else regressor
@@ -112,12 +122,10 @@ class PBP(CountedModel):
                 f"{self.regressor!r} needs discrete variables; {continuous} are continuous. Use Ridge()."
             )
         self.ridge = _checked_ridge(ridge)
-        if not whitening > 0:
-            raise StructureError(f"whitening: expected a positive number, got {whitening}.")
         self.whitening = whitening
         self.compressed = compressed
         self.max_rank = max_rank
-        self.root_variables = None if root is None else tuple(root)
+        self.root_variables = checked_root(root)
         self.dtype = dtype
         self.seed = seed
         self.options = SpecificationOptions(None, singles, pool, largest_group, strict, 20200207 + seed)
@@ -143,6 +151,8 @@ class PBP(CountedModel):
             )
         if isinstance(rank, str) and rank != "auto":
             raise StructureError(f"rank: expected None, a number or 'auto', got {rank!r}.")
+        if rank is not None and rank != "auto":
+            check_counts(rank=rank)
         if rank != "auto":
             self._build(*self._planner.plan(rank))
 
@@ -221,6 +231,7 @@ class PBP(CountedModel):
                 learned from: a column without any, variables never seen together; ``compressed=False`` with linear stage 1.
             ShapeError: columns of different lengths, arrays of the wrong width.
         """
+        check_counts(batch_size=batch_size)
         fitter = self._fitter()
         reader = ColumnReader({v: o.domain for v, o in self.observables.items()}, missing=fitter.takes_gaps)
         source = open_data(data, reader.states, columns)
@@ -269,6 +280,8 @@ class PBP(CountedModel):
 
         With a regressor other than ridge, all joint states of the observables are enumerated and weighted.
         """
+        if not isinstance(network, DiscreteNetwork):
+            raise StructureError(f"fit_population: expected a DiscreteNetwork, got {type(network).__name__}. Use fit().")
         theirs = {v: network.states[v] for v in network.graph.observed}
         if theirs != self.states:
             raise StructureError(f"The network observes {theirs}, the model {self.states}. They must be the same.")
@@ -435,6 +448,7 @@ class PBP(CountedModel):
 
 
 def _checked_ridge(ridge: Sequence[float]) -> tuple[float, float]:
-    if len(ridge) != 2 or not all(r >= 0 for r in ridge):
+    pair = not isinstance(ridge, str) and isinstance(ridge, Sequence) and len(ridge) == 2
+    if not pair or not all(is_number(r) and 0 <= r < math.inf for r in ridge):
         raise StructureError(f"ridge: expected two non-negative numbers (stage 1, stage 2), got {ridge!r}.")
     return float(ridge[0]), float(ridge[1])

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from torchpbp.arguments import check_counts
 from torchpbp.errors import RankWarning, StructureError
 from torchpbp.graph.junction_tree import JunctionTree
 from torchpbp.specification.core_groups import core_candidates, group_size, minimal_core_group
@@ -36,11 +37,9 @@ class SpecificationOptions:
     seed: int = 20200207
 
     def __post_init__(self) -> None:
-        for name in ("singles", "pool", "largest_group"):
-            if getattr(self, name) < 1:
-                raise StructureError(f"{name}: expected at least 1, got {getattr(self, name)}.")
-        if self.rank is not None and self.rank < 1:
-            raise StructureError(f"rank: expected at least 1, got {self.rank}.")
+        check_counts(singles=self.singles, pool=self.pool, largest_group=self.largest_group)
+        if self.rank is not None:
+            check_counts(rank=self.rank)
 
 
 @dataclass(frozen=True)
