@@ -7,7 +7,6 @@ all end with the same tables.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,12 +17,13 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from torchpbp.arguments import check_amounts, check_counts, check_seed
 from torchpbp.baselines.expectation import ExpectationStep, numbered
 from torchpbp.distributed import gather_objects
 from torchpbp.errors import CheckpointError, DataError, NotFittedError, StructureError
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.frames import Frames
-from torchpbp.graph.latent_graph import Continuous, LatentGraph
+from torchpbp.graph.latent_graph import Continuous, LatentGraph, require_graph
 from torchpbp.inputs.columns import ColumnReader, DataLike
 from torchpbp.inputs.evidence import Evidence, EvidenceLike, query_names, read_evidence
 from torchpbp.inputs.gaps import informative
@@ -93,6 +93,7 @@ class EM(Frames):
         start: DiscreteNetwork | None = None,
         progress: bool = True,
     ) -> None:
+        require_graph(graph, "EM")
         if not graph.directed:
             raise StructureError("EM: expected a directed graph, whose tables are conditional probabilities.")
         continuous = [v for v in graph.names if isinstance(graph.variables[v], Continuous)]
@@ -101,12 +102,9 @@ class EM(Frames):
             raise StructureError(
                 f"EM: expected a number of states for each variable, got continuous {continuous} and unknown {unknown}."
             )
-        for name, value in (("restarts", restarts), ("iterations", iterations)):
-            if value < 1:
-                raise StructureError(f"{name}: expected at least 1, got {value}.")
-        for name, amount in (("tolerance", tolerance), ("prior", prior)):
-            if not 0 <= amount < math.inf:
-                raise StructureError(f"{name}: expected a non-negative number, got {amount}.")
+        check_counts(restarts=restarts, iterations=iterations)
+        check_amounts(tolerance=tolerance, prior=prior)
+        check_seed(seed)
         if start is not None and (not start.graph.directed or _shapes(start.graph) != _shapes(graph)):
             raise StructureError(
                 "start: expected a network on the learner's own graph, with the same parents and states."
@@ -253,6 +251,9 @@ class EM(Frames):
     def sample(self, n: int, seed: int = 0) -> dict[str, Tensor]:
         """name -> (n,) states of the observables."""
         return self.network.sample(n, seed=seed)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.graph!r}, {'not fitted' if self._network is None else 'fitted'})"
 
     def _read(self, evidence: EvidenceLike) -> Evidence:
         states = {v: self.graph.num_states(v) for v in self.graph.observed}

@@ -11,6 +11,7 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
+from torchpbp.arguments import check_counts, check_seed
 from torchpbp.baselines.spectral_operators import (
     Representation,
     lost_rank,
@@ -21,8 +22,8 @@ from torchpbp.baselines.spectral_operators import (
 from torchpbp.errors import CheckpointError, NotFittedError, QueryError, RankWarning, StructureError
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.frames import Frames
-from torchpbp.graph.junction_tree import build_junction_tree
-from torchpbp.graph.latent_graph import Continuous, LatentGraph
+from torchpbp.graph.junction_tree import build_junction_tree, checked_root
+from torchpbp.graph.latent_graph import Continuous, LatentGraph, require_graph
 from torchpbp.inference.messages import upward_pass
 from torchpbp.inference.queries import as_distribution, evidence_estimate, joint_states
 from torchpbp.inference.schedule import build_schedule
@@ -112,6 +113,11 @@ class SpectralJunctionTree(Frames):
         seed: int,
     ) -> None:
         """Check and keep the settings, and build the tree."""
+        require_graph(graph, "SpectralJunctionTree")
+        check_seed(seed)
+        if rank is not None:
+            check_counts(rank=rank)
+        check_counts(pool=pool)
         continuous = [v for v in graph.names if isinstance(graph.variables[v], Continuous)]
         if continuous:
             raise StructureError(
@@ -121,8 +127,8 @@ class SpectralJunctionTree(Frames):
         if unknown and rank is None:
             raise StructureError(f"Latent variables {unknown} have no number of states. Pass rank=<int> to set it.")
         self.graph = graph
-        self.rank, self.root_variables = rank, None if root is None else tuple(root)
-        self.options = SpecificationOptions(rank, max(pool, 1), pool, largest_group, strict, 20200207 + seed)
+        self.rank, self.root_variables = rank, checked_root(root)
+        self.options = SpecificationOptions(rank, pool, pool, largest_group, strict, 20200207 + seed)
         self.seed = seed
         self.states = {v: graph.num_states(v) for v in graph.observed}
         known = graph.with_states({v: rank for v in unknown if rank is not None})

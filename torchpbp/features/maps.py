@@ -8,7 +8,6 @@ of a value x are (1, z(x)), evidence is (0, z(x)) and missing is (1, 0).
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchpbp.arguments import check_positive, whole_number
 from torchpbp.errors import DataError, NotFittedError
 from torchpbp.features.kernels import RBF, Kernel, median_bandwidth
 
@@ -84,13 +84,15 @@ class KernelMap(FeatureMap):
         self, size: int, kernel: Kernel | None = None, bandwidth: float | str = "median", bandwidth_scale: float = 0.35
     ) -> None:
         super().__init__()
-        if size < 1:
+        if whole_number("size", size, DataError) < 1:
             raise DataError(f"{type(self).__name__}: expected at least 1 feature, got {size}.")
+        if not isinstance(kernel, Kernel | None):
+            raise DataError(f"kernel: expected RBF(), Laplace(), Matern(…) or None, got {kernel!r}.")
         if isinstance(bandwidth, str) and bandwidth not in ("median", "validate"):
             raise DataError(f"bandwidth: expected a positive number, 'median' or 'validate', got {bandwidth!r}.")
-        for name, value in (("bandwidth", bandwidth), ("bandwidth_scale", bandwidth_scale)):
-            if not isinstance(value, str) and not 0 < value < math.inf:
-                raise DataError(f"{name}: expected a positive number, got {value}.")
+        if not isinstance(bandwidth, str):
+            check_positive(DataError, bandwidth=bandwidth)
+        check_positive(DataError, bandwidth_scale=bandwidth_scale)
         self.kernel = kernel or RBF()
         self.bandwidth = bandwidth
         self.bandwidth_scale = bandwidth_scale

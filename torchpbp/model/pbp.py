@@ -281,7 +281,7 @@ class PBP(CountedModel):
         With a regressor other than ridge, all joint states of the observables are enumerated and weighted.
         """
         if not isinstance(network, DiscreteNetwork):
-            raise StructureError(f"fit_population: expected a DiscreteNetwork, got {type(network).__name__}. Use fit().")
+            raise StructureError(f"fit_population: expected a DiscreteNetwork, got {type(network).__name__}.")
         theirs = {v: network.states[v] for v in network.graph.observed}
         if theirs != self.states:
             raise StructureError(f"The network observes {theirs}, the model {self.states}. They must be the same.")

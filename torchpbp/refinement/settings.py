@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from torchpbp.arguments import check_amounts, check_seed, is_number
 from torchpbp.errors import StructureError
 from torchpbp.model.pbp import PBP
 from torchpbp.refinement.nonnegative import refuse_continuous
@@ -50,12 +50,12 @@ class Settings:
             raise StructureError(f"form: expected 'auto', 'nonnegative' or 'signed', got {self.form!r}.")
         for name in ("steps", "batch_size", "patience"):
             value = getattr(self, name)
-            if value < 1 or value != int(value):
-                raise StructureError(f"{name}: expected a whole number from 1 on, got {value}.")
-        for name in ("prior", "penalty"):
-            if not (getattr(self, name) >= 0 and math.isfinite(getattr(self, name))):
-                raise StructureError(f"{name}: expected a non-negative number, got {getattr(self, name)}.")
-        if self.learning_rate is not None and not self.learning_rate > 0:
+            if not is_number(value) or value < 1 or value != int(value):
+                raise StructureError(f"{name}: expected a whole number from 1 on, got {value!r}.")
+        check_amounts(prior=self.prior, penalty=self.penalty)
+        check_seed(self.seed)
+        rate = self.learning_rate
+        if rate is not None and not (is_number(rate) and rate > 0):
             raise StructureError(f"learning_rate: expected a positive number or None, got {self.learning_rate}.")
         if self.objective is not None and not isinstance(self.objective, Objective) and not callable(self.objective):
             raise StructureError(

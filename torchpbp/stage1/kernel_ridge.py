@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from torchpbp.distributed import gather_rows
-from torchpbp.errors import StructureError
+from torchpbp.arguments import check_counts, check_positive, check_seed
 from torchpbp.features.maps import OneHot
 from torchpbp.stage1.regressor import Predictor, Regression, Regressor
 from torchpbp.stage1.rows import Rows
@@ -32,11 +32,9 @@ class KernelRidge(Regressor):
     """
 
     def __init__(self, landmarks: int = 200, contrast: float = 0.5, bandwidth: float = 1.0, seed: int = 0) -> None:
-        if landmarks < 1:
-            raise StructureError(f"landmarks: expected at least 1, got {landmarks}.")
-        for name, value in (("contrast", contrast), ("bandwidth", bandwidth)):
-            if not value > 0:
-                raise StructureError(f"{name}: expected a positive number, got {value}.")
+        check_counts(landmarks=landmarks)
+        check_positive(contrast=contrast, bandwidth=bandwidth)
+        check_seed(seed)
         self.landmarks, self.contrast, self.bandwidth, self.seed = landmarks, contrast, bandwidth, seed
 
     def fit(self, rows: Rows, regressions: Sequence[Regression], stage: str) -> Predictor:

@@ -16,6 +16,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from torch.utils.data import DataLoader
 
+from torchpbp.arguments import check_amounts, check_counts, check_positive, check_seed
 from torchpbp.distributed import gather_objects, process_rank
 from torchpbp.errors import DataError, DataWarning, StructureError
 from torchpbp.stage1.mlp import NetPredictor, StageOneNets
@@ -76,16 +77,20 @@ class MLP(Regressor):
     ) -> None:
         if form not in ("instrumental", "plain"):
             raise StructureError(f"form: expected 'instrumental' or 'plain', got {form!r}.")
-        counts: dict[str, int | None] = {"folds": folds, "epochs": epochs, "hidden": min(hidden, default=1)}
-        counts |= {"patience": patience, "batch_size": batch_size}  # None: no bound, or a rule
-        for name, value in counts.items():
-            if value is not None and value < 1:
-                raise StructureError(f"{name}: expected at least 1, got {value}.")
-        if not learning_rate > 0 or weight_decay < 0:
-            raise StructureError(
-                f"learning_rate, weight_decay: expected a positive and a non-negative number, got {learning_rate} and "
-                f"{weight_decay}."
-            )
+        check_counts(folds=folds, epochs=epochs)
+        if isinstance(hidden, str) or not isinstance(hidden, Sequence):
+            raise StructureError(f"hidden: expected a list with the width of each hidden layer, got {hidden!r}.")
+        for width in hidden:
+            check_counts(hidden=width)
+        for name, value in (("patience", patience), ("batch_size", batch_size)):
+            if value is not None:  # None: no bound, or a rule
+                check_counts(**{name: value})
+        check_positive(learning_rate=learning_rate)
+        check_amounts(weight_decay=weight_decay)
+        check_seed(seed)
+        for name, options in (("stage_b", stage_b), ("trainer", trainer)):
+            if not isinstance(options, Mapping | None):
+                raise StructureError(f"{name}: expected names and values, such as a dict, got {options!r}.")
         self.hidden, self.folds, self.form, self.linear = tuple(hidden), folds, form, linear
         self.epochs, self.patience, self.batch_size = epochs, patience, batch_size
         self.learning_rate, self.weight_decay = learning_rate, weight_decay

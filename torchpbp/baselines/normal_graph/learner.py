@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from torchpbp.arguments import check_counts, check_seed
 from torchpbp.baselines.normal_graph.conversion import convert, tables_from_thetas, thetas_from_tables
 from torchpbp.baselines.normal_graph.learning import STARTS, Rows, Start, Trace, learn
 from torchpbp.baselines.normal_graph.messages import Messages, propagate
@@ -19,7 +20,7 @@ from torchpbp.distributed import world_size
 from torchpbp.errors import CheckpointError, DataError, NotFittedError, ShapeError, StructureError
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.frames import Frames
-from torchpbp.graph.latent_graph import LatentGraph
+from torchpbp.graph.latent_graph import LatentGraph, require_graph
 from torchpbp.inputs.columns import ColumnReader, DataLike
 from torchpbp.inputs.evidence import Evidence, EvidenceLike, query_names, read_evidence
 from torchpbp.inputs.gaps import informative
@@ -94,9 +95,9 @@ class NormalGraphLearner(Frames):
         progress: bool = True,
     ) -> None:
         self.rule = Rule(rule, inner_iterations, delta)
-        for name, value in (("epochs", epochs), ("restarts", restarts)):
-            if value < 1:
-                raise StructureError(f"{name}: expected at least 1, got {value}.")
+        require_graph(graph, "NormalGraphLearner")
+        check_counts(epochs=epochs, restarts=restarts)
+        check_seed(seed)
         if start not in STARTS:
             raise StructureError(f"start: expected one of {', '.join(STARTS)}, got {start!r}.")
         self.graph = graph
@@ -202,9 +203,12 @@ class NormalGraphLearner(Frames):
         """name -> (n,) states of the observables."""
         return self.network.sample(n, seed=seed)
 
+    def __repr__(self) -> str:
+        return f"NormalGraphLearner({self.graph!r}, {'not fitted' if self._thetas is None else 'fitted'})"
+
     def _messages(self, evidence: Evidence) -> list[Messages]:
         result = []
-        for first in range(0, evidence.batch, ROWS_AT_ONCE):
+        for first in range(0, max(evidence.batch, 1), ROWS_AT_ONCE):  # no rows make one empty part
             part = evidence.rows(slice(first, first + ROWS_AT_ONCE))
             weights = {self.converted.entry[v]: w for v, w in self._weights(part).items()}
             result.append(propagate(self.converted.graph, self.thetas, weights, part.batch))
