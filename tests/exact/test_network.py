@@ -106,7 +106,7 @@ def test_factors_over_triangles_in_any_order():
     table = np.random.default_rng(1).random((4, 2, 3))
     network = DiscreteNetwork.from_factors(graph, {("c", "a", "b"): table, "b": [1.0, 2.0, 3.0], ("a",): [0.5, 4.0]})
     oracle = Oracle({"a": 2, "b": 3, "c": 4}, [("cab", table), ("b", np.array([1.0, 2, 3])), ("a", np.array([0.5, 4]))])
-    np.testing.assert_allclose(network.joint("abc"), oracle.joint("abc"), atol=1e-14)
+    np.testing.assert_allclose(network.joint(tuple("abc")), oracle.joint("abc"), atol=1e-14)
 
 
 def test_huge_and_tiny_factors_cancel():

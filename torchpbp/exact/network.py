@@ -11,16 +11,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchpbp.arguments import check_positive, check_seed, whole_number
 from torchpbp.errors import QueryError, ShapeError, StructureError
 from torchpbp.exact.calibration import PotentialTree, Scope
 from torchpbp.exact.elimination import plain_states
 from torchpbp.exact.pgmpy_networks import make_network, read_network
 from torchpbp.exact.prior import Prior
 from torchpbp.exact.queries import Method, Queries
-from torchpbp.exact.tables import checked_table, refuse_unknown
+from torchpbp.exact.tables import check_tables, checked_table, refuse_unknown
 from torchpbp.frames import Frames, state_labels
 from torchpbp.graph.bif import BIF, read_bif, write_bif
-from torchpbp.graph.latent_graph import LatentGraph
+from torchpbp.graph.latent_graph import LatentGraph, require_graph
 from torchpbp.inputs.evidence import EvidenceLike, query_names, read_evidence
 
 
@@ -43,8 +44,10 @@ class DiscreteNetwork(Frames):
     """
 
     def __init__(self, graph: LatentGraph, cpts: Mapping[str, Any]) -> None:
+        require_graph(graph, "DiscreteNetwork")
         if not graph.directed:
             raise StructureError("An undirected graph has no CPTs; use DiscreteNetwork.from_factors(graph, factors).")
+        check_tables(cpts, "cpts: expected a mapping of names to tables")
         refuse_unknown("CPT for", cpts, graph.variables)
         factors = []
         for name in graph.names:
@@ -67,6 +70,8 @@ class DiscreteNetwork(Frames):
             factors: names (a tuple, or one name) -> non-negative table over their states. The variables of a factor
                 must be joined by edges.
         """
+        require_graph(graph, "from_factors")
+        check_tables(factors, "factors: expected a mapping of tuples of names to tables")
         if graph.directed:
             raise StructureError("from_factors expects an undirected graph; pass directed=False, or use CPTs.")
         moral = graph.moral_graph()
@@ -96,8 +101,9 @@ class DiscreteNetwork(Frames):
             seed: same seed, same network.
             concentration: of the Dirichlet or gamma distribution; small values give near-deterministic tables.
         """
-        if not concentration > 0:
-            raise StructureError(f"concentration: expected a positive number, got {concentration}.")
+        require_graph(graph, "DiscreteNetwork.random")
+        check_seed(seed)
+        check_positive(concentration=concentration)
         rng = np.random.default_rng(seed)
 
         def table(scope: Sequence[str]) -> Tensor:
@@ -156,6 +162,10 @@ class DiscreteNetwork(Frames):
             path: of the file; compressed by gzip if it ends with .gz.
             name: of the network.
         """
+        if not self.graph.directed:
+            raise StructureError(
+                "to_bif: the format holds conditional probability tables, and an undirected network has none. Use to_pgmpy()."
+            )
         states = {v: tuple(self.labels.get(v, [f"s{i}" for i in range(n)])) for v, n in self.states.items()}
         parents = {v: self.graph.parents(v) for v in self.graph.names}
         tables = {v: table.detach().cpu().numpy() for v, table in self.cpts.items()}
@@ -231,13 +241,13 @@ class DiscreteNetwork(Frames):
         checked = read_evidence(evidence, self.states, labels=self.labels)
         return self._queries.log_evidence(checked, method)
 
-    def joint(self, variables: Iterable[str]) -> Tensor:
-        """Marginal table P(variables), any subset in any order.
+    def joint(self, variables: str | Iterable[str]) -> Tensor:
+        """Marginal table P(variables), any subset in any order, or that of one variable.
 
         Only the part of the calibrated tree that spans the variables is contracted, as the clique at its top times
         the conditionals P(clique | separator) below it, so a local query on a long chain is cheap.
         """
-        names = tuple(variables)
+        names = query_names(variables)
         refuse_unknown("Joint of", names, self.states)
         if len(set(names)) != len(names):
             raise QueryError(f"Expected different variables, got {names}.")
@@ -251,9 +261,9 @@ class DiscreteNetwork(Frames):
         Returns:
             name -> (n,) int64 states of the observed variables (and of the latents, if asked for).
         """
-        if n < 0:
+        if whole_number("n", n, ShapeError) < 0:
             raise ShapeError(f"n: expected a non-negative number of rows, got {n}.")
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(whole_number("seed", seed))
         values = self._prior.sample(n, generator)
         pool = self.graph.names if include_latent else self.graph.observed
         return {v: values[v] for v in pool}

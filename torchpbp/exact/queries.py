@@ -41,7 +41,13 @@ class Queries:
 
     @cached_property
     def potential_tree(self) -> PotentialTree:
-        return potential_tree(self.tree, self.states, self.factors)
+        """The clique tree with the product of all factors; of an undirected graph up to a constant."""
+        factors = self.factors
+        if (
+            not self.graph.directed
+        ):  # they may have any size, and products of large or small ones leave the range of numbers
+            factors = [(scope, _moderate(table)) for scope, table in factors]
+        return potential_tree(self.tree, self.states, factors)
 
     @cached_property
     def elimination(self) -> Elimination | None:
@@ -52,7 +58,7 @@ class Queries:
 
     @cached_property
     def log_partition(self) -> Tensor:
-        """Logarithm of what the product of all factors sums to; 0 for conditional probability tables."""
+        """Logarithm of what the tree's potentials sum to; 0 for conditional probability tables."""
         return self._belief_update({}, 1, wanted=0).log_evidence[0]
 
     def posterior_of_one(self, names: Scope, observed: Mapping[str, int] | None, method: Method) -> Tensor | None:
@@ -140,6 +146,13 @@ class Queries:
         logs = self._log_sums(Evidence(wide.batch, {}, weights), method).reshape(evidence.batch, cells)
         _refuse_impossible(torch.isinf(logs).all(dim=1), 0)
         return torch.softmax(logs, dim=1).reshape(evidence.batch, *shape)
+
+
+def _moderate(table: Tensor) -> Tensor:
+    """A table with a largest entry from 1/2 to 1, divided by a power of two: no digit of any entry is lost."""
+    _, exponent = math.frexp(float(table.detach().max()))
+    half = exponent // 2  # in two steps: the power itself may be out of range
+    return table * 2.0**-half * 2.0 ** (half - exponent)
 
 
 def _refuse_impossible(impossible: Tensor, start: int) -> None:

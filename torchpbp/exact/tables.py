@@ -20,12 +20,20 @@ def refuse_unknown(what: str, names: Iterable[str], known: Mapping[str, Any]) ->
             raise QueryError(f"{what} unknown variable '{name}'. The network has: {', '.join(known)}.")
 
 
+def check_tables(tables: object, expected: str) -> None:
+    """Refuse what maps no names to tables."""
+    if not isinstance(tables, Mapping):
+        raise StructureError(f"{expected}, got {type(tables).__name__}.")
+
+
 def checked_table(what: str, table: Any, scope: Sequence[str], graph: LatentGraph) -> Tensor:
-    """A table as float64 with memory of its own, one dimension for each variable of the scope."""
+    """A table as float64 in main memory, its own, with one dimension for each variable of the scope."""
     expected = tuple(graph.num_states(v) for v in scope)
     try:
-        numbers = table if isinstance(table, Tensor) else np.asarray(table, dtype=np.float64)
-        tensor = torch.as_tensor(numbers, dtype=torch.float64).clone()
+        numbers = table if isinstance(table, Tensor) else torch.from_numpy(np.array(table, dtype=np.float64))
+        if numbers.is_complex():  # torch would drop the imaginary part, with no more than a warning
+            raise TypeError("got complex numbers")
+        tensor = numbers.to(device="cpu", dtype=torch.float64, copy=True)  # all engines work there
     except (TypeError, ValueError) as error:
         raise ShapeError(f"{what}: expected numbers of shape {expected} for {tuple(scope)}; {error}.") from None
     if tuple(tensor.shape) != expected:

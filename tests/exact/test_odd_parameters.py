@@ -1,0 +1,83 @@
+"""Tables and settings that no network can be made of are refused in words; tables of odd sizes and kinds are taken."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.oracle import Oracle
+from torchpbp import DiscreteNetwork, LatentGraph, templates
+from torchpbp.errors import QueryError, ShapeError, StructureError
+
+CHAIN = LatentGraph([("a", "b"), ("b", "c")], {"a": 2, "b": 3, "c": 2}, directed=False)
+PLAIN = {("a", "b"): [[1.0, 2.0, 3.0], [2.0, 1.0, 1.0]], ("b", "c"): [[1.0, 4.0], [2.0, 2.0], [3.0, 1.0]]}
+
+
+@pytest.mark.parametrize("size", [1e-308, 1e-200, 1e200, 1e307])
+@pytest.mark.parametrize("method", ["hugin", "shafer-shenoy"])
+def test_the_size_of_a_factor_does_not_matter(size: float, method: Any) -> None:
+    """Two factors on one edge: their product alone would be 0 or infinite."""
+    again = {("b", "a"): np.ones((3, 2))}
+    plain = DiscreteNetwork.from_factors(CHAIN, {**PLAIN, **again})
+    scaled = DiscreteNetwork.from_factors(CHAIN, {s: size * np.asarray(t) for s, t in {**PLAIN, **again}.items()})
+    evidence = {"a": [0, 1, -1], "c": [1, -1, 0]}
+    exact = Oracle.of(plain)
+    rows = [{}, *({v: np.eye(CHAIN.num_states(v))[[s]]} for v, s in (("a", 1), ("c", 0)))]
+    for v, expected in plain.posteriors(evidence, method=method).items():
+        torch.testing.assert_close(scaled.posteriors(evidence, method=method)[v], expected)
+    torch.testing.assert_close(
+        scaled.log_evidence(evidence, method=method), plain.log_evidence(evidence, method=method)
+    )
+    for weights in rows:
+        given = {v: torch.from_numpy(w) for v, w in weights.items()}
+        np.testing.assert_allclose(scaled.posterior("b", given, method=method), exact.posterior("b", weights))
+    assert scaled.sample(5, seed=1)["b"].tolist() == plain.sample(5, seed=1)["b"].tolist()
+
+
+def test_scaling_a_factor_keeps_its_gradient() -> None:
+    table = torch.tensor(PLAIN["a", "b"], dtype=torch.float64, requires_grad=True)
+
+    def answer(t: torch.Tensor) -> torch.Tensor:
+        return DiscreteNetwork.from_factors(CHAIN, {**PLAIN, ("a", "b"): 1e5 * t}).posterior("a", {"c": [0, 1]})
+
+    assert torch.autograd.gradcheck(answer, (table,))
+
+
+def test_one_name_will_do_for_a_joint_table() -> None:
+    network = DiscreteNetwork.random(templates.hmm(3), seed=0)
+    assert torch.equal(network.joint("x2"), network.joint(["x2"]))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda g: DiscreteNetwork("graph", {}), StructureError, "DiscreteNetwork: expected a LatentGraph, got str"),
+        (lambda g: DiscreteNetwork.random(None), StructureError, "expected a LatentGraph, got NoneType"),
+        (
+            lambda g: DiscreteNetwork(g, None),
+            StructureError,
+            "cpts: expected a mapping of names to tables, got NoneType",
+        ),
+        (lambda g: DiscreteNetwork.from_factors(CHAIN, [1]), StructureError, "factors: expected a mapping .* got list"),
+        (lambda g: DiscreteNetwork.random(g, -1), StructureError, "seed: expected a whole number from 0 on, got -1"),
+        (lambda g: DiscreteNetwork.random(g, 0.5), StructureError, "seed: expected a whole number, got 0.5"),
+        (lambda g: DiscreteNetwork.random(g, 0, math.inf), StructureError, "concentration: expected a positive number"),
+        (lambda g: DiscreteNetwork.random(g, 0, "1"), StructureError, "concentration: expected a positive number"),
+        (lambda g: DiscreteNetwork.random(g).sample(2.5), ShapeError, "n: expected a whole number, got 2.5"),
+        (lambda g: DiscreteNetwork.random(g).sample(2, "1"), StructureError, "seed: expected a whole number, got '1'"),
+        (lambda g: DiscreteNetwork.random(g).joint(5), QueryError, "Expected the name of a variable"),
+        (lambda g: DiscreteNetwork.random(CHAIN).to_bif("net.bif"), StructureError, "to_bif: .* an undirected network"),
+        (
+            lambda g: DiscreteNetwork(LatentGraph([], {"x": 2}), {"x": torch.tensor([1 + 1j, 0])}),
+            ShapeError,
+            "CPT of 'x': expected numbers of shape .* got complex numbers",
+        ),
+    ],
+)
+def test_what_makes_no_network_is_refused(call: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call(templates.naive_bayes(3))
