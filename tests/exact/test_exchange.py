@@ -106,7 +106,7 @@ def test_markov_networks(pgmpy: Any) -> None:
             again.posterior(query, {"d": ["no", "yes"]}), network.posterior(query, {"d": ["no", "yes"]})
         )
     model.add_factors(model.factors[0])  # a second one of the same variables is multiplied in
-    once, twice = (DiscreteNetwork.from_pgmpy(m).joint("abcd") for m in (network.to_pgmpy(), model))
+    once, twice = (DiscreteNetwork.from_pgmpy(m).joint(tuple("abcd")) for m in (network.to_pgmpy(), model))
     scope = model.factors[0].variables
     shape = [2 if v in scope else 1 for v in "abcd"]
     values = np.transpose(model.factors[0].values, np.argsort(scope)) if len(scope) > 1 else model.factors[0].values
