@@ -31,6 +31,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("refinement",),
     ("data", "gram", "layer", "loading"),
     ("ensemble", "classifier"),
+    ("prediction",),
     ("plotting",),
     ("tasks",),
     ("__main__", "report", "sweep_report"),

@@ -23,6 +23,7 @@ import torch
 import yaml
 from matplotlib.figure import Figure
 
+from torchpbp.classifier import GenerativeClassifier
 from torchpbp.errors import CheckpointError, DataError, TorchPBPError
 from torchpbp.files import replacing
 from torchpbp.graph.drawing import lay_out, tree_size
@@ -120,7 +121,7 @@ def _visible(root: Path, suffix: str = "") -> list[Path]:
 
 
 def _models(root: Path) -> list[str]:
-    """Diagnostics of saved PBP models; other model files are named only."""
+    """Diagnostics of saved PBP models, those of classes too; other models are named only."""
     parts: list[str] = []
     seen: set[str] = set()
     paths = [path for path in _visible(root, ".pt") if path.stat().st_size <= LARGEST_MODEL]
@@ -132,6 +133,11 @@ def _models(root: Path) -> list[str]:
         parts.append(html.heading(f"{path.relative_to(root).as_posix()}: {_description(model)}"))
         if isinstance(model, PBP):
             parts += _diagnostics(model, path.name, seen)
+        if isinstance(model, GenerativeClassifier):
+            for value, part in list(zip(model.classes_, model.models_, strict=True))[:MOST_MODELS]:
+                if isinstance(part, PBP):
+                    parts.append(html.heading(f"class {value}"))
+                    parts += _diagnostics(part, f"{path.name}, class {value}", seen)
     if len(paths) > MOST_MODELS:
         parts.append(f"<p>{len(paths) - MOST_MODELS} more model files are not shown.</p>")
     return parts
@@ -139,7 +145,10 @@ def _models(root: Path) -> list[str]:
 
 def _description(model: Any) -> str:
     graph = model.graph
-    return f"{type(model).__name__} of {len(graph.observed)} observed and {len(graph.latent)} hidden variables"
+    kind = type(model).__name__
+    if isinstance(model, GenerativeClassifier):
+        kind = f"{kind} with a {type(model.models_[0]).__name__} for each of {len(model.classes_)} classes,"
+    return f"{kind} of {len(graph.observed)} observed and {len(graph.latent)} hidden variables"
 
 
 def _diagnostics(model: PBP, name: str, seen: set[str]) -> list[str]:

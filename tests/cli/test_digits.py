@@ -12,12 +12,15 @@ import pandas as pd
 import pytest
 from hydra import compose, initialize_config_dir
 
+from torchpbp.__main__ import main
+from torchpbp.data import FEATURES, DigitsDataModule
 from torchpbp.errors import StructureError
 from train import train
 
 ROOT = Path(__file__).parents[2]
 PICTURES = {"confusion.png", "samples.png", "completed.png"}
-FILES = {"metrics.json", "metrics.csv", "predictions.csv", "report.html", "train.log", ".hydra", ".run"} | PICTURES
+RESULTS = {"metrics.json", "metrics.csv", "predictions.csv", "classifier.pt"}
+FILES = {"report.html", "train.log", ".hydra", ".run"} | RESULTS | PICTURES
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -67,6 +70,31 @@ def test_it_prints_config_progress_table_and_folder(
     for name in ("test/accuracy", "test/accuracy_half_hidden", "test/log_loss", "test/calibration_error"):
         assert f"{name:<26} {metrics[name]:.4f}" in result.stdout[heading:]
     assert "classes: 100%" in result.stderr
+
+
+def test_the_classifier_is_loaded_and_predicts_the_same(
+    debug_run: tuple[subprocess.CompletedProcess[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From the run's own file, by the shell: classes and probabilities of predictions.csv."""
+    _, folder = debug_run
+    (output,) = (folder / "outputs").iterdir()
+    model, rows, answers = str(output / "classifier.pt"), str(folder / "rows.csv"), str(folder / "answers.csv")
+    data = DigitsDataModule(train_size=20)
+    data.setup()
+    pd.DataFrame(data.test_x[:100], columns=list(FEATURES)).to_csv(rows, index=False)
+    assert main(["predict", model, rows, "--output", answers]) == 0
+    assert capsys.readouterr().out == f"100 predictions in {answers}\n"
+    found, written = pd.read_csv(answers), pd.read_csv(output / "predictions.csv")
+    assert found["row"].tolist() == written["row"].tolist()
+    assert found["predicted"].tolist() == written["predicted"].tolist()
+    assert found["probability"].tolist() == pytest.approx(written["probability"].tolist(), rel=1e-4)  # another process
+    assert main(["show", model]) == 0
+    shown = capsys.readouterr().out
+    assert "GenerativeClassifier of 16 observed" in shown
+    assert "classes: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9" in shown
+    assert "member 1, weight 0.333: KernelPBP; learned from 60 rows" in shown  # with two slanted copies of each
+    report = (output / "report.html").read_text()
+    assert "classifier.pt: GenerativeClassifier with a ScoreAverage for each of 10 classes" in report
 
 
 def test_same_seed_same_metrics(debug_run: tuple[subprocess.CompletedProcess[str], Path]) -> None:

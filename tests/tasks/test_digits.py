@@ -13,10 +13,11 @@ import pytest
 import torch
 from torch import nn
 
-from torchpbp import PBP, KernelPBP, Nystroem, templates
+import torchpbp
+from torchpbp import PBP, RBF, KernelPBP, Nystroem, templates
 from torchpbp.classifier import GenerativeClassifier
 from torchpbp.data import FEATURES, DigitsDataModule, hide_points
-from torchpbp.errors import DataError, StructureError
+from torchpbp.errors import DataError, DataWarning, StructureError
 from torchpbp.tasks import run_digits, run_digits_curve, run_digits_missing
 from torchpbp.tasks.classification import calibration_error, class_table, complete, confusion, log_loss
 from torchpbp.tasks.digits import draw_samples, first_rows
@@ -92,13 +93,29 @@ def test_same_seed_same_metrics(finished: tuple[dict[str, Any], Path]) -> None:
     assert {k: v for k, v in run().items() if "seconds" not in k} == kept
 
 
-def test_models_with_a_file_format_are_saved_and_can_be_loaded(tmp_path: Path) -> None:
+def test_the_classifier_is_saved_and_predicts_what_the_run_predicted(
+    finished: tuple[dict[str, Any], Path], fitted: tuple[GenerativeClassifier, DigitsDataModule], tmp_path: Path
+) -> None:
     options: dict[str, Any] = {"rank": 5, "features": Nystroem(5, bandwidth=20.0), "singles": 1, "root": ["h1"]}
     metrics = run(learner=PBP(templates.pen_strokes(), **options), output_dir=tmp_path, limit=40)
-    assert {p.name for p in tmp_path.glob("*.pt")} == {f"class_{d}.pt" for d in range(10)}
     assert metrics["learner"] == "PBP"
-    model = PBP.load(tmp_path / "class_3.pt")
-    assert model.log_evidence({"x1": [10.0, 50.0]}).isfinite().all()
+    for folder, kind in ((finished[1], KernelPBP), (tmp_path, PBP)):
+        classifier = torchpbp.load(folder / "classifier.pt")
+        assert [type(m) for m in classifier.models_] == [kind] * 10
+        written = pd.read_csv(folder / "predictions.csv", dtype={"probability": str})  # read to the last bit below
+        log_proba = classifier.predict_log_proba(fitted[1].test_x[: len(written)])
+        assert classifier.classes_[log_proba.argmax(axis=1)].tolist() == written["predicted"].tolist()
+        assert np.exp(log_proba.max(axis=1)).tolist() == [float(p) for p in written["probability"]]
+
+
+def test_a_learner_without_a_file_format_costs_the_file_not_the_run(tmp_path: Path) -> None:
+    class Own(RBF):
+        pass
+
+    with pytest.warns(DataWarning, match=r"classifier\.pt is not written\. Kernel Own cannot be saved"):
+        run(learner=KernelPBP(templates.pen_clique(), bandwidth=20.0, kernel=Own()), output_dir=tmp_path, limit=20)
+    assert (tmp_path / "metrics.json").exists()
+    assert not (tmp_path / "classifier.pt").exists()
 
 
 def test_quiet_run_prints_nothing_and_loud_run_the_figures(capfd: pytest.CaptureFixture[str]) -> None:

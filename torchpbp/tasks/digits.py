@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,8 @@ from torch import Tensor, nn
 from torchpbp.classifier import GenerativeClassifier
 from torchpbp.data.digits import FEATURES, POINTS
 from torchpbp.data.splits import hide_points
-from torchpbp.errors import DataError
+from torchpbp.errors import CheckpointError, DataError, DataWarning
+from torchpbp.loading import packed
 from torchpbp.tasks.classification import (
     accuracy,
     calibration_error,
@@ -30,7 +32,7 @@ from torchpbp.tasks.classification import (
 )
 from torchpbp.tasks.digits_gaps import training_rows
 from torchpbp.tasks.plots import write_completed_digits, write_confusion, write_digits
-from torchpbp.tasks.results import Metrics, replacing, write_csv, write_json
+from torchpbp.tasks.results import Metrics, write_csv, write_json
 
 if TYPE_CHECKING:
     from torchpbp.data.digits_module import DigitsDataModule
@@ -67,7 +69,8 @@ def run_digits(
         missing_fill: how strokes are completed before they are slanted (see :func:`torchpbp.tasks.digits_gaps.training_rows`);
             without copies the learner deals with missing values itself.
         output_dir: folder for metrics.json, metrics.csv (a row per class), predictions.csv, confusion.png, samples.png,
-            completed.png, and class_<digit>.pt for models that can be saved. ``None``: no files.
+            completed.png, and classifier.pt, the fitted classifier (``torchpbp.load`` reads it, ``python -m torchpbp predict``
+            uses it). ``None``: no files.
         verbose: show progress bars (stderr) and results (stdout).
 
     Returns:
@@ -141,7 +144,7 @@ def run_digits(
         write_completed_digits(
             folder / "completed.png", test_x[chosen], completed, ~seen[:, ::2].isnan(), test_y[chosen]
         )
-        save_models(folder, classifier)
+        save_classifier(folder / "classifier.pt", classifier)
     if verbose:
         print(format_digits(metrics, table), flush=True)
     return metrics
@@ -159,12 +162,14 @@ def first_rows(true: Any, count: int) -> list[int]:
     return [int(i) for value in sorted(set(true.tolist())) for i in np.flatnonzero(true == value)[:count]]
 
 
-def save_models(folder: Path, classifier: GenerativeClassifier) -> None:
-    """One file per class, for models that have a file format."""
-    for value, model in zip(classifier.classes_, classifier.models_, strict=True):
-        if hasattr(model, "save"):
-            with replacing(folder / f"class_{value}.pt") as temporary:
-                model.save(temporary)
+def save_classifier(path: Path, classifier: GenerativeClassifier) -> None:
+    """Write the classifier; a learner of one's own that has no file format costs the file, not the run."""
+    try:
+        packed(classifier, path.name)
+    except CheckpointError as error:
+        warnings.warn(f"{path.name} is not written. {error}", DataWarning, stacklevel=2)
+        return
+    classifier.save(path)
 
 
 def format_digits(metrics: Metrics, table: pd.DataFrame) -> str:

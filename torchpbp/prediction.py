@@ -1,0 +1,116 @@
+"""Predictions of a classifier for the rows of a CSV file: what ``python -m torchpbp predict`` does."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from torchpbp.classifier import GenerativeClassifier
+from torchpbp.errors import DataError
+
+GAPS = frozenset(("", "NA", "N/A", "NaN", "nan", "null", "None", "<NA>"))
+"""What a cell says where the value is missing, unless it is a label."""
+
+
+def read_features(path: str | os.PathLike[str], classifier: GenerativeClassifier) -> pd.DataFrame:
+    """The features of a classifier from a CSV file.
+
+    Args:
+        path: of a file with a header, in which the features are found by name; other columns are passed over. Empty cells are
+            missing values.
+        classifier: fitted.
+
+    Returns:
+        A column for each feature: numbers, or labels where the classifier knows labels.
+
+    Raises:
+        DataError: no such file, no rows, missing columns, or a value that is no number or label.
+    """
+    table = _cells(path)
+    header = [str(c).strip() for c in table.iloc[0]]
+    twice = sorted({c for c in header if header.count(c) > 1 and c in classifier.graph_.observed})
+    if twice:
+        raise DataError(f"'{path}': columns {twice} are there twice. Keep one of each.")
+    missing = [v for v in classifier.graph_.observed if v not in header]
+    if missing:
+        raise DataError(
+            f"'{path}': missing columns {missing}; its header has {', '.join(header[:20])}. The first line must name the "
+            f"features: {', '.join(classifier.graph_.observed[:20])}."
+        )
+    if len(table) < 2:
+        raise DataError(f"'{path}': there is a header, but no rows below it.")
+    columns = {}
+    for v in classifier.graph_.observed:
+        cells = table.iloc[1:, header.index(v)].fillna("").str.strip()
+        labels = classifier.labels_.get(v)
+        columns[v] = _numbers(path, v, cells) if labels is None else _labels(path, v, cells, labels)
+    return pd.DataFrame(columns)
+
+
+def predict_rows(classifier: GenerativeClassifier, rows: pd.DataFrame) -> pd.DataFrame:
+    """Predictions with their probabilities.
+
+    Args:
+        classifier: fitted.
+        rows: its features, by name.
+
+    Returns:
+        Columns row, predicted, probability, and "P(<class>)" for each class.
+    """
+    log_proba = classifier.predict_log_proba(rows)
+    frame = pd.DataFrame({"row": np.arange(len(rows)), "predicted": classifier.classes_[log_proba.argmax(axis=1)]})
+    frame["probability"] = np.exp(log_proba.max(axis=1))
+    every = pd.DataFrame(np.exp(log_proba), columns=[f"P({c})" for c in classifier.classes_])
+    return pd.concat([frame, every], axis=1)
+
+
+def _cells(path: str | os.PathLike[str]) -> pd.DataFrame:
+    """All cells as text, the header too: pandas would give columns of one name new names."""
+    if not Path(path).is_file():
+        raise DataError(f"No file at '{path}'. Check the path.")
+    try:
+        return pd.read_csv(path, header=None, dtype=str, keep_default_na=False, encoding="utf-8-sig")
+    except pd.errors.EmptyDataError:
+        raise DataError(f"'{path}' is empty: expected a header that names the features, and rows below it.") from None
+    except ValueError as error:  # pandas' own errors and bytes that are no text
+        raise DataError(
+            f"'{path}' is no CSV table ({str(error).strip()}). Save it as comma-separated UTF-8."
+        ) from error
+
+
+def _numbers(path: str | os.PathLike[str], name: str, cells: pd.Series[str]) -> pd.Series[Any]:
+    values = pd.Series([_number(c) for c in cells], dtype=float)
+    bad = ~cells.isin(GAPS).to_numpy() & ~np.isfinite(values)
+    if bad.any():
+        line = int(np.flatnonzero(bad)[0])
+        raise DataError(
+            f"'{path}', column '{name}', row {line}: expected a finite number, got {cells.iloc[line]!r}. Leave the cell empty "
+            "if the value is missing."
+        )
+    return values
+
+
+def _number(cell: str) -> float:
+    """By Python itself, whose numbers are exact to the last digit; pandas' own way is quicker and may not be."""
+    try:
+        return float(cell)
+    except ValueError:
+        return np.nan
+
+
+def _labels(path: str | os.PathLike[str], name: str, cells: pd.Series[str], labels: Sequence[Any]) -> pd.Series[Any]:
+    known: dict[str, Any] = dict.fromkeys(GAPS)
+    known |= {str(label): label for label in labels}
+    bad = ~cells.isin(list(known))
+    if bad.any():
+        line = int(np.flatnonzero(bad)[0])
+        raise DataError(
+            f"'{path}', column '{name}', row {line}: expected one of {', '.join(map(str, labels))}, got {cells.iloc[line]!r}. "
+            "Leave the cell empty if the value is missing."
+        )
+    return pd.Series([known[c] for c in cells], dtype=object)
