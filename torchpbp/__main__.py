@@ -14,6 +14,7 @@ from torchpbp.classifier import GenerativeClassifier
 from torchpbp.ensemble import ScoreAverage
 from torchpbp.errors import CheckpointError, DataError, QueryError, TorchPBPError
 from torchpbp.files import replacing
+from torchpbp.frames import state_labels
 from torchpbp.gram.kernel_pbp import KernelPBP
 from torchpbp.loading import load
 from torchpbp.model.pbp import PBP
@@ -145,7 +146,7 @@ def _answer(model: Any, name: str, evidence: dict[str, Any]) -> dict[str, float]
     found = model.posterior(name, evidence or None)
     if not isinstance(found, torch.Tensor):
         return {"mean": float(found.mean[0]), "std": float(found.variance[0]) ** 0.5}
-    labels = model.labels.get(name) or range(found.shape[1])
+    labels = state_labels(model, name)
     return {str(label): float(p) for label, p in zip(labels, found[0], strict=True)}
 
 

@@ -6,6 +6,8 @@ Every model that answers questions takes these methods from here; they say in pa
 
 from __future__ import annotations
 
+import inspect
+import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -16,7 +18,7 @@ from torch import Tensor
 
 from torchpbp.errors import QueryError
 from torchpbp.graph.latent_graph import Continuous, LatentGraph
-from torchpbp.inputs.evidence import EvidenceLike
+from torchpbp.inputs.evidence import EvidenceLike, query_names
 
 QUANTILES = (0.05, 0.5, 0.95)
 """Levels by which the density of a continuous variable is summed up."""
@@ -67,13 +69,13 @@ class Frames:
             A column for each state, named by its label; for several variables the columns have one level for each. For a
             continuous variable the columns are the points ``at``, or else mean, std and quantiles.
         """
-        names = [query] if isinstance(query, str) else list(query)
+        names = query_names(query)
         answer = self.posterior(query, evidence, **options)
         if len(names) == 1:
             frame = _table(self, names[0], answer, options.get("at"))
         else:
             columns = pd.MultiIndex.from_product([state_labels(self, v) for v in names], names=names)
-            frame = pd.DataFrame(_array(answer).reshape(len(answer), -1), columns=columns)
+            frame = pd.DataFrame(_array(answer).reshape(len(answer), len(columns)), columns=columns)
         return frame.set_axis(_index(evidence, len(frame)))
 
     def posteriors_frame(self: Answering, evidence: EvidenceLike = None, **options: Any) -> pd.DataFrame:
@@ -105,14 +107,15 @@ class Frames:
         Returns:
             Labels, a row per row of evidence: a Series for one variable, a DataFrame with a column for each of several.
         """
-        names = [query] if isinstance(query, str) else list(query)
+        names = query_names(query)
         for v in names:
             if isinstance(self.graph.variables.get(v), Continuous):
                 raise QueryError(
                     f"Most probable state of '{v}': it is continuous and has no states. posterior_frame() has its mean."
                 )
         answer = _array(self.posterior(query, evidence, **options))
-        places = np.unravel_index(answer.reshape(len(answer), -1).argmax(axis=1), answer.shape[1:])
+        cells = answer.reshape(len(answer), math.prod(answer.shape[1:]))
+        places = np.unravel_index(cells.argmax(axis=1), answer.shape[1:])
         columns = {v: labelled(self, v, codes) for v, codes in zip(names, places, strict=True)}
         frame = pd.DataFrame(columns).set_axis(_index(evidence, len(answer)))
         return frame[query] if isinstance(query, str) else frame
@@ -128,6 +131,10 @@ class Frames:
         Returns:
             (n) rows without evidence; with it, rows (row of evidence, draw).
         """
+        if not hasattr(self, "sample"):
+            raise QueryError(f"{type(self).__name__} does not sample. PBP and EM do.")
+        if evidence is not None and "evidence" not in inspect.signature(self.sample).parameters:
+            raise QueryError(f"{type(self).__name__} samples without evidence only. PBP samples given evidence.")
         values = self.sample(n, **options) if evidence is None else self.sample(n, evidence, **options)
         columns = {v: labelled(self, v, _array(x).T.reshape(-1)) for v, x in values.items()}
         frame = pd.DataFrame(columns)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from torchpbp.errors import QueryError
+from torchpbp.arguments import whole_number
+from torchpbp.errors import QueryError, ShapeError
 
 GRID = 513
 
@@ -32,9 +34,9 @@ class Density:
     def batch_shape(self) -> torch.Size:
         return self.values.shape[:1]
 
-    def prob(self, at: Tensor) -> Tensor:
-        """(batch, n) density at (n,) points; 0 outside the range."""
-        at = at.to(self.points)
+    def prob(self, at: Any) -> Tensor:
+        """(batch, n) density at (n,) points, (batch,) at a single one; 0 outside the range."""
+        at = as_points(at).to(self.points)
         if bool(at.isnan().any()):
             raise QueryError("Density: expected points to evaluate at, got NaN.")
         step = self.points[1] - self.points[0]
@@ -45,7 +47,7 @@ class Density:
         share, inside = share.to(self.values), inside.to(self.values)
         return (self.values[:, left] * (1 - share) + self.values[:, left + 1] * share) * inside
 
-    def log_prob(self, at: Tensor) -> Tensor:
+    def log_prob(self, at: Any) -> Tensor:
         """Log of :meth:`prob`."""
         return self.prob(at).log()
 
@@ -72,6 +74,8 @@ class Density:
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """(n, batch) draws."""
+        if whole_number("n", n, ShapeError) < 0:
+            raise ShapeError(f"n: expected a non-negative number of draws, got {n}.")
         uniform = torch.rand(
             len(self.values), n, generator=generator, dtype=self.values.dtype, device=self.values.device
         )
@@ -85,6 +89,14 @@ class Density:
         tiny = torch.finfo(cdf.dtype).tiny
         share = ((levels * cdf[:, -1:] - low) / (high - low).clamp(min=tiny)).clamp(0, 1)
         return self.points[right - 1] + share * (self.points[1] - self.points[0])
+
+
+def as_points(at: Any) -> Tensor:
+    """Points at which a density is wanted, as float64."""
+    try:
+        return torch.as_tensor(at, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError):
+        raise QueryError(f"Density: expected numbers as points to evaluate at, got {at!r}.") from None
 
 
 def grid_density(

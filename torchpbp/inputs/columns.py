@@ -119,8 +119,9 @@ class ColumnReader:
         for v in self.states:
             columns[v] = self._column(v, table[v], where, streaming)
             if columns[v].ndim != 1:
+                single = ". A list of rows is read by pandas: pass DataFrame(rows)" if columns[v].ndim == 0 else ""
                 raise ShapeError(
-                    f"{where}column '{v}': expected one state per row, got shape {tuple(columns[v].shape)}."
+                    f"{where}column '{v}': expected one state per row, got shape {tuple(columns[v].shape)}{single}."
                 )
         lengths = {v: len(c) for v, c in columns.items()}
         if len(set(lengths.values())) > 1:
@@ -131,7 +132,7 @@ class ColumnReader:
 
     def _column(self, name: str, value: Any, where: str, streaming: bool) -> Tensor | np.ndarray:
         if isinstance(value, Tensor):
-            return value.detach().cpu()
+            return (value.to_dense() if value.layout != torch.strided else value).detach().cpu()
         if isinstance(value, pd.Series):
             value = value.array
         if name not in self._counts:
@@ -239,7 +240,8 @@ class ColumnReader:
         row = int(((codes < -1) | (codes >= self._counts[name])).nonzero()[0])
         raise DataError(
             f"{where}column '{name}', row {start + row}: state {int(codes[row])} is out of range; expected 0 to "
-            f"{self._counts[name] - 1}{', or -1 for a missing value' if self.missing else ''}."
+            f"{self._counts[name] - 1}{', or -1 for a missing value' if self.missing else ''}. Count states from 0, or make it "
+            "a pandas category column, whose labels may be any numbers."
         )
 
     def _whole_numbers(self, name: str, column: Tensor, where: str, start: int) -> Tensor:

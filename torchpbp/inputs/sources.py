@@ -129,6 +129,8 @@ def array_columns(
             f"{where}expected an array of shape (rows, {len(columns or names)}), got {tuple(array.shape)}. Give one row per "
             "sample and one column per variable."
         )
+    if isinstance(array, Tensor) and array.layout != torch.strided:
+        array = array.to_dense()
     found = _named(array.shape[1], names, columns, where)
     return Matrix({v: array[:, i] for i, v in enumerate(found)})
 

@@ -71,6 +71,11 @@ def read_values(
 def _numbers(name: str, column: np.ndarray, where: str) -> np.ndarray:
     """float64 copy of an array that may hold None or pandas NA."""
     column = unmasked(column)
+    if column.dtype.kind not in "biufOUS":
+        raise DataError(
+            f"{where}column '{name}' is continuous: expected numbers, got {column.dtype} values. Turn them into numbers first, "
+            "dates into days, say."
+        )
     missing = pd.isna(column) if column.dtype == object else np.zeros(column.shape, dtype=bool)
     try:
         if column.dtype != object:

@@ -8,11 +8,12 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor, nn
 
+from torchpbp.arguments import whole_number
 from torchpbp.errors import NotFittedError, QueryError, ShapeError
 from torchpbp.frames import Frames
 from torchpbp.graph.junction_tree import JunctionTree
 from torchpbp.graph.latent_graph import LatentGraph
-from torchpbp.inference.density import Density
+from torchpbp.inference.density import Density, as_points
 from torchpbp.inference.messages import upward_pass
 from torchpbp.inference.queries import as_distribution, evidence_estimate, joint_states, leaf_estimates, own_estimate
 from torchpbp.inference.sampling import sample_leaves
@@ -88,7 +89,7 @@ class Answers(Frames, nn.Module):
             raise QueryError(f"Query of '{names[0]}': at= is for continuous variables, and this one has states.")
         estimate = self._estimates(checked, names, [self.tree.leaf_of[names[0]]])[names[0]]
         if at is not None:
-            return self._density_at(observable, estimate, torch.as_tensor(at, dtype=torch.float64), raw)
+            return self._density_at(observable, estimate, as_points(at), raw)
         return self._answer(observable, estimate, checked, raw)
 
     def posteriors(self, evidence: EvidenceLike = None, raw: bool = False) -> dict[str, Any]:
@@ -145,11 +146,12 @@ class Answers(Frames, nn.Module):
         Returns:
             name -> (n,) states or values without evidence, (n, batch) with.
         """
-        if n < 0:
+        if whole_number("n", n, ShapeError) < 0:
             raise ShapeError(f"n: expected a non-negative number of draws, got {n}.")
         checked = self._read(evidence)
         generator = torch.Generator(device=self.floor.device)
-        generator.manual_seed(int(torch.randint(2**62, (1,))) if seed is None else seed)
+        drawn = int(torch.randint(2**62, (1,))) if seed is None else whole_number("seed", seed, QueryError)
+        generator.manual_seed(drawn)
         if n == 0 or checked.batch == 0:
             shape = (n,) if evidence is None else (n, checked.batch)
             kinds = {v: torch.float64 if o.continuous else torch.int64 for v, o in self.observables.items()}
@@ -246,6 +248,8 @@ class Answers(Frames, nn.Module):
         sizes = [self.observables[v].map.dim for v in names]
         wide, allowed = joint_states(evidence, dict(zip(names, sizes, strict=True)), self.root.weight.device)
         value, _, log_scale = self._evidence(wide)
+        if evidence.batch == 0:
+            return value.reshape(0, *sizes)
         shift = log_scale.reshape(evidence.batch, -1)
         scale = (shift - shift.amax(dim=1, keepdim=True)).exp()
         estimate = value.reshape(evidence.batch, -1) * scale * allowed.to(value).reshape(evidence.batch, -1)

@@ -46,6 +46,8 @@ def write_checkpoint(path: str | os.PathLike[str] | Parcel, content: dict[str, A
     """
     if kind == FORMAT:
         content = {key: plain(value, key) for key, value in content.items()}
+    if not isinstance(path, str | os.PathLike | Parcel):
+        raise CheckpointError(f"Expected a path to write a model file to, got {path!r}.")
     if isinstance(path, Parcel):
         path.content = {"format": kind, "version": VERSION, **content}
         return
@@ -110,8 +112,16 @@ def plain(value: Any, where: str) -> Any:
 
 
 def _read(path: str | os.PathLike[str], map_location: torch.device | str) -> Any:
+    if not isinstance(path, str | os.PathLike):
+        raise CheckpointError(f"Expected the path of a model file, got {path!r}.")
     if not Path(path).is_file():
         raise CheckpointError(f"No model file at '{path}'. Check the path.")
+    try:
+        torch.empty(0, device=map_location)
+    except (RuntimeError, AssertionError) as error:
+        raise CheckpointError(
+            f"map_location: expected a device that this machine has, such as 'cpu', got {str(map_location)!r} ({_short(error)})."
+        ) from None
     try:
         _check_sums(path)
         return torch.load(path, map_location=map_location, weights_only=True)
