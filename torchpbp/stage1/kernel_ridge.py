@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from torchpbp.distributed import gather_rows
 from torchpbp.arguments import check_counts, check_positive, check_seed
+from torchpbp.distributed import gather_rows
 from torchpbp.features.maps import OneHot
 from torchpbp.stage1.regressor import Predictor, Regression, Regressor
 from torchpbp.stage1.rows import Rows
