@@ -15,6 +15,7 @@ from hydra.core.hydra_config import HydraConfig
 from lightning.fabric import Fabric
 from omegaconf import DictConfig, OmegaConf
 
+from torchpbp import __version__
 from torchpbp.distributed import process_rank
 from torchpbp.errors import RunError, StructureError
 from torchpbp.report import NAME as REPORT
@@ -88,6 +89,7 @@ def decisive(cfg: DictConfig) -> dict[str, Any]:
     for group, key in (("model", "verbose"), ("model", "ckpt_path"), ("regressor", "checkpoint")):
         settings.get(group, {}).pop(key, None)
     settings.get("trainer", {}).pop("enable_progress_bar", None)
+    settings["versions"] = {"torchpbp": __version__, "torch": str(torch.__version__)}  # parts of two would not match
     return settings
 
 

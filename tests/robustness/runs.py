@@ -112,7 +112,7 @@ def check_files(folder: Path) -> int:
 def results(folder: Path) -> dict[str, Any]:
     """The metrics of a run without what differs from run to run: the time it took."""
     metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
-    return {k: v for k, v in metrics.items() if "seconds" not in k}
+    return {k: v for k, v in metrics.items() if "second" not in k}
 
 
 def kill_and_resume(folder: Path, overrides: list[str], kills: int, seed: int) -> None:
