@@ -124,6 +124,9 @@ def test_bad_input(tmp_path):
         EM(graph, progress=False).fit({"x1": [0, 1], "x2": [math.nan, 0.5], "x3": [0, 1]})
     with pytest.raises(DataError, match="row 1: state 4 is out of range; expected 0 to 3, or -1 for a missing value"):
         EM(graph, progress=False).fit({"x1": [0, 1], "x2": [-1, 4], "x3": [0, 1]})
+    for start in ("truth", DiscreteNetwork.random(templates.grid(2, 2))):
+        with pytest.raises(StructureError, match="start: expected a network on the learner's own graph"):
+            EM(graph, start=start)
     with pytest.raises(StructureError, match="start: expected a network on the learner's own graph"):
         EM(graph, start=DiscreteNetwork.random(templates.naive_bayes(3, states=2)))
     zeros = {v: torch.eye(3, 4).double() for v in graph.observed}
@@ -205,3 +208,21 @@ def test_a_start_is_where_the_first_run_begins(learner):
     assert all(a.objective[0] > b.objective[0] for a, b in zip(given.runs[:per_start], random.runs, strict=False))
     if learner is EM:  # looked at before the first step
         assert given.runs[0].objective[0] == pytest.approx(float(truth.log_evidence(data).mean()), rel=1e-9)
+
+
+@pytest.mark.parametrize("learner", [EM, OnlineEM])
+def test_zeros_of_a_start_go_away_where_there_is_a_prior(learner):
+    """The prior's term is -inf at such a start, and only there; without a prior zeros stay."""
+    graph = templates.naive_bayes(3, states=2, observed_states=2)
+    start = DiscreteNetwork(graph, {"h": [0.5, 0.5], **{v: np.eye(2) for v in graph.observed}})
+    data = {v: [0, 1, 0, 1] for v in graph.observed}
+    settings = {"restarts": 1, "start": start, "iterations": 20, "progress": False}
+    model = learner(graph, prior=0.1, **settings).fit(data)
+    run = model.runs[0]
+    assert learner is OnlineEM or len(run.objective) > 2  # from -inf to a number is no convergence
+    assert all(math.isfinite(x) for x in run.objective[1:])
+    assert math.isfinite(run.objective[0]) == (learner is OnlineEM)  # which looks after its first pass
+    assert all((table > 0).all() for table in model.network.cpts.values())
+    assert torch.isfinite(model.log_evidence({"x1": [0], "x2": [1]})).all()
+    plain = learner(graph, prior=0.0, **settings).fit(data)
+    torch.testing.assert_close(plain.network.cpts["x1"], torch.eye(2, dtype=torch.float64))

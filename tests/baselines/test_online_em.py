@@ -65,7 +65,18 @@ def test_seeds_repeat():
 def test_bad_input():
     with pytest.raises(StructureError, match=r"above 0\.5 and at most 1"):
         OnlineEM(NETWORK.graph, exponents=[0.5])
-    with pytest.raises(StructureError, match="exponents: expected one or more"):
-        OnlineEM(NETWORK.graph, exponents=[])
+    for exponents in ([], 0.7, "0.7", [None]):
+        with pytest.raises(StructureError, match="exponents: expected one or more"):
+            OnlineEM(NETWORK.graph, exponents=exponents)
+    with pytest.raises(StructureError, match=r"batch_size: expected a whole number, got 1\.5"):
+        OnlineEM(NETWORK.graph, batch_size=1.5)
     with pytest.raises(StructureError, match="batch_size"):
         OnlineEM(NETWORK.graph, batch_size=0)
+
+
+def test_a_mini_batch_larger_than_the_data_holds_all_of_it():
+    data = NETWORK.sample(30, seed=1)
+    settings = {"exponents": [0.7], "iterations": 3, "progress": False}
+    large = OnlineEM(NETWORK.graph, batch_size=10_000, **settings).fit(data)
+    exact = OnlineEM(NETWORK.graph, batch_size=30, **settings).fit(data)
+    assert large.runs == exact.runs

@@ -9,7 +9,7 @@ from torchpbp import DiscreteNetwork, build_junction_tree, templates
 from torchpbp.baselines import SpectralJunctionTree, chain_operators, homogeneous_operators
 from torchpbp.baselines.spectral_hmm import chain_scopes
 from torchpbp.baselines.spectral_operators import Representation, observable_representation, required_scopes
-from torchpbp.errors import QueryError, StructureError
+from torchpbp.errors import DataError, QueryError, StructureError
 from torchpbp.specification.specification import specify
 from torchpbp.stage2.joint_tables import JointTables
 from torchpbp.stage2.table_moments import TableMoments
@@ -91,3 +91,16 @@ def test_bad_input():
     operators = chain_operators(NAMES, network.joint, rank=3)
     with pytest.raises(QueryError, match=r"\['x5'\] are missing"):
         operators.joint({v: torch.zeros(2, dtype=torch.int64) for v in NAMES[:4]})
+
+
+def test_states_of_a_chain_are_checked():
+    network = DiscreteNetwork.random(templates.hmm(5, states=3, observed_states=4), seed=0)
+    operators = chain_operators(NAMES, network.joint, rank=3)
+    rows = network.sample(6, seed=1)
+    listed = {v: x.tolist() for v, x in rows.items()}
+    torch.testing.assert_close(operators.joint(listed), operators.joint(rows))
+    for bad in (-2, 4):
+        with pytest.raises(DataError, match=f"Evidence on 'x2', row 0: state {bad} is out of range"):
+            operators.joint({**listed, "x2": [bad] * 6})
+    with pytest.raises(QueryError, match=r"expected states of \['x2'\], got weights"):
+        operators.joint({**listed, "x2": torch.rand(6, 4)})

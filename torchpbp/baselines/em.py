@@ -7,6 +7,7 @@ all end with the same tables.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -105,7 +106,7 @@ class EM(Frames):
         check_counts(restarts=restarts, iterations=iterations)
         check_amounts(tolerance=tolerance, prior=prior)
         check_seed(seed)
-        if start is not None and (not start.graph.directed or _shapes(start.graph) != _shapes(graph)):
+        if start is not None and not _same_tables(start, graph):
             raise StructureError(
                 "start: expected a network on the learner's own graph, with the same parents and states."
             )
@@ -193,7 +194,7 @@ class EM(Frames):
         going = list(range(len(candidates)))
         for _ in range(self.iterations):
             log_likelihood, counts = step(vectors)
-            stay = self._noted(objectives, going, self._objective(log_likelihood, vectors, step.rows))
+            stay = self._noted(objectives, going, log_likelihood, vectors, step.rows)
             found[going] = vectors
             bar.update()
             going = [going[i] for i in stay]
@@ -204,12 +205,18 @@ class EM(Frames):
             found[going] = vectors
         return found, self._runs(objectives, candidates)
 
-    def _noted(self, objectives: list[list[float]], going: Sequence[int], values: Tensor) -> list[int]:
-        """Write down the objective of each run; return the places of those that have not converged."""
-        if not bool(torch.isfinite(values).all()):
+    def _noted(
+        self, objectives: list[list[float]], going: Sequence[int], log_likelihood: Tensor, vectors: Tensor, rows: float
+    ) -> list[int]:
+        """Write down the objective of each run; return the places of those that have not converged.
+
+        The prior's term may be -inf: a start may hold zeros, which the first step takes away.
+        """
+        if not bool(torch.isfinite(log_likelihood).all()):
             raise DataError(
                 "EM: a row of the data has probability 0. Give a start without zeros, or a prior above 0 to keep zeros away."
             )
+        values = self._objective(log_likelihood, vectors, rows)
         for run, value in zip(going, values.tolist(), strict=True):
             objectives[run].append(value)
         return [i for i, run in enumerate(going) if not self._converged(objectives[run])]
@@ -230,7 +237,7 @@ class EM(Frames):
         if len(objective) < 2:
             return False
         now, before = objective[-1], objective[-2]
-        return abs(now - before) <= self.tolerance * abs(now + before) / 2
+        return math.isfinite(before) and abs(now - before) <= self.tolerance * abs(now + before) / 2
 
     # -- answers -------------------------------------------------------------------------------------------------
 
@@ -282,6 +289,11 @@ class EM(Frames):
         model._network = DiscreteNetwork(model.graph, saved["tables"])
         model.labels = model._network.labels = {v: tuple(x) for v, x in saved["labels"].items()}
         return model
+
+
+def _same_tables(start: object, graph: LatentGraph) -> bool:
+    """Whether a start is a network whose tables have the scopes and sizes of the graph's."""
+    return isinstance(start, DiscreteNetwork) and start.graph.directed and _shapes(start.graph) == _shapes(graph)
 
 
 def _shapes(graph: LatentGraph) -> dict[str, tuple[tuple[str, int], ...]]:

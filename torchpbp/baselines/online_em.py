@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from torchpbp.arguments import check_counts, is_number
 from torchpbp.baselines.em import EM, Run
 from torchpbp.baselines.expectation import ExpectationStep, TableLayout
 from torchpbp.distributed import gather_objects, process_rank
@@ -59,12 +60,13 @@ class OnlineEM(EM):
             start=start,
             progress=progress,
         )
-        if not exponents or not all(0.5 < a <= 1 for a in exponents):
+        listed = isinstance(exponents, Sequence) and len(exponents) > 0
+        if not listed or not all(is_number(a) and 0.5 < a <= 1 for a in exponents):
             raise StructureError(
-                f"exponents: expected one or more numbers above 0.5 and at most 1, where online EM converges, got {list(exponents)}."
+                "exponents: expected one or more numbers above 0.5 and at most 1, where online EM converges, in a list, got "
+                f"{exponents!r}."
             )
-        if batch_size < 1:
-            raise StructureError(f"batch_size: expected at least 1, got {batch_size}.")
+        check_counts(batch_size=batch_size)
         self.exponents, self.batch_size = tuple(exponents), batch_size
 
     def _candidates(self) -> list[tuple[int, float | None]]:
@@ -102,7 +104,7 @@ class OnlineEM(EM):
                 averages = torch.lerp(averages, step(vectors, own)[1] / len(batch), share)
                 vectors = layout.maximised(step.rows * averages, self.prior)
                 k += 1
-            stay = self._noted(objectives, going, self._objective(whole.log_likelihood(vectors), vectors, step.rows))
+            stay = self._noted(objectives, going, whole.log_likelihood(vectors), vectors, step.rows)
             found[going] = vectors
             bar.update()
             going = [going[i] for i in stay]

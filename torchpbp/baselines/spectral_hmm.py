@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from torchpbp.errors import QueryError, StructureError
+from torchpbp.inputs.evidence import read_evidence
 
 
 class Tables(Protocol):
@@ -38,22 +39,25 @@ class ObservableOperators:
     steps: tuple[Tensor, ...]
     last: Tensor
 
-    def joint(self, rows: Mapping[str, Tensor]) -> Tensor:
+    def joint(self, rows: Mapping[str, Any]) -> Tensor:
         """(batch,) estimates of P(x₁, …, x_T), possibly negative.
 
         Args:
-            rows: name -> (batch,) states; -1 where an observable is to be summed out.
+            rows: name -> (batch,) states; -1 where an observable is to be summed out. Read as evidence is, without weights.
         """
         absent = [v for v in self.names if v not in rows]
         if absent:
             raise QueryError(
                 f"Joint probability of a chain: expected states of {list(self.names)}, {absent} are missing."
             )
-        batch = len(rows[self.names[0]])
-        message = self.first.expand(batch, -1)
+        states = {v: len(step) for v, step in zip(self.names, self.steps, strict=True)}
+        read = read_evidence({v: rows[v] for v in self.names}, states)
+        if read.soft:
+            raise QueryError(f"Joint probability of a chain: expected states of {list(read.soft)}, got weights.")
+        message = self.first.expand(read.batch, -1)
         for name, step in zip(self.names, self.steps, strict=True):
             wide = torch.cat([step, step.sum(dim=0, keepdim=True)])  # index -1 takes the sum
-            message = torch.einsum("nab,nb->na", wide[rows[name]], message)
+            message = torch.einsum("nab,nb->na", wide[read.hard[name]], message)
         return message @ self.last
 
 

@@ -237,6 +237,8 @@ def test_bad_input() -> None:
     data = {v: [0, 1, 1] for v in graph.observed}
     with pytest.raises(ShapeError, match="mask: expected one number for each of the 3 rows"):
         learner.fit(data, [1, 0])
+    with pytest.raises(DataError, match="mask: expected one number for each of the 3 rows, got"):
+        learner.fit(data, ["yes", "no", "no"])
     with pytest.raises(DataError, match="mask: expected 1 for rows to learn from"):
         learner.fit(data, [0, 0, 0])
     with pytest.raises(DataError, match="expected evidence on at least one observable"):

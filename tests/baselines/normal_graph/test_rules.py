@@ -215,6 +215,10 @@ def test_bad_input() -> None:
     with pytest.raises(StructureError, match="inner_iterations: expected at least 1, got 0"):
         Rule("ml", iterations=0)
     with pytest.raises(StructureError, match="delta: expected a small non-negative number"):
+        Rule("ml", delta="small")  # type: ignore[arg-type]
+    with pytest.raises(StructureError, match=r"inner_iterations: expected a whole number, got 1\.5"):
+        Rule("ml", iterations=1.5)  # type: ignore[arg-type]
+    with pytest.raises(StructureError, match="delta: expected a small non-negative number"):
         Rule("ml", delta=-1.0)
     with pytest.raises(ShapeError, match=r"expected f \(…, N, 3\), b \(…, N, 2\)"):
         Rule("ml")(theta, b, f, mask)

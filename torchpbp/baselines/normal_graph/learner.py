@@ -276,7 +276,10 @@ class NormalGraphLearner(Frames):
 def _checked_mask(mask: Any, rows: int) -> Tensor:
     if mask is None:
         return torch.ones(rows, dtype=torch.float64)
-    values = torch.as_tensor(mask).to(torch.float64)
+    try:
+        values = torch.as_tensor(mask).to(torch.float64)
+    except (TypeError, ValueError, RuntimeError):
+        raise DataError(f"mask: expected one number for each of the {rows} rows, got {mask!r}.") from None
     if values.shape != (rows,):
         raise ShapeError(f"mask: expected one number for each of the {rows} rows, got shape {tuple(values.shape)}.")
     if not bool((values >= 0).all()) or bool(values.isinf().any()) or not bool((values > 0).any()):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchpbp.arguments import check_counts, is_number
 from torchpbp.errors import ShapeError, StructureError
 
 RULES = ("ml", "kl", "vit", "var")
@@ -37,9 +38,8 @@ class Rule:
     def __post_init__(self) -> None:
         if self.name not in RULES:
             raise StructureError(f"rule: expected one of {', '.join(RULES)}, got {self.name!r}.")
-        if self.iterations < 1:
-            raise StructureError(f"inner_iterations: expected at least 1, got {self.iterations}.")
-        if not 0 <= self.delta < math.inf:
+        check_counts(inner_iterations=self.iterations)
+        if not is_number(self.delta) or not 0 <= self.delta < math.inf:
             raise StructureError(f"delta: expected a small non-negative number, got {self.delta}.")
 
     def __call__(self, theta: Tensor, f: Tensor, b: Tensor, mask: Tensor) -> Tensor:
