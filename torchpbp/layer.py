@@ -6,6 +6,7 @@ exported and vectorised. Whoever builds the evidence by hand gets the checks fro
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -13,8 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchpbp.errors import DataError, QueryError, ShapeError
-from torchpbp.inputs.evidence import Evidence
+from torchpbp.arguments import check_counts, check_positive
+from torchpbp.errors import DataError, QueryError, ShapeError, StructureError
+from torchpbp.inputs.evidence import Evidence, query_names
+from torchpbp.model.answers import check_query
 from torchpbp.model.pbp import PBP
 
 REFUSED = {torch.complex32, torch.complex64, torch.complex128, torch.uint16, torch.uint32, torch.uint64}
@@ -39,6 +42,10 @@ class PBPLayer(nn.Module):
 
     def __init__(self, model: PBP) -> None:
         super().__init__()
+        if not isinstance(model, PBP):
+            raise StructureError(
+                f"PBPLayer: expected a PBP model, got {type(model).__name__}. Other learners are no layers."
+            )
         model.tree  # noqa: B018  raises NotFittedError if the structure is not fixed yet
         self.model = model
 
@@ -100,7 +107,10 @@ class PBPLayer(nn.Module):
         """
         with self._full_precision():
             read = self._evidence(evidence)
-            wanted = [v for v in self.model.states if v not in read.hard] if variables is None else list(variables)
+            wanted = [v for v in self.model.states if v not in read.hard]
+            if variables is not None:
+                wanted = list(query_names(variables))
+                check_query(self.model.graph, wanted, read)
             leaves = None if variables is None else sorted({self.model.tree.leaf_of[v] for v in wanted})
             return self.model._estimates(read, wanted, leaves)
 
@@ -124,6 +134,7 @@ class PBPLayer(nn.Module):
             temperature: low values come close to one-hot samples.
             hard: one-hot in the forward pass, relaxed in the backward pass (straight-through).
         """
+        check_positive(temperature=temperature)
         posteriors = self.forward(evidence)
         return {
             v: nn.functional.gumbel_softmax(p.clamp(min=1e-30).log(), tau=temperature, hard=hard)
@@ -153,6 +164,11 @@ class PBPLayer(nn.Module):
         return valid
 
     def _evidence(self, evidence: Mapping[str, Tensor]) -> Evidence:
+        self.model._require_fitted()
+        if not isinstance(evidence, Mapping):
+            raise DataError(
+                f"Evidence: a layer takes a dict of tensors by name, {{}} for none; got {type(evidence).__name__}."
+            )
         observables = self.model.observables
         hard: dict[str, Tensor] = {}
         soft: dict[str, Tensor] = {}
@@ -223,20 +239,22 @@ class PBPDistribution:
         clash = [v for v in values if v in self._read.hard or v in self._read.real]
         if clash:
             raise QueryError(f"log_prob of {clash}: already in the evidence.")
+        self.layer._evidence(values)  # refuses what is no evidence
         soft = [v for v in values if v in self._read.soft]
         extra = torch.zeros(
             self._read.batch, dtype=self.layer.model.root.weight.dtype, device=self.layer.model.floor.device
         )
         for v in soft:
             weights = self._read.soft[v].to(extra)
-            extra = extra + weights.gather(1, values[v].unsqueeze(1)).squeeze(1).log()
+            states = values[v].clamp(0, weights.shape[1] - 1)  # one out of range is answered with NaN below
+            extra = extra + weights.gather(1, states.unsqueeze(1)).squeeze(1).log()
         joint = {**{v: t for v, t in self.evidence.items() if v not in soft}, **values}
         return self.layer.log_evidence(joint) + extra - self.layer.log_evidence(self.evidence)
 
-    def sample(self, sample_shape: tuple[int, ...] = (), seed: int | None = None) -> dict[str, Tensor]:
-        """name -> (*sample_shape, batch) joint draws of all observables."""
-        count = 1
-        for size in sample_shape:
-            count *= size
+    def sample(self, sample_shape: int | Sequence[int] = (), seed: int | None = None) -> dict[str, Tensor]:
+        """name -> (*sample_shape, batch) joint draws of all observables; a number is taken for a shape of one dimension."""
+        sample_shape = (sample_shape,) if isinstance(sample_shape, int) else tuple(sample_shape)
+        check_counts(0, ShapeError, **{f"sample_shape[{i}]": size for i, size in enumerate(sample_shape)})
+        count = math.prod(sample_shape)
         drawn = self.layer.model.sample(count, self._read, seed=seed)
         return {v: x.reshape(*sample_shape, self._read.batch) for v, x in drawn.items()}

@@ -121,8 +121,10 @@ def read_evidence(
             if name in latent:
                 raise QueryError(f"Evidence on '{name}': it is latent and cannot be observed.")
             raise QueryError(f"Evidence on unknown variable '{name}'. The model observes: {', '.join(states)}.")
-        tensor = _as_tensor(name, value, (labels or {}).get(name))
         domain = states[name]
+        tensor = _as_tensor(
+            name, value, (labels or {}).get(name), "integer states" if isinstance(domain, int) else "numbers"
+        )
         if not isinstance(domain, int):
             real[name] = _checked_values(name, tensor).to(device)
         elif tensor.ndim == 2 and tensor.is_floating_point():
@@ -147,11 +149,16 @@ def read_evidence(
     return Evidence(batch, hard, soft, real)
 
 
-def _as_tensor(name: str, value: Any, labels: Sequence[Any] | None) -> Tensor:
+def _as_tensor(name: str, value: Any, labels: Sequence[Any] | None, expected: str = "integer states") -> Tensor:
     if isinstance(value, Tensor):
         if value.is_complex():
             raise DataError(f"Evidence on '{name}': expected states or weights, got complex numbers.")
+        value = value if value.layout == torch.strided else value.to_dense()
         return value.reshape(1) if value.ndim == 0 else value
+    if isinstance(value, list | tuple) and value and all(isinstance(row, Tensor) for row in value):
+        if len({row.shape for row in value}) > 1:
+            raise ShapeError(f"Evidence on '{name}': got tensors of different shapes. Give each row the same.")
+        return _as_tensor(name, torch.stack(list(value)), labels)  # numpy would cut gradients off
     if isinstance(value, pd.Series):
         value = value.array
     if isinstance(value, pd.Categorical):
@@ -160,10 +167,12 @@ def _as_tensor(name: str, value: Any, labels: Sequence[Any] | None) -> Tensor:
         value = np.asarray(value.astype(object), dtype=object)
     try:
         array = np.atleast_1d(as_array(value))
-    except ValueError as error:
-        raise DataError(f"Evidence on '{name}': expected states or weights; {error}.") from None
+    except ValueError:
+        raise DataError(
+            f"Evidence on '{name}': expected states or weights, got entries of different lengths."
+        ) from None
     if array.dtype == object:
-        array = states_from_labels(name, array, labels, "Evidence on")
+        array = states_from_labels(name, array, labels, "Evidence on", expected)
     elif array.dtype.kind not in "biuf":
         raise DataError(f"Evidence on '{name}': expected states or weights, got {array.dtype} values.")
     elif labels is not None and array.ndim == 1 and are_labels(array, labels):
@@ -216,7 +225,9 @@ def are_labels(values: np.ndarray, labels: Sequence[Any]) -> bool:
     return len(present) > 0 and not is_code_range(labels) and set(present.tolist()) <= set(labels)
 
 
-def states_from_labels(name: str, values: np.ndarray, labels: Sequence[Any] | None, where: str) -> np.ndarray:
+def states_from_labels(
+    name: str, values: np.ndarray, labels: Sequence[Any] | None, where: str, expected: str = "integer states"
+) -> np.ndarray:
     """State index of each label; -1 for None, NaN and pandas NA."""
     missing = np.asarray(pd.isna(values))
     if labels is None:
@@ -226,7 +237,7 @@ def states_from_labels(name: str, values: np.ndarray, labels: Sequence[Any] | No
             return numbers
         except (TypeError, ValueError):
             raise DataError(
-                f"{where} '{name}': expected integer states, got {values[~missing][0]!r}. The model was fitted without "
+                f"{where} '{name}': expected {expected}, got {values[~missing][0]!r}. The model was fitted without "
                 "labels for this variable."
             ) from None
     result = np.full(values.shape, -1, dtype=np.int64)
@@ -268,7 +279,8 @@ def _checked_states(name: str, tensor: Tensor, states: int) -> Tensor:
         if not bool(whole.all()):
             row = int((~whole).nonzero()[0])
             raise DataError(
-                f"Evidence on '{name}', row {row}: expected a whole number from 0 to {states - 1}, got {float(tensor[row])}."
+                f"Evidence on '{name}', row {row}: expected a whole number from 0 to {states - 1}, got {float(tensor[row])}. "
+                f"Weights over states have shape (batch, {states})."
             )
         tensor = filled
     codes = tensor.to(torch.int64)

@@ -143,6 +143,7 @@ class PBP(CountedModel):
         self.register_buffer("rows", torch.tensor(0, dtype=torch.int64))
         self._tree: JunctionTree | None = None
         self._specification: Specification | None = None
+        self.register_load_state_dict_post_hook(_note_loaded)
         unknown = [v for v in graph.latent if graph.variables[v] is None]
         if rank is None and unknown:
             raise StructureError(
@@ -445,6 +446,12 @@ class PBP(CountedModel):
         model.counts = None if saved.get("counts") is None else Counts.from_dict(saved["counts"])
         model.fitted = True
         return model.to(map_location)
+
+
+def _note_loaded(model: nn.Module, _: Any) -> None:
+    """Operators that come with a state dict, that of a network around the model, say, make it a fitted one."""
+    if isinstance(model, PBP) and model._tree is not None and not model.root.weight.is_meta:
+        model.fitted = model.fitted or bool(model.root.weight.any())
 
 
 def _checked_ridge(ridge: Sequence[float]) -> tuple[float, float]:
