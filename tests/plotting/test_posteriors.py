@@ -63,3 +63,36 @@ def test_other_models_are_asked_as_well(kind: str) -> None:
     asked = made[kind]()
     ax = plot_posteriors(asked, {first: [1]}, variables=[second])
     assert heights(ax) == pytest.approx(asked.posterior(second, {first: [1]})[0].tolist())
+
+
+def test_the_legend_has_the_marks_that_are_drawn_and_covers_no_curve(model: PBP, fruit: PBP) -> None:
+    colour = {"colour": ["green"]}
+    for ax, entries, line, marker, label in (
+        (plot_posteriors(model, EVIDENCE, truth=DIAMOND), ["model", "truth"], "None", "D", "probability"),
+        (plot_posteriors(fruit, colour), ["model", "mean"], ":", "None", "probability; density, scaled"),
+        (
+            plot_posteriors(fruit, colour, truth={"taste": "mild", "size": 2.0}),
+            ["model", "mean", "truth"],
+            "--",
+            "D",
+            "probability; density, scaled",
+        ),
+        (
+            plot_posteriors(fruit, colour, truth={"size": 2.0}, variables=["size"]),
+            ["model", "mean", "truth"],
+            "--",
+            "None",
+            "density, scaled",
+        ),
+    ):
+        legend = ax.get_legend()
+        assert [t.get_text() for t in legend.get_texts()] == entries
+        last = legend.get_lines()[-1]
+        assert (str(last.get_linestyle()), str(last.get_marker() or "None")) == (line, marker)
+        assert ax.get_ylabel() == label
+        if "mean" in entries:
+            ax.figure.canvas.draw()  # type: ignore[attr-defined]
+            box = legend.get_window_extent().transformed(ax.transData.inverted())
+            assert box.y0 > 1.0  # the height of every curve
+            assert box.x0 > ax.get_xlim()[0]
+    assert plot_posteriors(model, EVIDENCE).get_legend() is None

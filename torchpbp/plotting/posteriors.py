@@ -35,7 +35,7 @@ def plot_posteriors(
 ) -> Axes:
     """Draw the posterior of each unobserved variable: bars over its states, a curve for a continuous one.
 
-    Curves are scaled to a height of 1, and a dotted line marks the mean.
+    Curves are scaled to a height of 1, and a dotted line marks the mean. The legend names the marks that there are.
 
     Args:
         model: fitted PBP, or any other learner or exact network with ``posteriors``.
@@ -76,6 +76,7 @@ def plot_posteriors(
         _, ax = plt.subplots(figsize=(width, 3.4), layout="constrained")
     ticks: list[float] = []
     texts: list[str] = []
+    upright = False
     for k, v in enumerate(names):
         answer = answers[v]
         if isinstance(answer, Density):
@@ -87,11 +88,14 @@ def plot_posteriors(
             )
         ticks += places
         texts += labels
-    _label_axes(ax, names, ticks, texts if bars <= MOST_NUMBERED else [""] * len(texts))
+        # A curve has two ticks only, and room for longer ones.
+        upright = upright or max(map(len, labels)) > (5 if isinstance(answer, Density) else 2)
+    curves = [v for v in names if isinstance(answers[v], Density)]
+    _label_axes(ax, names, ticks, texts if bars <= MOST_NUMBERED else [""] * len(texts), upright, len(curves))
     given = condition(known)
     ax.set_title(f"Posteriors given {given}" if given else "Marginals", fontsize=10)
-    if true:
-        _draw_legend(ax)
+    if true or curves:
+        _draw_legend(ax, bool(curves), {v in curves for v in true})
     return ax
 
 
@@ -170,9 +174,11 @@ def _draw_density(ax: Axes, place: int, density: Density, truth: Any) -> tuple[l
     return [across(low), across(high)], [f"{low:.3g}", f"{high:.3g}"]
 
 
-def _label_axes(ax: Axes, names: Sequence[str], ticks: Sequence[float], texts: Sequence[str]) -> None:
+def _label_axes(
+    ax: Axes, names: Sequence[str], ticks: Sequence[float], texts: Sequence[str], upright: bool, curves: int
+) -> None:
     longest = max(map(len, texts), default=0)
-    upright = longest > 2
+    upright = upright and longest > 0
     ax.xaxis.remove_overlapping_locs = False  # else the middle state of three would lose its tick to the variable's
     ax.set_xticks(ticks, texts, minor=True, fontsize=7, rotation=90 if upright else 0, color="#555555")
     ax.set_xticks(range(len(names)), names, fontweight="bold", fontsize=9)
@@ -180,18 +186,35 @@ def _label_axes(ax: Axes, names: Sequence[str], ticks: Sequence[float], texts: S
     ax.tick_params(axis="x", which="major", length=0, pad=(8 + 4.3 * longest) if upright else 16 if longest else 4)
     for border in range(1, len(names)):
         ax.axvline(border - 0.5, color="#dddddd", linewidth=0.8, zorder=1)
-    ax.set(xlim=(-0.55, len(names) - 0.45), ylim=(0, 1.03), ylabel="probability")
+    label = (
+        "probability" if not curves else "density, scaled" if curves == len(names) else "probability; density, scaled"
+    )
+    ax.set(xlim=(-0.55, len(names) - 0.45), ylim=(0, 1.25 if curves else 1.03), ylabel=label)  # curves all reach 1
+    ax.set_yticks(np.linspace(0, 1, 6))
     ax.grid(axis="y", alpha=0.3)
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)
 
 
-def _draw_legend(ax: Axes) -> None:
+def _draw_legend(ax: Axes, curves: bool, truths: set[bool]) -> None:
+    """Say what the marks mean.
+
+    Args:
+        ax: the axes.
+        curves: whether there are any.
+        truths: whether the variables with a truth are continuous; both may be the case.
+    """
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    handles = [Patch(color=BARS), Line2D([], [], linestyle="", marker="D", markersize=4, color=TRUTH)]
-    ax.legend(handles, ["model", "truth"], loc="upper right", fontsize=8)
+    entries: dict[str, Any] = {"model": Patch(color=BARS)}
+    if curves:
+        entries["mean"] = Line2D([], [], color=CURVE, linestyle=":")
+    if truths:
+        line, mark = "--" if True in truths else "", "D" if False in truths else ""
+        entries["truth"] = Line2D([], [], color=TRUTH, linestyle=line, linewidth=1.2, marker=mark, markersize=4)
+    columns = len(entries) if curves else 1  # in one line above the curves, or below each other among bars
+    ax.legend(list(entries.values()), list(entries), loc="upper right", fontsize=8, ncols=columns)
 
 
 def _floats(values: Any) -> Floats:
