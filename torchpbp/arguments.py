@@ -48,10 +48,12 @@ def check_positive(error: Kind = StructureError, **values: Any) -> None:
             raise error(f"{name}: expected a positive number, got {value!r}.")
 
 
-def check_seed(seed: Any, error: Kind = StructureError) -> None:
-    """Refuse what cannot start a random stream that can be repeated."""
-    if whole_number("seed", seed, error) < 0:
+def check_seed(seed: Any, error: Kind = StructureError) -> int:
+    """The seed as an int; what cannot start a random stream that can be repeated is refused."""
+    number = whole_number("seed", seed, error)
+    if number < 0:
         raise error(f"seed: expected a whole number from 0 on, got {seed}.")
+    return number
 
 
 def is_number(value: Any) -> bool:

@@ -105,7 +105,7 @@ class EM(Frames):
             )
         check_counts(restarts=restarts, iterations=iterations)
         check_amounts(tolerance=tolerance, prior=prior)
-        check_seed(seed)
+        seed = check_seed(seed)
         if start is not None and not _same_tables(start, graph):
             raise StructureError(
                 "start: expected a network on the learner's own graph, with the same parents and states."

@@ -114,7 +114,7 @@ class SpectralJunctionTree(Frames):
     ) -> None:
         """Check and keep the settings, and build the tree."""
         require_graph(graph, "SpectralJunctionTree")
-        check_seed(seed)
+        seed = check_seed(seed)
         if rank is not None:
             check_counts(rank=rank)
         check_counts(pool=pool)

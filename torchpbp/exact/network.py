@@ -102,7 +102,7 @@ class DiscreteNetwork(Frames):
             concentration: of the Dirichlet or gamma distribution; small values give near-deterministic tables.
         """
         require_graph(graph, "DiscreteNetwork.random")
-        check_seed(seed)
+        seed = check_seed(seed)
         check_positive(concentration=concentration)
         rng = np.random.default_rng(seed)
 

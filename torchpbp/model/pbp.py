@@ -102,7 +102,7 @@ class PBP(CountedModel):
         require_graph(graph, "PBP")
         check_positive(whitening=whitening)
         check_counts(max_rank=max_rank)
-        check_seed(seed)
+        seed = check_seed(seed)
         if not isinstance(features, KernelMap | None):
             raise StructureError(f"features: expected Nystroem(…), RandomFourier(…) or None, got {features!r}.")
         if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:

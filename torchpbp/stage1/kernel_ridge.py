@@ -34,7 +34,7 @@ class KernelRidge(Regressor):
     def __init__(self, landmarks: int = 200, contrast: float = 0.5, bandwidth: float = 1.0, seed: int = 0) -> None:
         check_counts(landmarks=landmarks)
         check_positive(contrast=contrast, bandwidth=bandwidth)
-        check_seed(seed)
+        seed = check_seed(seed)
         self.landmarks, self.contrast, self.bandwidth, self.seed = landmarks, contrast, bandwidth, seed
 
     def fit(self, rows: Rows, regressions: Sequence[Regression], stage: str) -> Predictor:

@@ -87,7 +87,7 @@ class MLP(Regressor):
                 check_counts(**{name: value})
         check_positive(learning_rate=learning_rate)
         check_amounts(weight_decay=weight_decay)
-        check_seed(seed)
+        seed = check_seed(seed)
         for name, options in (("stage_b", stage_b), ("trainer", trainer)):
             if not isinstance(options, Mapping | None):
                 raise StructureError(f"{name}: expected names and values, such as a dict, got {options!r}.")

@@ -97,7 +97,7 @@ class NormalGraphLearner(Frames):
         self.rule = Rule(rule, inner_iterations, delta)
         require_graph(graph, "NormalGraphLearner")
         check_counts(epochs=epochs, restarts=restarts)
-        check_seed(seed)
+        seed = check_seed(seed)
         if start not in STARTS:
             raise StructureError(f"start: expected one of {', '.join(STARTS)}, got {start!r}.")
         self.graph = graph
