@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Iterable
 from typing import Any
 
 from torchpbp.errors import StructureError, TorchPBPError
@@ -21,7 +22,7 @@ def whole_number(name: str, value: Any, error: Kind = StructureError) -> int:
     raise error(f"{name}: expected a whole number, got {value!r}.")
 
 
-def check_counts(least: int = 1, /, error: Kind = StructureError, **values: Any) -> None:
+def check_counts(least: int = 1, error: Kind = StructureError, /, **values: Any) -> None:
     """Refuse what is no whole number of at least ``least``.
 
     Args:
@@ -34,14 +35,14 @@ def check_counts(least: int = 1, /, error: Kind = StructureError, **values: Any)
             raise error(f"{name}: expected at least {least}, got {value}.")
 
 
-def check_amounts(error: Kind = StructureError, **values: Any) -> None:
+def check_amounts(error: Kind = StructureError, /, **values: Any) -> None:
     """Refuse what is no finite number from 0 on."""
     for name, value in values.items():
         if not is_number(value) or not 0 <= value < math.inf:
             raise error(f"{name}: expected a non-negative number, got {value!r}.")
 
 
-def check_positive(error: Kind = StructureError, **values: Any) -> None:
+def check_positive(error: Kind = StructureError, /, **values: Any) -> None:
     """Refuse what is no finite number above 0."""
     for name, value in values.items():
         if not is_number(value) or not 0 < value < math.inf:
@@ -54,6 +55,11 @@ def check_seed(seed: Any, error: Kind = StructureError) -> int:
     if number < 0:
         raise error(f"seed: expected a whole number from 0 on, got {seed}.")
     return number
+
+
+def is_series(value: Any) -> bool:
+    """Whether the value can be gone through, and is not a string, whose letters nobody means."""
+    return isinstance(value, Iterable) and not isinstance(value, str)
 
 
 def is_number(value: Any) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torchpbp.arguments import is_number
+from torchpbp.arguments import is_number, is_series
 from torchpbp.errors import StructureError
 
 
@@ -38,7 +38,7 @@ Domain = int | Continuous | None
 
 def checked_variables(variables: Mapping[str, Domain] | Iterable[tuple[str, Domain]]) -> dict[str, Domain]:
     """Name -> number of states or range, each name once."""
-    if isinstance(variables, str) or not isinstance(variables, Iterable):
+    if not is_series(variables):
         raise StructureError(f"variables: expected a mapping or pairs (name, states), got {variables!r}.")
     pairs = list(variables.items()) if isinstance(variables, Mapping) else list(variables)
     if not pairs:
@@ -77,7 +77,7 @@ def checked_latent(latent: Iterable[str], variables: Mapping[str, Domain]) -> tu
     """Names of hidden variables, each known and listed once."""
     if isinstance(latent, str):
         raise StructureError(f"latent: expected a list of names, got the string '{latent}'. Write ['{latent}'].")
-    if not isinstance(latent, Iterable):
+    if not is_series(latent):
         raise StructureError(f"latent: expected a list of names, got {latent!r}. Leave it out where nothing is hidden.")
     names = tuple(latent)
     for i, name in enumerate(names):
@@ -92,7 +92,7 @@ def checked_edges(
     edges: Iterable[tuple[str, str]], variables: Mapping[str, Domain], directed: bool
 ) -> tuple[tuple[str, str], ...]:
     """Pairs of known names, each edge once."""
-    if not isinstance(edges, Iterable):
+    if not is_series(edges):
         raise StructureError(f"edges: expected a list of pairs of names, got {edges!r}. Give [] for no edges.")
     result: list[tuple[str, str]] = []
     seen: set[tuple[str, str] | frozenset[str]] = set()

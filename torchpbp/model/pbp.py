@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from torchpbp.arguments import check_counts, check_positive, check_seed, is_number
+from torchpbp.arguments import check_counts, check_positive, check_seed, is_number, is_series
 from torchpbp.errors import CheckpointError, DataError, DataWarning, NotFittedError, StructureError
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.features.maps import KernelMap
@@ -143,7 +143,7 @@ class PBP(CountedModel):
         self.register_buffer("rows", torch.tensor(0, dtype=torch.int64))
         self._tree: JunctionTree | None = None
         self._specification: Specification | None = None
-        self.register_load_state_dict_post_hook(_note_loaded)
+        self.register_load_state_dict_post_hook(_note_loaded)  # type: ignore[no-untyped-call]
         unknown = [v for v in graph.latent if graph.variables[v] is None]
         if rank is None and unknown:
             raise StructureError(
@@ -455,7 +455,7 @@ def _note_loaded(model: nn.Module, _: Any) -> None:
 
 
 def _checked_ridge(ridge: Sequence[float]) -> tuple[float, float]:
-    pair = not isinstance(ridge, str) and isinstance(ridge, Sequence) and len(ridge) == 2
-    if not pair or not all(is_number(r) and 0 <= r < math.inf for r in ridge):
+    pair = tuple(ridge) if is_series(ridge) else ()
+    if len(pair) != 2 or not all(is_number(r) and 0 <= r < math.inf for r in pair):
         raise StructureError(f"ridge: expected two non-negative numbers (stage 1, stage 2), got {ridge!r}.")
-    return float(ridge[0]), float(ridge[1])
+    return float(pair[0]), float(pair[1])

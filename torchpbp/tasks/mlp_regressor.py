@@ -16,7 +16,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from torch.utils.data import DataLoader
 
-from torchpbp.arguments import check_amounts, check_counts, check_positive, check_seed
+from torchpbp.arguments import check_amounts, check_counts, check_positive, check_seed, is_series
 from torchpbp.distributed import gather_objects, process_rank
 from torchpbp.errors import DataError, DataWarning, StructureError
 from torchpbp.stage1.mlp import NetPredictor, StageOneNets
@@ -78,7 +78,7 @@ class MLP(Regressor):
         if form not in ("instrumental", "plain"):
             raise StructureError(f"form: expected 'instrumental' or 'plain', got {form!r}.")
         check_counts(folds=folds, epochs=epochs)
-        if isinstance(hidden, str) or not isinstance(hidden, Sequence):
+        if not is_series(hidden):
             raise StructureError(f"hidden: expected a list with the width of each hidden layer, got {hidden!r}.")
         for width in hidden:
             check_counts(hidden=width)
