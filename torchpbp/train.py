@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -12,12 +13,13 @@ from typing import Any
 import hydra
 import torch
 from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from lightning.fabric import Fabric
 from omegaconf import DictConfig, OmegaConf
 
 from torchpbp import __version__
 from torchpbp.distributed import process_rank
-from torchpbp.errors import RunError, StructureError
+from torchpbp.errors import RunError, SettingError, StructureError, TorchPBPError
 from torchpbp.report import NAME as REPORT
 from torchpbp.report import write_report
 from torchpbp.tasks.objective import checked_objective, objective_value
@@ -38,6 +40,7 @@ def train(cfg: DictConfig) -> Metrics:
             report.html among them shows the run to people.
     """
     check_types(cfg)
+    check_devices(cfg.trainer.accelerator)
     if cfg.threads is not None:
         torch.set_num_threads(cfg.threads)
     torch.set_flush_denormal(True)  # kernels of far-away points underflow, and denormal numbers are slow
@@ -79,6 +82,12 @@ def check_types(cfg: DictConfig) -> None:
     check_setting("resume", cfg.get("resume", False), bool)
     for group in ("regressor", "learner", "model"):
         check_settings(OmegaConf.to_container(cfg[group], resolve=True), group)
+
+
+def check_devices(accelerator: str) -> None:
+    """Refuse a GPU that the machine does not have."""
+    if accelerator in ("gpu", "cuda") and not torch.cuda.is_available() and not torch.backends.mps.is_available():
+        raise SettingError(f"trainer.accelerator={accelerator}: expected a GPU, found none. Choose trainer=cpu.")
 
 
 def decisive(cfg: DictConfig) -> dict[str, Any]:
@@ -128,6 +137,21 @@ def interruptible(output_dir: str | None) -> Iterator[None]:
         raise SystemExit(130) from None
 
 
+@contextmanager
+def in_words(sweep: bool) -> Iterator[None]:
+    """A mistake in the settings ends the program with the message alone; HYDRA_FULL_ERROR=1 shows where it was noticed.
+
+    Args:
+        sweep: let the error through: a sweep names its failed jobs.
+    """
+    try:
+        yield
+    except TorchPBPError as error:
+        if sweep or os.environ.get("HYDRA_FULL_ERROR") == "1":
+            raise
+        raise SystemExit(f"{type(error).__name__}: {error}\nHYDRA_FULL_ERROR=1 shows where it was noticed.") from None
+
+
 def share_out(cfg: DictConfig) -> DictConfig:
     """Start the other processes, each of which runs this program too; only the first prints and writes files."""
     trainer = cfg.trainer
@@ -170,6 +194,13 @@ def check_size(size: str, model: str) -> None:
 
 @hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")
 def main(cfg: DictConfig) -> float | None:
+    sweep = HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
+    with in_words(sweep):
+        return run_and_tell(cfg)
+
+
+def run_and_tell(cfg: DictConfig) -> float | None:
+    """Check the choices, run the experiment and say where its files are; returns what a search looks at."""
     if HydraConfig.initialized():  # not if called with a configuration of one's own
         run = HydraConfig.get()
         check_regressor(cfg, run.overrides.task, run.runtime.choices.regressor)

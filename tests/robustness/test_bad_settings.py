@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+import torch
 from hydra import compose, initialize_config_dir
 from hydra.errors import ConfigCompositionException
 
 from tests.cli.test_configs import all_choices, composed
 from tests.robustness.runs import CONF, configuration
-from torchpbp.errors import SettingError
+from torchpbp.errors import RunError, SettingError
 from torchpbp.tasks.setting_types import argument_types, fits, readable
-from torchpbp.train import check_types, train
+from torchpbp.train import check_types, in_words, train
 
 
 @pytest.mark.parametrize(
@@ -33,7 +34,7 @@ from torchpbp.train import check_types, train
         (["regressor=mlp", "regressor.form=odd"], "regressor.form: expected 'instrumental' or 'plain', got 'odd'"),
         (["seed=abc"], "seed: expected a whole number of at least 0, got 'abc'"),
         (["seed=-1"], "seed: expected a whole number of at least 0, got -1"),
-        (["threads=0"], "threads: expected a whole number or null of at least 1, got 0"),
+        (["threads=0"], "threads: expected a whole number of at least 1 or null, got 0"),
         (["resume=maybe"], "resume: expected true or false, got 'maybe'"),
     ],
 )
@@ -41,6 +42,36 @@ def test_values_of_the_wrong_type(overrides: list[str], message: str, tmp_path: 
     with pytest.raises(SettingError, match=message):
         train(configuration(tmp_path / "run", "model=synthetic", *overrides))
     assert not (tmp_path / "run").exists()
+
+
+def test_a_mistake_is_told_in_words_unless_a_sweep_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+    with pytest.raises(SystemExit) as caught, in_words(sweep=False):
+        raise SettingError("seed: expected another.")
+    assert str(caught.value.code).startswith(
+        "SettingError: seed: expected another.\n"
+    )  # printed by Python, exit code 1
+    with pytest.raises(SettingError), in_words(sweep=True):
+        raise SettingError("seed: expected another.")
+    with pytest.raises(ZeroDivisionError), in_words(sweep=False):
+        1 / 0  # noqa: B018  no mistake of the user's
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    with pytest.raises(SettingError), in_words(sweep=False):
+        raise SettingError("seed: expected another.")
+
+
+def test_a_gpu_that_is_not_there_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    with pytest.raises(SettingError, match=r"trainer.accelerator=gpu: expected a GPU, found none\. Choose trainer=cpu"):
+        train(configuration(tmp_path / "run", "model=synthetic", "trainer=gpu"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("a file")
+    with pytest.raises(RunError, match=r"output_dir: expected a folder that can be written to, got .*run \(Not a dir"):
+        train(configuration(tmp_path / "run", "model=synthetic"))
 
 
 @pytest.mark.parametrize("override", ["model.size=[1]", "leaner=em", "learner.rigde=[1,1]", "sead=1"])

@@ -62,12 +62,20 @@ def run_folder(path: str | os.PathLike[str], settings: Mapping[str, Any], resume
         resume: go on with what an earlier run with the same settings left; otherwise that is deleted.
 
     Raises:
-        RunError: another process is at work in the folder, or the run to go on with had other settings.
+        RunError: the folder cannot be written to, another process is at work in it, or the run to go on with had other
+            settings.
     """
     folder = Path(path)
     hidden = folder / HIDDEN
-    hidden.mkdir(parents=True, exist_ok=True)
-    with open(hidden / "lock", "a+", encoding="utf-8") as lock:
+    try:
+        hidden.mkdir(parents=True, exist_ok=True)
+        opened = open(hidden / "lock", "a+", encoding="utf-8")  # noqa: SIM115  closed below
+    except OSError as error:
+        raise RunError(
+            f"output_dir: expected a folder that can be written to, got {folder} ({error.strerror}). Choose another with "
+            "hydra.run.dir=<folder>."
+        ) from error
+    with opened as lock:
         _claim(lock, folder)
         for left in (*folder.glob(".*.tmp"), *folder.glob("checkpoints/.*.tmp"), *hidden.glob("**/.*.tmp")):
             left.unlink(missing_ok=True)  # of a run that was killed while writing

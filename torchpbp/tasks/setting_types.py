@@ -40,7 +40,8 @@ def check_setting(name: str, value: Any, expected: Any, least: int | None = None
     """Refuse a single value of the wrong type, or below the least one."""
     if not fits(value, expected) or (least is not None and value is not None and value < least):
         bound = "" if least is None else f" of at least {least}"
-        raise SettingError(f"{name}: expected {readable(expected)}{bound}, got {value!r}.")
+        plain, _, others = readable(expected).partition(" or ")
+        raise SettingError(f"{name}: expected {plain}{bound}{others and f' or {others}'}, got {value!r}.")
 
 
 def argument_types(target: str) -> dict[str, Any]:
