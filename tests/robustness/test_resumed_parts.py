@@ -32,6 +32,7 @@ def without(*others: str) -> list[str]:
 EXPERIMENTS: dict[str, list[str]] = {
     "digits_missing": ["model.hidden=[0,6]", "model.limit=30"],
     "digits_learning_curve": ["~model.others.nystroem", "model.sizes=[3,5]", "model.repeats=1", "model.limit=10"],
+    "digits_embedding": ["model.two_stage=0", "model.random=1", "model.data.train_size=5", "model.limit=20"],
     "splice": [
         *without("EM", "online_EM", "spectral", "PBP"),
         "model.folds=2",
@@ -113,7 +114,7 @@ def test_a_run_stopped_between_parts_goes_on_to_the_same_results(
     with monkeypatch.context() as patch:
         every = counted(patch)
         train(undisturbed)
-    assert len(every) == len(set(every)) >= 3
+    assert len(every) == len(set(every)) >= 2
     half = len(every) // 2
     with monkeypatch.context() as patch:
         first = counted(patch, half)

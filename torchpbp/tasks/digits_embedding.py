@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +17,15 @@ from torchpbp.data.splits import hide_points
 from torchpbp.errors import DataError
 from torchpbp.model.pbp import PBP
 from torchpbp.tasks.classification import check_data, check_learner
-from torchpbp.tasks.embedding_lessons import LessonSettings, prepare_lessons
+from torchpbp.tasks.embedding_lessons import Lessons, LessonSettings, prepare_lessons
 from torchpbp.tasks.embedding_network import NetworkAverage
 from torchpbp.tasks.embedding_opinions import Opinion, companion_opinion, fit_companion, network_opinion
 from torchpbp.tasks.embedding_plots import write_hidden_plot, write_training_plot
 from torchpbp.tasks.embedding_report import HALF, format_embedding, report
 from torchpbp.tasks.embedding_start import build_network, count_parameters, perceptron_twin
 from torchpbp.tasks.embedding_training import MOST_HIDDEN, StrokeTraining, TrainingSettings, train_network
-from torchpbp.tasks.results import Metrics, write_csv, write_json
+from torchpbp.tasks.results import Metrics, environment, write_csv, write_results
+from torchpbp.tasks.run_folder import Parts
 
 if TYPE_CHECKING:
     from torchpbp.data.digits_module import DigitsDataModule
@@ -153,12 +155,19 @@ def run_digits_embedding(
     opinions: dict[str, Opinion] = {}
     histories = {}
     taught = None
+    parts = Parts(output_dir)  # networks keep checkpoints of their own
     if teacher is not None:
-        start = time.perf_counter()
-        classifier = fit_companion(teacher, data.train_x, data.train_y, copies, slant, seed, verbose)
-        distortions = (rotation, shear, warp, jitter)
-        taught = prepare_lessons(classifier, data.train_x, lesson_settings, distortions, MOST_HIDDEN, seed)
-        facts["seconds/lessons"] = time.perf_counter() - start
+
+        def prepared(model: nn.Module) -> dict[str, Any]:
+            start = time.perf_counter()
+            classifier = fit_companion(model, data.train_x, data.train_y, copies, slant, seed, verbose)
+            distortions = (rotation, shear, warp, jitter)
+            made = prepare_lessons(classifier, data.train_x, lesson_settings, distortions, MOST_HIDDEN, seed)
+            return {"strokes": made.strokes, "answers": made.answers, "seconds": time.perf_counter() - start}
+
+        kept = parts.get("lessons", partial(prepared, teacher))
+        taught = Lessons(kept["strokes"], kept["answers"], lesson_weight, lesson_rows)
+        facts["seconds/lessons"] = kept["seconds"]
     for name, prefix in (("pbp", ""), ("twin", TWIN)):
         start = time.perf_counter()
         members = []
@@ -186,12 +195,17 @@ def run_digits_embedding(
         facts[f"seconds/{name}"] = time.perf_counter() - start
         facts[f"restored/{name}"] = training.restored
     if companion is not None:
-        start = time.perf_counter()
-        classifier = fit_companion(companion, data.train_x, data.train_y, copies, slant, seed, verbose)
-        told = opinions["companion"] = companion_opinion(classifier, checks, tests)
+
+        def asked(model: nn.Module) -> dict[str, Any]:
+            start = time.perf_counter()
+            classifier = fit_companion(model, data.train_x, data.train_y, copies, slant, seed, verbose)
+            return {**vars(companion_opinion(classifier, checks, tests)), "seconds": time.perf_counter() - start}
+
+        kept = parts.get("companion", partial(asked, companion))
+        facts["seconds/companion"] = kept.pop("seconds")
+        told = opinions["companion"] = Opinion(**kept)
         for name in ("pbp", "twin"):
             opinions[f"{name}_companion"] = opinions[name].joined(told, companion_weight, companion_gain)
-        facts["seconds/companion"] = time.perf_counter() - start
 
     metrics, table = report(opinions, val_y, data.test_y[:limit])
     metrics |= facts
@@ -200,12 +214,10 @@ def run_digits_embedding(
         "rows/test": len(data.test_y[:limit]),
         "epochs": epochs,
         "seed": seed,
-        "threads": torch.get_num_threads(),
-        "torch": str(torch.__version__),
+        **environment(),
     }
     if folder is not None:
-        write_json(folder / "metrics.json", metrics)
-        write_csv(folder / "metrics.csv", table)
+        write_results(folder, metrics, table)
         together = [frame.assign(network=name) for name, frame in histories.items()]
         write_csv(folder / "training.csv", pd.concat(together))
         write_hidden_plot(folder / "hidden.png", table)
