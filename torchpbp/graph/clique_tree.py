@@ -24,6 +24,14 @@ def log_states(graph: LatentGraph) -> dict[str, float]:
     }
 
 
+def log_size(names: Iterable[str], weights: Mapping[str, float]) -> float:
+    """Log number of joint states. The sum is exact before it is rounded, so that the order of a set does not matter.
+
+    Python orders a set of names anew in each process; processes that share their rows must agree on the tree.
+    """
+    return math.fsum(weights[v] for v in names)
+
+
 @dataclass(frozen=True)
 class CliqueTree:
     """Cliques joined in a rooted tree.
@@ -135,7 +143,7 @@ def spanning_edges(
 
     def preference(pair: tuple[int, int]) -> tuple[int, float, int, tuple[int, int]]:
         shared = cliques[pair[0]] & cliques[pair[1]]
-        return -len(shared), round(sum(weights[v] for v in shared), 9), chained * (pair[1] - pair[0]), pair
+        return -len(shared), round(log_size(shared, weights), 9), chained * (pair[1] - pair[0]), pair
 
     for i, j in sorted(pairs, key=preference):
         if forest[i] != forest[j]:

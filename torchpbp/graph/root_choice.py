@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from torchpbp.errors import StructureError
-from torchpbp.graph.clique_tree import braces
+from torchpbp.graph.clique_tree import braces, log_size
 from torchpbp.graph.tree_draft import Draft
 
 
@@ -24,7 +24,7 @@ def choose_root(draft: Draft, alive: set[int], weights: Mapping[str, float], wan
             if m != above[n]:
                 above[m] = n
                 order.append(m)
-    below = {n: sum(weights[v] for v in draft.groups[n]) for n in order}
+    below = {n: log_size(draft.groups[n], weights) for n in order}
     for n in reversed(order[1:]):
         below[above[n]] += below[n]
     everything = below[order[0]]
@@ -32,7 +32,7 @@ def choose_root(draft: Draft, alive: set[int], weights: Mapping[str, float], wan
     def core(n: int, towards: int) -> float:
         """Log size of a core group for what lies on n's side of the edge from n to ``towards``."""
         mine = below[n] if above[n] == towards else everything - below[towards]
-        return min(sum(weights[v] for v in draft.cliques[n] & draft.cliques[towards]), mine)
+        return min(log_size(draft.cliques[n] & draft.cliques[towards], weights), mine)
 
     def cost(n: int, parent: int) -> float:
         total = sum(core(m, n) for m in draft.near[n] if m != parent) + (core(parent, n) if parent >= 0 else 0.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from torchpbp.graph.clique_tree import spanning_edges
+from torchpbp.graph.clique_tree import log_size, spanning_edges
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.graph.tree_draft import Draft
 from torchpbp.graph.triangulation import maximal_cliques
@@ -48,9 +48,7 @@ def skeleton_with_leaves(graph: LatentGraph, weights: Mapping[str, float]) -> Dr
         if separator not in chosen:
             near = hosts[min(separator)] if separator else range(len(skeleton))
             fitting = [i for i in near if separator <= skeleton[i]]
-            chosen[separator] = min(
-                fitting, key=lambda i: (len(draft.near[i]), sum(weights[v] for v in skeleton[i]), i)
-            )
+            chosen[separator] = min(fitting, key=lambda i: (len(draft.near[i]), log_size(skeleton[i], weights), i))
         return chosen[separator]
 
     for clique, group in zip(cliques, exclusive, strict=True):

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
 
+from torchpbp.graph.clique_tree import log_size
+
 LARGEST_MERGED = 4096
 """Joint states up to which nodes that only pass messages on are merged into a neighbour."""
 MAX_NEIGHBOURS = 3
@@ -90,7 +92,7 @@ def bound_degree(draft: Draft, alive: set[int], weights: Mapping[str, float]) ->
             i, j = min(
                 combinations(candidates, 2),
                 key=lambda p: (
-                    round(sum(weights[v] for v in shared[p[0]] | shared[p[1]]), 9),
+                    round(log_size(shared[p[0]] | shared[p[1]], weights), 9),
                     draft.splits[p[0]] + draft.splits[p[1]],
                     p,
                 ),
@@ -115,7 +117,7 @@ def contract(
     Returns:
         The pruned cliques, those that hung on a merged node moved to where it went.
     """
-    limit = max([math.log(LARGEST_MERGED), *(sum(weights[v] for v in draft.cliques[n]) for n in alive)])
+    limit = max([math.log(LARGEST_MERGED), *(log_size(draft.cliques[n], weights) for n in alive)])
     moved: dict[int, int] = {}
     queue = [n for n in sorted(alive) if not draft.groups[n]]
     while queue:
@@ -123,7 +125,7 @@ def contract(
         if node not in alive or len(draft.near[node]) != 2:
             continue
         options = [n for n in sorted(draft.near[node]) if not draft.groups[n]]
-        sizes = {n: sum(weights[v] for v in draft.cliques[node] | draft.cliques[n]) for n in options}
+        sizes = {n: log_size(draft.cliques[node] | draft.cliques[n], weights) for n in options}
         fitting = [n for n in options if sizes[n] <= limit]
         if not fitting:
             continue
