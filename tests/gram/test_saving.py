@@ -138,7 +138,9 @@ def test_files_of_others_are_refused(tmp_path: Path) -> None:
         PBP.load(tmp_path / "kernel.pt")
 
 
-@pytest.mark.parametrize("key", ["operators", "examples", "scales", "specification", "dtype", "kernel"])
+@pytest.mark.parametrize(
+    "key", ["operators", "examples", "scales", "specification", "dtype", "dtype that is none", "kernel"]
+)
 def test_parts_that_do_not_fit_together_are_refused(key: str, tmp_path: Path) -> None:
     path = tmp_path / "model.pt"
     KernelPBP(stroke_graph()).fit(strokes(20)).save(path)
@@ -149,9 +151,10 @@ def test_parts_that_do_not_fit_together_are_refused(key: str, tmp_path: Path) ->
         "scales": saved["scales"][:2],
         "specification": saved["specification"][1:],
         "dtype": "float7",
+        "dtype that is none": "load",
         "kernel": {"kernel": "Own"},
     }
-    torch.save({**saved, key: other[key]}, path)
+    torch.save({**saved, key.split()[0]: other[key]}, path)
     with pytest.raises(CheckpointError, match=r"model.pt'"):
         torchpbp.load(path)
 

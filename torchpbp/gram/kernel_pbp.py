@@ -264,11 +264,14 @@ class KernelPBP(GramAnswers):
         """A model with the graph and the settings that a file holds, and nothing learned."""
         settings = dict(saved["settings"])
         settings["ridge"] = tuple(settings["ridge"])
+        dtype = getattr(torch, saved["dtype"])
+        if not isinstance(dtype, torch.dtype):
+            raise StructureError(f"dtype: expected the name of a dtype, got {saved['dtype']!r}.")
         return cls(
             LatentGraph.from_dict(saved["graph"]),
             kernel=Kernel.from_dict(saved["kernel"]),
             specification=Specification.from_list(saved["specification"]),
-            dtype=getattr(torch, saved["dtype"]),
+            dtype=dtype,
             **settings,
         )
 
