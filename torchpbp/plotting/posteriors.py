@@ -17,6 +17,7 @@ from torchpbp.plotting.evidence import condition, one_row, state_name, written_v
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+from matplotlib.textpath import TextPath
 
 BARS, CURVE, TRUTH = "#6f9fc8", "#2b6ca3", "#222222"
 CELL = 0.8  # share of a variable's place that its bars take
@@ -177,13 +178,13 @@ def _draw_density(ax: Axes, place: int, density: Density, truth: Any) -> tuple[l
 def _label_axes(
     ax: Axes, names: Sequence[str], ticks: Sequence[float], texts: Sequence[str], upright: bool, curves: int
 ) -> None:
-    longest = max(map(len, texts), default=0)
+    longest = max((TextPath((0, 0), text, size=7).get_extents().width for text in texts if text.strip()), default=0.0)
     upright = upright and longest > 0
     ax.xaxis.remove_overlapping_locs = False  # else the middle state of three would lose its tick to the variable's
     ax.set_xticks(ticks, texts, minor=True, fontsize=7, rotation=90 if upright else 0, color="#555555")
     ax.set_xticks(range(len(names)), names, fontweight="bold", fontsize=9)
     ax.tick_params(axis="x", which="minor", length=2)
-    ax.tick_params(axis="x", which="major", length=0, pad=(8 + 4.3 * longest) if upright else 16 if longest else 4)
+    ax.tick_params(axis="x", which="major", length=0, pad=(10 + longest) if upright else 16 if longest else 4)
     for border in range(1, len(names)):
         ax.axvline(border - 0.5, color="#dddddd", linewidth=0.8, zorder=1)
     label = (
