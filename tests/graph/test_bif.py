@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from torchpbp import DiscreteNetwork, LatentGraph, templates
 from torchpbp.errors import DataError
@@ -81,6 +83,24 @@ def test_names_that_the_format_would_take_apart_are_quoted() -> None:
         format_bif(BIF({'a"b': ("x", "y")}, {}, {}))
 
 
+WORDS = st.text(st.characters(exclude_characters='"\n', exclude_categories=["Cs"]), max_size=4)
+
+
+@given(
+    names=st.lists(WORDS, min_size=2, max_size=2, unique=True),
+    labels=st.lists(WORDS, min_size=1, max_size=5, unique=True),
+)
+@example(names=[",", "("], labels=["", "{", "}", ";", ",", "|", "property"])
+@example(names=["table", "property"], labels=["type", "default", "network"])
+def test_names_of_all_kinds_come_back(names: list[str], labels: list[str]) -> None:
+    size = len(labels)
+    bif = BIF({v: tuple(labels) for v in names}, {names[0]: (), names[1]: (names[0],)}, {})
+    bif.tables = {names[0]: np.full(size, 1 / size), names[1]: np.full((size, size), 1 / size)}
+    again = parse_bif(format_bif(bif, names[0]))
+    assert (again.states, again.parents) == (bif.states, bif.parents)
+    assert all(np.allclose(again.tables[v], bif.tables[v]) for v in bif.tables)
+
+
 def test_rounded_rows_are_scaled() -> None:
     text = SPRINKLER.replace("0.2, 0.8", "0.333, 0.666")
     assert parse_bif(text).tables["rain"].sum() == pytest.approx(1, abs=1e-15)
@@ -103,6 +123,17 @@ def test_rounded_rows_are_scaled() -> None:
         ("0.2, 0.8", "0.2, -0.8", "line 8: expected 2 probabilities of 'rain'"),
         ("0.2, 0.8", "0.2, 0.7", "expected probabilities of 'rain' that sum to 1, got a sum of 0.9"),
         ("(on, yes)", "(on, maybe)", "line 11: expected states of sprinkler, rain for 'grass', got 'on, maybe'"),
+        ("(off, no)", "(on, yes)", "line 12: expected the probabilities of 'grass' once, got '.on, yes. again'"),
+        (
+            "default 0.5",
+            "table 0.5",
+            "line 13: expected the probabilities of 'grass' once, got 'a table besides others'",
+        ),
+        (
+            "probability ( rain )",
+            '"" probability ( rain )',
+            "line 8: expected network, variable or probability, got ''",
+        ),
         ("(on, yes)", "(on)", "line 11: expected states of sprinkler, rain for 'grass', got 'on'"),
         ("default 0.5, 0.3, 0.2;", "", "the probabilities of 'grass' leave out some states of its parents"),
         ("probability ( rain ) { table 0.2, 0.8; }", "", "no probabilities for the variables rain"),
@@ -130,7 +161,20 @@ def test_unreadable_files(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="expected a variable, got 'none'"):
         read_bif(tmp_path / "empty.bif")
     with pytest.raises(DataError, match="Could not write"):
-        DiscreteNetwork.random(templates.naive_bayes(2), 0).to_bif(tmp_path / "no" / "folder.bif")
+        DiscreteNetwork.random(templates.naive_bayes(2), 0).to_bif(tmp_path / "empty.bif" / "is_no_folder.bif")
+
+
+def test_missing_folders_are_made(tmp_path: Path) -> None:
+    DiscreteNetwork.random(templates.naive_bayes(2), 0).to_bif(tmp_path / "new" / "folder" / "net.bif")
+    assert [p.name for p in (tmp_path / "new" / "folder").iterdir()] == ["net.bif"]
+    assert set(read_bif(tmp_path / "new" / "folder" / "net.bif").states) == {"h", "x1", "x2"}
+
+
+def test_labels_that_are_no_words_are_written_as_words(tmp_path: Path) -> None:
+    network = DiscreteNetwork.random(LatentGraph([], {"year": 2}), 0)
+    network.labels = {"year": (2020, 2021)}
+    network.to_bif(tmp_path / "years.bif")
+    assert read_bif(tmp_path / "years.bif").states == {"year": ("2020", "2021")}
 
 
 @pytest.mark.parametrize("name", ["asia", "alarm", "child", "insurance", "sachs"])

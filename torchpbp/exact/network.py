@@ -166,7 +166,8 @@ class DiscreteNetwork(Frames):
             raise StructureError(
                 "to_bif: the format holds conditional probability tables, and an undirected network has none. Use to_pgmpy()."
             )
-        states = {v: tuple(self.labels.get(v, [f"s{i}" for i in range(n)])) for v, n in self.states.items()}
+        labels = {v: self.labels.get(v, [f"s{i}" for i in range(n)]) for v, n in self.states.items()}
+        states = {v: tuple(map(str, x)) for v, x in labels.items()}  # the format knows words only
         parents = {v: self.graph.parents(v) for v in self.graph.names}
         tables = {v: table.detach().cpu().numpy() for v, table in self.cpts.items()}
         write_bif(path, BIF(states, parents, tables), name)

@@ -9,6 +9,7 @@ from itertools import product
 from pathlib import Path
 
 from torchpbp.errors import DataError
+from torchpbp.files import replacing
 from torchpbp.graph.bif_parser import BIF, TOKEN, Table, parse_bif
 
 __all__ = ["BIF", "format_bif", "parse_bif", "read_bif", "write_bif"]
@@ -54,17 +55,14 @@ def format_bif(bif: BIF, name: str = "unknown") -> str:
 
 
 def write_bif(path: str | os.PathLike[str], bif: BIF, name: str = "unknown") -> None:
-    """Write a network, whole or not at all; compressed by gzip if the path ends with .gz."""
+    """Write a network, whole or not at all; compressed by gzip if the path ends with .gz. Missing folders are made."""
     target = Path(path).expanduser()
     content = format_bif(bif, name).encode("utf-8")
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_bytes(gzip.compress(content) if target.suffix == ".gz" else content)
-        os.replace(temporary, target)
+        with replacing(target) as temporary:
+            temporary.write_bytes(gzip.compress(content) if target.suffix == ".gz" else content)
     except OSError as error:
         raise DataError(f"Could not write {target}: {error.strerror or error}.") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _numbers(row: Table) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -58,6 +58,20 @@ def parse_bif(text: str, source: str = "BIF text") -> BIF:
     return _Parser(text, source).parse()
 
 
+class _Token(NamedTuple):
+    """A word or mark of the text; the last one is empty and marks the end.
+
+    Args:
+        text: without quotation marks.
+        line: where it begins.
+        quoted: a word in quotation marks is a name even if it looks like a mark.
+    """
+
+    text: str
+    line: int
+    quoted: bool = False
+
+
 class _Parser:
     """Recursive descent over the tokens."""
 
@@ -67,23 +81,22 @@ class _Parser:
         self._next = 0
         self._result = BIF()
 
-    def _split(self, text: str) -> Iterator[tuple[str, int]]:
-        """(token, line); ends with an empty token."""
+    def _split(self, text: str) -> Iterator[_Token]:
         place, line = 0, 1
         while place < len(text):
             match = TOKEN.match(text, place)
             if match is None:
                 raise DataError(f"{self._source}, line {line}: a quotation mark is not closed.")
             if match.lastgroup != "blank":
-                yield match[match.lastgroup or 0], line
+                yield _Token(match[match.lastgroup or 0], line, match.lastgroup == "quoted")
             line += match[0].count("\n")
             place = match.end()
-        yield "", line
+        yield _Token("", line)
 
     # -- grammar -------------------------------------------------------------------------------------------------
 
     def parse(self) -> BIF:
-        while self._token:
+        while not self._at(""):
             kind = self._take()
             if kind == "network":
                 self._skip_to("{")
@@ -107,8 +120,8 @@ class _Parser:
             self._fail(f"each variable once, but '{name}' came before", name, back=True)
         self._expect("{")
         labels: tuple[str, ...] = ()
-        while self._token != "}":
-            if self._token == "property":
+        while not self._at("}"):
+            if self._at("property"):
                 self._skip_to(";")
                 continue
             self._expect("type")
@@ -130,7 +143,7 @@ class _Parser:
         self._expect("(")
         name = self._known(self._take())
         parents: tuple[str, ...] = ()
-        if self._token == "|":
+        if self._at("|"):
             self._take()
             parents = tuple(self._known(p) for p in self._list(")"))
         else:
@@ -141,17 +154,22 @@ class _Parser:
         table = np.full([len(states[v]) for v in (*parents, name)], np.nan)
         self._expect("{")
         default: Table | None = None
-        while self._token != "}":
+        while not self._at("}"):
             kind = self._take()
             if kind == "property":
                 self._skip_to(";")
             elif kind == "table":
+                if not np.isnan(table).all():
+                    self._fail(f"the probabilities of '{name}' once", "a table besides others", back=True)
                 numbers = self._probabilities(table.size, name)
                 table = np.moveaxis(numbers.reshape(len(states[name]), *table.shape[:-1]), 0, -1)
             elif kind == "default":
                 default = self._probabilities(len(states[name]), name)
             elif kind == "(":
-                at = self._place(self._list(")"), parents, name)
+                given = self._list(")")
+                at = self._place(given, parents, name)
+                if not np.isnan(table[at]).all():
+                    self._fail(f"the probabilities of '{name}' once", f"({', '.join(given)}) again", back=True)
                 table[at] = self._probabilities(len(states[name]), name)
             else:
                 self._fail("table, default or a row of states", kind, back=True)
@@ -190,43 +208,45 @@ class _Parser:
 
     # -- tokens --------------------------------------------------------------------------------------------------
 
-    @property
-    def _token(self) -> str:
-        return self._tokens[self._next][0]
+    def _at(self, wanted: str) -> bool:
+        """Whether a mark or keyword comes next; the empty one stands for the end."""
+        token = self._tokens[self._next]
+        return not token.quoted and token.text == wanted
 
     def _take(self) -> str:
-        token = self._token
-        if self._next + 1 < len(self._tokens):
-            self._next += 1
-        elif not token:
+        if self._at(""):
             self._fail("more", "the end of the file")
-        return token
+        self._next += 1
+        return self._tokens[self._next - 1].text
 
     def _expect(self, wanted: str) -> None:
-        if self._token != wanted:
-            self._fail(f"'{wanted}'", self._token or "the end of the file")
+        if not self._at(wanted):
+            self._fail(f"'{wanted}'", "the end of the file" if self._at("") else self._tokens[self._next].text)
         self._take()
 
     def _list(self, end: str) -> list[str]:
         """Words up to an end mark, with or without commas."""
         words = []
-        while self._token != end:
+        while not self._at(end):
+            separator, mark = self._at(","), any(self._at(m) for m in "{}()[]|;")
             word = self._take()
-            if word in "{}()[]|;":
+            if mark:
                 self._fail(f"'{end}'", word, back=True)
-            if word != ",":
+            if not separator:
                 words.append(word)
         self._take()
         return words
 
     def _skip_to(self, mark: str) -> None:
-        while self._take() != mark:
-            pass
+        while not self._at(mark):
+            self._take()
+        self._take()
 
     def _skip_block(self) -> None:
         depth = 1
         while depth:
-            depth += {"{": 1, "}": -1}.get(self._take(), 0)
+            depth += self._at("{") - self._at("}")
+            self._take()
 
     def _known(self, name: str) -> str:
         if name not in self._result.states:
@@ -234,5 +254,5 @@ class _Parser:
         return name
 
     def _fail(self, wanted: str, got: str, back: bool = False) -> NoReturn:
-        line = self._tokens[max(0, self._next - back)][1]
+        line = self._tokens[max(0, self._next - back)].line
         raise DataError(f"{self._source}, line {line}: expected {wanted}, got {got!r}.")
