@@ -65,6 +65,16 @@ def test_other_models_are_asked_as_well(kind: str) -> None:
     assert heights(ax) == pytest.approx(asked.posterior(second, {first: [1]})[0].tolist())
 
 
+def test_names_of_variables_stay_clear_of_long_labels() -> None:
+    network = DiscreteNetwork.random(templates.naive_bayes(3, states=2, observed_states=2), seed=0)
+    network.labels = {v: ("i", "WWWWWWWW") for v in network.graph.observed}  # the widest letter there is
+    ax = plot_posteriors(network)
+    ax.figure.canvas.draw()  # type: ignore[attr-defined]
+    labels = [text.get_window_extent().y0 for text in ax.get_xticklabels(minor=True)]
+    names = [text.get_window_extent().y1 for text in ax.get_xticklabels()]
+    assert max(names) < min(labels)
+
+
 def test_the_legend_has_the_marks_that_are_drawn_and_covers_no_curve(model: PBP, fruit: PBP) -> None:
     colour = {"colour": ["green"]}
     for ax, entries, line, marker, label in (

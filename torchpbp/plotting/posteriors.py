@@ -17,7 +17,6 @@ from torchpbp.plotting.evidence import condition, one_row, state_name, written_v
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-from matplotlib.textpath import TextPath
 
 BARS, CURVE, TRUTH = "#6f9fc8", "#2b6ca3", "#222222"
 CELL = 0.8  # share of a variable's place that its bars take
@@ -178,6 +177,8 @@ def _draw_density(ax: Axes, place: int, density: Density, truth: Any) -> tuple[l
 def _label_axes(
     ax: Axes, names: Sequence[str], ticks: Sequence[float], texts: Sequence[str], upright: bool, curves: int
 ) -> None:
+    from matplotlib.textpath import TextPath
+
     longest = max((TextPath((0, 0), text, size=7).get_extents().width for text in texts if text.strip()), default=0.0)
     upright = upright and longest > 0
     ax.xaxis.remove_overlapping_locs = False  # else the middle state of three would lose its tick to the variable's
