@@ -212,7 +212,7 @@ def test_every_possible_root_gives_a_valid_tree():
         assert_junction_tree_of(build_junction_tree(graph, root=tree.cliques[node]), graph)
 
 
-@pytest.mark.parametrize("wanted", [["h1", "h5"], ["nobody"], ["x1", "h1"]])
+@pytest.mark.parametrize("wanted", [["h1", "h5"], ["nobody"], ["x1", "h1"], [1, "h1"]])
 def test_an_impossible_root_is_refused(wanted):
     with pytest.raises(StructureError, match=r"No inner clique contains the wanted root {.*}; inner cliques are: {h"):
         build_junction_tree(templates.hmm(5), root=wanted)

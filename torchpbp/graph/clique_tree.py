@@ -204,4 +204,4 @@ def tree_centre(count: int, edges: Iterable[tuple[int, int]]) -> int:
 
 def braces(names: Iterable[str]) -> str:
     """A set of names for messages."""
-    return "{" + ", ".join(sorted(names)) + "}"
+    return "{" + ", ".join(sorted(map(str, names))) + "}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,8 +27,10 @@ class Continuous:
     def __post_init__(self) -> None:
         for name in ("low", "high"):
             bound = getattr(self, name)
-            if bound is not None and not is_number(bound):
-                raise StructureError(f"Continuous: expected {name} to be a number or None, got {bound!r}.")
+            if bound is not None and not (is_number(bound) and math.isfinite(bound)):
+                raise StructureError(
+                    f"Continuous: expected {name} to be a finite number, got {bound!r}. Leave it out where nothing is known."
+                )
         if self.low is not None and self.high is not None and not self.low < self.high:
             raise StructureError(f"Continuous: expected low < high, got low={self.low}, high={self.high}.")
 

@@ -140,20 +140,16 @@ class JunctionTree(CliqueTree):
 
     def __str__(self) -> str:
         lines = [f"JunctionTree: {len(self.cliques)} cliques, {len(self.leaves)} leaves, depth {max(self.depth)}"]
-
-        def walk(start: int) -> None:
-            stack = [(start, "", "")]
-            while stack:
-                node, head, indent = stack.pop()
-                held = f"  <- {', '.join(self.leaf_observables[node])}" if self.leaf_observables[node] else ""
-                over = "root " if node == 0 else f"[{', '.join(sorted(self.separators[node]))}] "
-                lines.append(f"{head}{over}{braces(self.cliques[node])}{held}")
-                below = self.children[node]
-                for i, child in reversed(list(enumerate(below))):
-                    last = i == len(below) - 1
-                    stack.append((child, indent + ("└─ " if last else "├─ "), indent + ("   " if last else "│  ")))
-
-        walk(0)
+        stack = [(0, "", "")]
+        while stack:
+            node, head, indent = stack.pop()
+            held = f"  <- {', '.join(self.leaf_observables[node])}" if self.leaf_observables[node] else ""
+            over = "root " if node == 0 else f"[{', '.join(sorted(self.separators[node]))}] "
+            lines.append(f"{head}{over}{braces(self.cliques[node])}{held}")
+            below = self.children[node]
+            for i, child in reversed(list(enumerate(below))):
+                last = i == len(below) - 1
+                stack.append((child, indent + ("└─ " if last else "├─ "), indent + ("   " if last else "│  ")))
         if self.pruned:
             lines.append("pruned: " + ", ".join(braces(c) for c, _ in self.pruned))
         return "\n".join(lines)

@@ -45,8 +45,8 @@ class LatentGraph:
         self.latent: tuple[str, ...] = checked_latent(latent, self.variables)
         self.directed = bool(directed)
         self.edges: tuple[tuple[str, str], ...] = checked_edges(edges, self.variables, self.directed)
-        hidden = set(self.latent)
-        self.observed: tuple[str, ...] = tuple(v for v in self.variables if v not in hidden)
+        self._hidden = frozenset(self.latent)
+        self.observed: tuple[str, ...] = tuple(v for v in self.variables if v not in self._hidden)
         if not self.observed:
             raise StructureError(
                 "The graph has no observable: every variable is listed as latent. Observe at least one."
@@ -80,7 +80,7 @@ class LatentGraph:
         return tuple(self.variables)
 
     def is_latent(self, name: str) -> bool:
-        return name in set(self.latent)
+        return name in self._hidden
 
     def parents(self, name: str) -> tuple[str, ...]:
         """Parents of ``name`` in the order of the edges. Empty for a root; refused for undirected graphs."""
@@ -210,9 +210,8 @@ class LatentGraph:
     def to_networkx(self) -> nx.DiGraph[str] | nx.Graph[str]:
         """To a networkx graph whose nodes carry ``states`` and ``latent``."""
         graph: nx.Graph[str] = nx.DiGraph() if self.directed else nx.Graph()
-        hidden = set(self.latent)
         for v, states in self.variables.items():
-            graph.add_node(v, states=states, latent=v in hidden)
+            graph.add_node(v, states=states, latent=v in self._hidden)
         graph.add_edges_from(self.edges)
         return graph
 
