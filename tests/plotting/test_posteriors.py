@@ -67,7 +67,7 @@ def test_other_models_are_asked_as_well(kind: str) -> None:
 
 def test_names_of_variables_stay_clear_of_long_labels() -> None:
     network = DiscreteNetwork.random(templates.naive_bayes(3, states=2, observed_states=2), seed=0)
-    network.labels = {v: ("i", "WWWWWWWW") for v in network.graph.observed}  # the widest letter there is
+    network.labels = dict.fromkeys(network.graph.observed, ("i", "WWWWWWWW"))  # the widest letter there is
     ax = plot_posteriors(network)
     ax.figure.canvas.draw()  # type: ignore[attr-defined]
     labels = [text.get_window_extent().y0 for text in ax.get_xticklabels(minor=True)]
