@@ -10,7 +10,7 @@ import torch
 from tests.model.structures import STRUCTURES
 from tests.model.test_population_exactness import patterns
 from torchpbp import PBP, Continuous, DiscreteNetwork, LatentGraph, SpectralJunctionTree, templates
-from torchpbp.baselines import spectral
+from torchpbp.baselines import spectral_answers
 from torchpbp.baselines.spectral_operators import observable_representation, outside_choices, required_scopes
 from torchpbp.errors import CheckpointError, DataError, NotFittedError, QueryError, RankWarning, StructureError
 from torchpbp.specification.ranks import StructureProbe, numerical_rank
@@ -236,7 +236,7 @@ def test_bad_input(tmp_path, monkeypatch):
         model.posterior("h", {"x1": [0]})
     with pytest.raises(QueryError, match="also in the evidence"):
         model.posterior("x1", {"x1": [0]})
-    monkeypatch.setattr(spectral, "LARGEST_QUERY", 15)
+    monkeypatch.setattr(spectral_answers, "LARGEST_QUERY", 15)
     with pytest.raises(QueryError, match=r"16 joint states, each of which takes .* at most 15"):
         model.posterior(("x1", "x2"))
     PBP(graph).fit_population(DiscreteNetwork.random(graph)).save(tmp_path / "pbp.pt")

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import os
 import warnings
 from collections.abc import Sequence
-from typing import Any, Literal, overload
-
-import torch
-from torch import Tensor
+from typing import Any
 
 from torchpbp.arguments import check_counts, check_seed
+from torchpbp.baselines.spectral_answers import SpectralAnswers
 from torchpbp.baselines.spectral_operators import (
     Representation,
     lost_rank,
@@ -19,17 +16,12 @@ from torchpbp.baselines.spectral_operators import (
     outside_choices,
     required_scopes,
 )
-from torchpbp.errors import CheckpointError, NotFittedError, QueryError, RankWarning, StructureError
+from torchpbp.errors import CheckpointError, RankWarning, StructureError
 from torchpbp.exact.network import DiscreteNetwork
-from torchpbp.frames import Frames
 from torchpbp.graph.junction_tree import build_junction_tree, checked_root
 from torchpbp.graph.latent_graph import Continuous, LatentGraph, require_graph
-from torchpbp.inference.messages import upward_pass
-from torchpbp.inference.queries import as_distribution, evidence_estimate, joint_states
 from torchpbp.inference.schedule import build_schedule
 from torchpbp.inputs.columns import ColumnReader, DataLike
-from torchpbp.inputs.evidence import Evidence, EvidenceLike, query_names, read_evidence
-from torchpbp.model.answers import check_query
 from torchpbp.model.checkpoint import read_checkpoint, whole_model, write_checkpoint
 from torchpbp.model.fitting import check_labels, clipping_floor
 from torchpbp.model.operators import operator_shapes
@@ -39,12 +31,8 @@ from torchpbp.stage2.joint_tables import JointTables
 from torchpbp.stage2.moments import Group
 from torchpbp.stage2.table_moments import TableMoments
 
-LARGEST_QUERY = 4096
-"""Joint states of a query at most: each takes an upward pass of its own."""
-ROWS_AT_ONCE = 1 << 16
 
-
-class SpectralJunctionTree(Frames):
+class SpectralJunctionTree(SpectralAnswers):
     """Joint probabilities of observables from tables of a few of them, by SVDs and linear systems [JT Algorithm 1].
 
     At each separator U holds the leading left singular vectors of P(inside group, outside groups), and the transformed
@@ -142,15 +130,6 @@ class SpectralJunctionTree(Frames):
         self.specification, self.choices = specification, choices
         self._schedule = build_schedule(self.tree, operator_shapes(self.tree, specification, self.states))
 
-    @property
-    def representation(self) -> Representation:
-        """The transformed tensors."""
-        if self._representation is None:
-            raise NotFittedError(
-                "SpectralJunctionTree: not fitted yet. Call fit(data), fit_population(network) or load(path)."
-            )
-        return self._representation
-
     # -- learning ------------------------------------------------------------------------------------------------
 
     def fit(self, data: DataLike) -> SpectralJunctionTree:
@@ -194,78 +173,8 @@ class SpectralJunctionTree(Frames):
             warnings.warn(lost, RankWarning, stacklevel=3)
         self._representation = found
 
-    # -- answers -------------------------------------------------------------------------------------------------
-
-    def estimates(self, evidence: EvidenceLike = None) -> Tensor:
-        """(batch,) P̂(evidence) as Algorithm 1 gives it, possibly negative; unobserved variables are summed out."""
-        sign, size = self.log_evidence(evidence, raw=True)
-        return sign * size.exp()
-
-    def negatives(self, evidence: EvidenceLike = None) -> int:
-        """How many rows have an estimate of P(evidence) that is not positive."""
-        return int((self.log_evidence(evidence, raw=True)[0] <= 0).sum())
-
-    @overload
-    def log_evidence(self, evidence: EvidenceLike = None, raw: Literal[False] = False) -> Tensor: ...
-    @overload
-    def log_evidence(self, evidence: EvidenceLike, raw: Literal[True]) -> tuple[Tensor, Tensor]: ...
-    def log_evidence(self, evidence: EvidenceLike = None, raw: bool = False) -> Tensor | tuple[Tensor, Tensor]:
-        """(batch,) log P(evidence) for complete rows or any part of them.
-
-        An estimate below a small share of the sum of its absolute terms is replaced by that share, as
-        :class:`~torchpbp.PBP` does: 3 / rows, or 1e-15 after a fit to a population. The result is -inf only where every term
-        is 0, as for a state never seen in training.
-
-        Args:
-            evidence: name -> states (-1: not observed) or (batch, states) weights.
-            raw: return (sign, log of the absolute value) of the estimate as it is.
-        """
-        value, size, log_scale = self._evaluated(self._read(evidence))
-        if raw:
-            return value.sign(), value.abs().log() + log_scale
-        positive = torch.maximum(value, self.floor * size).clamp(min=torch.finfo(value.dtype).tiny)
-        return torch.where(size > 0, positive.log() + log_scale, torch.full_like(value, -math.inf))
-
-    def posterior(self, query: str | Sequence[str], evidence: EvidenceLike = None) -> Tensor:
-        """P(query | evidence), (batch, states…), by one upward pass for each joint state of the query.
-
-        Negative estimates are clipped before normalising.
-        """
-        names = query_names(query)
-        read = self._read(evidence)
-        check_query(self.graph, names, read)
-        sizes = [self.states[v] for v in names]
-        cells = math.prod(sizes)
-        if cells > LARGEST_QUERY:
-            raise QueryError(
-                f"Query of {names}: {cells:,} joint states, each of which takes the spectral algorithm an upward pass of its "
-                f"own; at most {LARGEST_QUERY:,} are allowed. Query fewer variables, or use PBP, which also passes messages down."
-            )
-        wide, allowed = joint_states(read, dict(zip(names, sizes, strict=True)))
-        value, _, log_scale = self._evaluated(wide)
-        shift = log_scale.reshape(read.batch, cells)
-        scale = (shift - shift.amax(dim=1, keepdim=True)).exp()
-        estimate = value.reshape(read.batch, cells) * scale * allowed.reshape(read.batch, cells)
-        return as_distribution(estimate, self.floor).reshape(read.batch, *sizes)
-
-    def posteriors(self, evidence: EvidenceLike = None) -> dict[str, Tensor]:
-        """Posteriors of all observables that some row does not observe, each by itself."""
-        read = self._read(evidence)
-        return {v: self.posterior(v, read) for v in self.states if not read.observed_everywhere(v)}
-
-    def _read(self, evidence: EvidenceLike) -> Evidence:
-        self.representation  # noqa: B018  raises NotFittedError before evidence is looked at
-        return read_evidence(evidence, self.states, latent=self.graph.latent, labels=self.labels)
-
-    def _evaluated(self, evidence: Evidence) -> tuple[Tensor, Tensor, Tensor]:
-        """(value, sum of absolute terms, log of the factor divided out), each (batch,)."""
-        operators, root, _ = self.representation
-        parts = []
-        for start in range(0, max(evidence.batch, 1), ROWS_AT_ONCE):
-            upward = upward_pass(operators, self._schedule, evidence.rows(slice(start, start + ROWS_AT_ONCE)))
-            parts.append(evidence_estimate(root, self._schedule, upward))
-        value, size, log_scale = (torch.cat(column) for column in zip(*parts, strict=True))
-        return value, size, log_scale
+    def __repr__(self) -> str:
+        return f"SpectralJunctionTree({self.graph!r}, {'not fitted' if self._representation is None else 'fitted'})"
 
     # -- saving --------------------------------------------------------------------------------------------------
 
@@ -305,9 +214,9 @@ class SpectralJunctionTree(Frames):
         model._configure(LatentGraph.from_dict(saved["graph"]), **saved["settings"])
         choices = {n: tuple(tuple(g) for g in groups) for n, groups in saved["choices"].items()}
         model._plan(Specification.from_list(saved["specification"]), choices)
-        model._representation = Representation(
-            tuple(saved["operators"]), saved["root"], tuple(saved["singular_values"])
-        )
+        found = Representation(tuple(saved["operators"]), saved["root"], tuple(saved["singular_values"]))
+        found.check(operator_shapes(model.tree, model.specification, model.states))
+        model._representation = found
         model.labels = {v: tuple(x) for v, x in saved["labels"].items()}
         model.rows, model.floor = saved["rows"], saved["floor"]
         return model

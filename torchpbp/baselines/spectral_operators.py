@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from torchpbp.errors import DataError, ShapeError
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.graph.junction_tree import JunctionTree
 from torchpbp.model.two_stage import equal, targets
@@ -45,6 +46,18 @@ class Representation(NamedTuple):
     operators: tuple[Tensor, ...]
     root: Tensor
     singular_values: tuple[Tensor, ...]
+
+    def check(self, shapes: Sequence[tuple[int, ...]]) -> None:
+        """Refuse tensors of other shapes, or with entries that are no numbers.
+
+        Args:
+            shapes: of each node's operator; that of the root is not looked at.
+        """
+        if [tuple(t.shape) for t in self.operators[1:]] != list(shapes[1:]):
+            found = [tuple(t.shape) for t in self.operators[1:]]
+            raise ShapeError(f"Operators of shapes {found} do not fit the tree, which asks for {list(shapes[1:])}.")
+        if not all(bool(t.isfinite().all()) for t in (*self.operators[1:], self.root)):
+            raise DataError("Operators hold entries that are no finite numbers.")
 
 
 def outside_choices(

@@ -136,13 +136,6 @@ def shafer_shenoy(
     )
 
 
-def log_evidence(model: PotentialTree, weights: Mapping[str, Tensor], batch: int) -> Tensor:
-    """(batch,) log of the evidence's probability from the upward pass alone; differentiable in the potentials."""
-    local, up, log_total = _upward(model, weights, batch, None)
-    parts = local[0] + [up[c] for c in model.tree.children[0]]
-    return log_total + _product(parts, (), torch.ones_like(log_total)).log()
-
-
 def _upward(
     model: PotentialTree, weights: Mapping[str, Tensor], batch: int, hosts: Mapping[str, int] | None
 ) -> tuple[list[list[Part]], list[Part], Tensor]:

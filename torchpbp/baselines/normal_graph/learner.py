@@ -268,6 +268,7 @@ class NormalGraphLearner(Frames):
         if saved.get("learner") != "NormalGraphLearner":
             raise CheckpointError(f"'{path}' holds no model learned as a normal graph.")
         model = cls(LatentGraph.from_dict(saved["graph"]), rule=saved["rule"])
+        DiscreteNetwork(model.graph, saved["tables"])  # refuses what are no conditional probabilities
         model._thetas = thetas_from_tables(model.graph, saved["tables"])
         model.labels = {v: tuple(x) for v, x in saved["labels"].items()}
         return model

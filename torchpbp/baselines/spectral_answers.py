@@ -1,0 +1,122 @@
+"""Asking the observable representation of a junction tree: one upward pass for each question, nothing comes down again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, overload
+
+import torch
+from torch import Tensor
+
+from torchpbp.baselines.spectral_operators import Representation
+from torchpbp.errors import NotFittedError, QueryError
+from torchpbp.frames import Frames
+from torchpbp.graph.latent_graph import LatentGraph
+from torchpbp.inference.messages import upward_pass
+from torchpbp.inference.queries import as_distribution, evidence_estimate, joint_states
+from torchpbp.inference.schedule import Schedule
+from torchpbp.inputs.evidence import Evidence, EvidenceLike, query_names, read_evidence
+from torchpbp.model.answers import check_query
+
+LARGEST_QUERY = 4096
+"""Joint states of a query at most: each takes an upward pass of its own."""
+ROWS_AT_ONCE = 1 << 16
+
+
+class SpectralAnswers(Frames):
+    """The query side of the spectral algorithm.
+
+    Attributes:
+        graph: the structure.
+        states: number of states of each observable.
+        labels: labels of the states of variables that were given by label.
+        floor: estimates are clipped at this share of their mass.
+    """
+
+    graph: LatentGraph
+    states: Mapping[str, int]
+    labels: dict[str, tuple[Any, ...]]
+    floor: float
+    _representation: Representation | None
+    _schedule: Schedule
+
+    @property
+    def representation(self) -> Representation:
+        """The transformed tensors."""
+        if self._representation is None:
+            raise NotFittedError(
+                "SpectralJunctionTree: not fitted yet. Call fit(data), fit_population(network) or load(path)."
+            )
+        return self._representation
+
+    def estimates(self, evidence: EvidenceLike = None) -> Tensor:
+        """(batch,) P̂(evidence) as Algorithm 1 gives it, possibly negative; unobserved variables are summed out."""
+        sign, size = self.log_evidence(evidence, raw=True)
+        return sign * size.exp()
+
+    def negatives(self, evidence: EvidenceLike = None) -> int:
+        """How many rows have an estimate of P(evidence) that is not positive."""
+        return int((self.log_evidence(evidence, raw=True)[0] <= 0).sum())
+
+    @overload
+    def log_evidence(self, evidence: EvidenceLike = None, raw: Literal[False] = False) -> Tensor: ...
+    @overload
+    def log_evidence(self, evidence: EvidenceLike, raw: Literal[True]) -> tuple[Tensor, Tensor]: ...
+    def log_evidence(self, evidence: EvidenceLike = None, raw: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+        """(batch,) log P(evidence) for complete rows or any part of them.
+
+        An estimate below a small share of the sum of its absolute terms is replaced by that share, as
+        :class:`~torchpbp.PBP` does: 3 / rows, or 1e-15 after a fit to a population. The result is -inf only where every term
+        is 0, as for a state never seen in training.
+
+        Args:
+            evidence: name -> states (-1: not observed) or (batch, states) weights.
+            raw: return (sign, log of the absolute value) of the estimate as it is.
+        """
+        value, size, log_scale = self._evaluated(self._read(evidence))
+        if raw:
+            return value.sign(), value.abs().log() + log_scale
+        positive = torch.maximum(value, self.floor * size).clamp(min=torch.finfo(value.dtype).tiny)
+        return torch.where(size > 0, positive.log() + log_scale, torch.full_like(value, -math.inf))
+
+    def posterior(self, query: str | Sequence[str], evidence: EvidenceLike = None) -> Tensor:
+        """P(query | evidence), (batch, states…), by one upward pass for each joint state of the query.
+
+        Negative estimates are clipped before normalising.
+        """
+        names = query_names(query)
+        read = self._read(evidence)
+        check_query(self.graph, names, read)
+        sizes = [self.states[v] for v in names]
+        cells = math.prod(sizes)
+        if cells > LARGEST_QUERY:
+            raise QueryError(
+                f"Query of {names}: {cells:,} joint states, each of which takes the spectral algorithm an upward pass of its "
+                f"own; at most {LARGEST_QUERY:,} are allowed. Query fewer variables, or use PBP, which also passes messages down."
+            )
+        wide, allowed = joint_states(read, dict(zip(names, sizes, strict=True)))
+        value, _, log_scale = self._evaluated(wide)
+        shift = log_scale.reshape(read.batch, cells)
+        scale = (shift - shift.amax(dim=1, keepdim=True)).exp()
+        estimate = value.reshape(read.batch, cells) * scale * allowed.reshape(read.batch, cells)
+        return as_distribution(estimate, self.floor).reshape(read.batch, *sizes)
+
+    def posteriors(self, evidence: EvidenceLike = None) -> dict[str, Tensor]:
+        """Posteriors of all observables that some row does not observe, each by itself."""
+        read = self._read(evidence)
+        return {v: self.posterior(v, read) for v in self.states if not read.observed_everywhere(v)}
+
+    def _read(self, evidence: EvidenceLike) -> Evidence:
+        self.representation  # noqa: B018  raises NotFittedError before evidence is looked at
+        return read_evidence(evidence, self.states, latent=self.graph.latent, labels=self.labels)
+
+    def _evaluated(self, evidence: Evidence) -> tuple[Tensor, Tensor, Tensor]:
+        """(value, sum of absolute terms, log of the factor divided out), each (batch,)."""
+        operators, root, _ = self.representation
+        parts = []
+        for start in range(0, max(evidence.batch, 1), ROWS_AT_ONCE):
+            upward = upward_pass(operators, self._schedule, evidence.rows(slice(start, start + ROWS_AT_ONCE)))
+            parts.append(evidence_estimate(root, self._schedule, upward))
+        value, size, log_scale = (torch.cat(column) for column in zip(*parts, strict=True))
+        return value, size, log_scale
