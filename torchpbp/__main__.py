@@ -212,7 +212,5 @@ def _parser() -> argparse.ArgumentParser:
 
 if __name__ == "__main__":
     if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(
-            1
-        )  # as train.py: the same answers to the last bit, and small products gain nothing by more
+        torch.set_num_threads(1)  # as train.py: the same answers to the last bit
     sys.exit(main())
