@@ -22,6 +22,7 @@ from torchpbp import (
     NormalGraphLearner,
     Nystroem,
     OnlineEM,
+    SpectralJunctionTree,
     templates,
 )
 from torchpbp.distributed import own_share, process_rank, world_size
@@ -67,6 +68,7 @@ def fit_all(processes: int) -> dict[str, list[torch.Tensor]]:
         share = own_share(len(next(iter(data.values()))))
         model.fit({v: x[share] for v, x in data.items()})
         found[name] = [p.detach() for p in model.parameters()]
+    found["spectral"] = fit_spectral()
     found["in parts"] = [p.detach() for p in fit_in_parts().parameters()]
     return found | fit_by_likelihood()
 
@@ -84,6 +86,15 @@ def fit_in_parts() -> PBP:
     own = model.count({v: x[own_share(701)] for v, x in data.items()})
     assert own.rows == len(range(*own_share(701).indices(701)))  # of this one
     return model
+
+
+def fit_spectral() -> list[torch.Tensor]:
+    """Estimates of the spectral algorithm, whose singular vectors have signs of their own."""
+    network = DiscreteNetwork.random(templates.hmm(4), seed=0)
+    data = network.sample(701, seed=1)
+    model = SpectralJunctionTree(network.graph).fit({v: x[own_share(701)] for v, x in data.items()})
+    assert model.rows == 701
+    return [model.estimates({v: x[:50] for v, x in data.items()})]
 
 
 def fit_by_likelihood() -> dict[str, list[torch.Tensor]]:

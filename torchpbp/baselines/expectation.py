@@ -98,15 +98,18 @@ class ExpectationStep:
         self.rows = float(sum_over_processes(self.counts.sum()))
         self.separators = [tuple(sorted(s)) for s in self.tree.separators]
         self.factors: list[list[Scope]] = [[] for _ in self.tree.cliques]
+        holders: dict[str, list[int]] = {}  # cliques with each variable, the one nearest the root first
+        for n, clique in enumerate(self.tree.cliques):
+            for v in clique:
+                holders.setdefault(v, []).append(n)
         for scope in self.layout.scopes:
-            fitting = [n for n, clique in enumerate(self.tree.cliques) if set(scope) <= clique]
+            fitting = [n for n in holders[scope[-1]] if set(scope) <= self.tree.cliques[n]]
             self.factors[min(fitting, key=lambda n: len(self.tree.cliques[n]))].append(scope)
         self.lookup = {v: torch.cat([torch.eye(k), torch.ones(k, 1)], dim=1).double() for v, k in self.states.items()}
         self.evidence: list[dict[str, Tensor]] = [{} for _ in self.tree.cliques]
         for v, values in rows.items():
-            node = min(n for n, clique in enumerate(self.tree.cliques) if v in clique)
-            self.evidence[node][v] = values
-        self.ends = {v for v in rows if not any(v in scope[:-1] for scope in self.layout.scopes)}
+            self.evidence[holders[v][0]][v] = values
+        self.ends = set(rows) - {v for scope in self.layout.scopes for v in scope[:-1]}
         self.gaps = {v for v, values in rows.items() if bool((values < 0).any())}
         self._number_patterns()
 
