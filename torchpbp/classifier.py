@@ -51,6 +51,14 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
         n_features_in_: number of columns.
         feature_names_in_: names of the columns, if they were fitted as a DataFrame with names. Columns of a DataFrame are found
             by name, so that their order does not matter.
+
+    Example:
+        >>> from sklearn.datasets import load_iris
+        >>> from torchpbp import KernelPBP, templates
+        >>> iris = load_iris()
+        >>> classifier = GenerativeClassifier(templates.mixture, KernelPBP).fit(iris.data, iris.target)
+        >>> classifier.predict(iris.data[[0, 50, 100]]).tolist()
+        [0, 1, 2]
     """
 
     def __init__(

@@ -36,8 +36,13 @@ class PBPLayer(nn.Module):
         model: a PBP model with operators (fitted, loaded, or freshly initialised by :meth:`initialise`).
 
     Example:
-        >>> layer = PBPLayer(model)                                                    # doctest: +SKIP
-        >>> posteriors = layer({"a1": torch.softmax(encoder(image), dim=1)})           # doctest: +SKIP
+        >>> from torchpbp import DiscreteNetwork, templates
+        >>> truth = DiscreteNetwork.random(templates.naive_bayes(3), seed=1)
+        >>> layer = PBPLayer(PBP(truth.graph).fit(truth.sample(500)))
+        >>> encoder = nn.Linear(10, 4).double()  # any network that weighs the four states of x1
+        >>> weights = torch.softmax(encoder(torch.randn(32, 10).double()), dim=1)
+        >>> layer({"x1": weights})["x2"].shape
+        torch.Size([32, 4])
     """
 
     def __init__(self, model: PBP) -> None:
@@ -204,11 +209,20 @@ class PBPLayer(nn.Module):
 
 
 class PBPDistribution:
-    """All observables given evidence, in the manner of ``torch.distributions``.
+    """All observables given evidence, in the manner of ``torch.distributions``. Made by :meth:`PBPLayer.given`.
 
     Args:
         layer: the layer.
         evidence: as in :meth:`PBPLayer.forward`.
+
+    Example:
+        >>> from torchpbp import DiscreteNetwork, templates
+        >>> truth = DiscreteNetwork.random(templates.naive_bayes(3), seed=1)
+        >>> given = PBPLayer(PBP(truth.graph).fit(truth.sample(500))).given({"x1": torch.tensor([0, 3])})
+        >>> given.log_prob({"x2": torch.tensor([1, 1])}).shape
+        torch.Size([2])
+        >>> given.sample((5,))["x3"].shape
+        torch.Size([5, 2])
     """
 
     def __init__(self, layer: PBPLayer, evidence: Mapping[str, Tensor]) -> None:
@@ -218,6 +232,7 @@ class PBPDistribution:
 
     @property
     def batch_shape(self) -> torch.Size:
+        """(rows of evidence,)"""
         return torch.Size([self._read.batch])
 
     @property
@@ -227,6 +242,7 @@ class PBPDistribution:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The observables, in the order of the graph."""
         return tuple(self.layer.model.observables)
 
     @property

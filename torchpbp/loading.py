@@ -36,6 +36,15 @@ def load(path: str | os.PathLike[str] | Parcel) -> Any:
 
     Raises:
         CheckpointError: no such file, or not a model file of this version.
+
+    Example:
+        >>> import tempfile
+        >>> from torchpbp import DiscreteNetwork, templates
+        >>> truth = DiscreteNetwork.random(templates.naive_bayes(3), seed=1)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     PBP(truth.graph).fit(truth.sample(500)).save(f"{folder}/model.pt")
+        ...     print(load(f"{folder}/model.pt"))
+        PBP(LatentGraph(directed, 3 observed, 1 latent, 3 edges), fitted on 500 rows)
     """
     learner = str(read_checkpoint(path, "cpu").get("learner", "PBP"))
     if learner not in LOADERS:

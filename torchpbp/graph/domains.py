@@ -19,6 +19,12 @@ class Continuous:
     Args:
         low: smallest value the variable can take, if known.
         high: largest value, if known.
+
+    Example:
+        >>> from torchpbp import LatentGraph
+        >>> variables = {"kind": 2, "length": Continuous(low=0.0), "colour": 3}
+        >>> LatentGraph([("kind", "length"), ("kind", "colour")], variables, latent=["kind"]).observed
+        ('length', 'colour')
     """
 
     low: float | None = None

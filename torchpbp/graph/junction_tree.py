@@ -170,6 +170,15 @@ def build_junction_tree(graph: LatentGraph, root: Iterable[str] | None = None) -
     Args:
         graph: the model's structure.
         root: variables that the root clique must contain; by default the root is chosen by cost.
+
+    Example:
+        >>> from torchpbp import templates
+        >>> print(build_junction_tree(templates.naive_bayes(3)))
+        JunctionTree: 4 cliques, 3 leaves, depth 1
+        root {h}
+        ├─ [h] {h, x1}  <- x1
+        ├─ [h] {h, x2}  <- x2
+        └─ [h] {h, x3}  <- x3
     """
     require_graph(graph, "build_junction_tree")
     wanted = checked_root(root)

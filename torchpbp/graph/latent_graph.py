@@ -80,6 +80,7 @@ class LatentGraph:
         return tuple(self.variables)
 
     def is_latent(self, name: str) -> bool:
+        """Whether ``name`` is a hidden variable."""
         return name in self._hidden
 
     def parents(self, name: str) -> tuple[str, ...]:
@@ -90,6 +91,7 @@ class LatentGraph:
         return self._parents[name]
 
     def children(self, name: str) -> tuple[str, ...]:
+        """Children of ``name`` in the order of the edges; refused for undirected graphs."""
         self._require_known(name)
         if not self.directed:
             raise StructureError("An undirected graph has no children; use neighbors().")

@@ -24,6 +24,10 @@ class Evidence:
         hard: name -> (batch,) states as int64; -1 where the row does not observe the variable.
         soft: name -> (batch, states) non-negative weights.
         real: name -> (batch,) values of continuous variables as float64; NaN where not observed.
+
+    Example:
+        >>> read_evidence({"x": [0, None], "y": 2}, {"x": 3, "y": 4, "z": 2}).hard
+        {'x': tensor([ 0, -1]), 'y': tensor([2, 2])}
     """
 
     batch: int

@@ -50,6 +50,7 @@ class Answers(Frames, nn.Module):
 
     @property
     def observables(self) -> dict[str, Observable]:
+        """Observed variables with their feature maps, in the order of ``graph.observed``."""
         return {o.name: o for o in self._observables if isinstance(o, Observable)}
 
     # -- posteriors ----------------------------------------------------------------------------------------------

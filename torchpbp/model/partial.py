@@ -33,6 +33,15 @@ class Counts:
     Args:
         tables: the counts.
         labels: labels of the states of variables that were given by label.
+
+    Example:
+        >>> from torchpbp import PBP, DiscreteNetwork, templates
+        >>> truth = DiscreteNetwork.random(templates.naive_bayes(3), seed=1)
+        >>> model = PBP(truth.graph)
+        >>> counts = model.count(truth.sample(500, seed=1))
+        >>> counts.merge(model.count(truth.sample(300, seed=2)))
+        >>> print(model.fit_counts(counts))
+        PBP(LatentGraph(directed, 3 observed, 1 latent, 3 edges), fitted on 800 rows)
     """
 
     def __init__(self, tables: JointTables, labels: Mapping[str, Sequence[Any]] | None = None) -> None:

@@ -53,7 +53,8 @@ class PBP(CountedModel):
             no more than that; latents of unknown cardinality are taken to have so many states. ``"auto"``: chosen on
             held-out rows while fitting.
         regressor: stage-1 method: :class:`~torchpbp.Ridge` (linear, closed form, the default),
-            :class:`~torchpbp.KernelRidge` or :class:`~torchpbp.MLP`. It is not part of a model file.
+            :class:`~torchpbp.KernelRidge`, :class:`~torchpbp.MLP`, or :class:`~torchpbp.Messages` (more precise on loops,
+            a few times as long). It is not part of a model file.
         ridge: penalties (stage 1, stage 2), as a number of pseudo-rows: λ = ridge / rows. Where all variables are
             discrete, their features are scaled to unit variance first; in graphs with continuous ones they are not.
         features: map for continuous variables, copied for each; :class:`~torchpbp.features.Nystroem` by default.

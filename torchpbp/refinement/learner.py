@@ -54,6 +54,13 @@ class RefinedPBP(PBP):
 
     Attributes:
         refinement: report of the last fit; ``None`` before, and after loading.
+
+    Example:
+        >>> from torchpbp import DiscreteNetwork, templates
+        >>> truth = DiscreteNetwork.random(templates.naive_bayes(3), seed=1)
+        >>> model = RefinedPBP(truth.graph, steps=2, folds=2, progress=False).fit(truth.sample(200))
+        >>> model.posterior("x1", {"x2": [0, 3]}).shape
+        torch.Size([2, 4])
     """
 
     def __init__(
