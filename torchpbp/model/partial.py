@@ -38,8 +38,7 @@ class Counts:
         >>> from torchpbp import PBP, DiscreteNetwork, templates
         >>> truth = DiscreteNetwork.random(templates.naive_bayes(3), seed=1)
         >>> model = PBP(truth.graph)
-        >>> counts = model.count(truth.sample(500, seed=1))
-        >>> counts.merge(model.count(truth.sample(300, seed=2)))
+        >>> counts = model.count(truth.sample(500, seed=1)).merge(model.count(truth.sample(300, seed=2)))
         >>> print(model.fit_counts(counts))
         PBP(LatentGraph(directed, 3 observed, 1 latent, 3 edges), fitted on 800 rows)
     """
