@@ -246,3 +246,9 @@ def test_from_networkx_refuses_parallel_edges():
     multi = nx.MultiGraph([("a", "b"), ("a", "b")])
     with pytest.raises(StructureError, match="Duplicate edge"):
         LatentGraph.from_networkx(multi, variables={"a": 2, "b": 2})
+
+
+@pytest.mark.parametrize("directed", ["no", None, 1])
+def test_directed_is_yes_or_no(directed):
+    with pytest.raises(StructureError, match="directed: expected True or False, got"):
+        LatentGraph([("a", "b")], {"a": 2, "b": 2}, directed=directed)

@@ -179,3 +179,9 @@ def test_numbers_of_states_are_checked_by_the_graph(template):
         template(states=0)
     with pytest.raises(StructureError, match="expected at least 1 state, got 0"):
         template(observed_states=0)
+
+
+@pytest.mark.parametrize("names", ["ab", [], 5, None])
+def test_a_mixture_is_of_several_names(names):
+    with pytest.raises(StructureError, match="names: expected a list of names, got"):
+        templates.mixture(names)

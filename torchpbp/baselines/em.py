@@ -24,7 +24,7 @@ from torchpbp.distributed import gather_objects
 from torchpbp.errors import CheckpointError, DataError, NotFittedError, StructureError
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.frames import Frames
-from torchpbp.graph.latent_graph import Continuous, LatentGraph, require_graph
+from torchpbp.graph.latent_graph import LatentGraph, require_graph, require_states
 from torchpbp.inputs.columns import ColumnReader, DataLike
 from torchpbp.inputs.evidence import Evidence, EvidenceLike, query_names, read_evidence
 from torchpbp.inputs.gaps import informative
@@ -97,12 +97,7 @@ class EM(Frames):
         require_graph(graph, "EM")
         if not graph.directed:
             raise StructureError("EM: expected a directed graph, whose tables are conditional probabilities.")
-        continuous = [v for v in graph.names if isinstance(graph.variables[v], Continuous)]
-        unknown = [v for v in graph.names if graph.variables[v] is None]
-        if continuous or unknown:
-            raise StructureError(
-                f"EM: expected a number of states for each variable, got continuous {continuous} and unknown {unknown}."
-            )
+        require_states(graph, "EM", " torchpbp.PBP takes such graphs.")
         check_counts(restarts=restarts, iterations=iterations)
         check_amounts(tolerance=tolerance, prior=prior)
         seed = check_seed(seed)

@@ -43,7 +43,9 @@ class LatentGraph:
     ) -> None:
         self.variables: dict[str, Domain] = checked_variables(variables)
         self.latent: tuple[str, ...] = checked_latent(latent, self.variables)
-        self.directed = bool(directed)
+        if not isinstance(directed, bool):  # "no" would count as yes
+            raise StructureError(f"directed: expected True or False, got {directed!r}.")
+        self.directed = directed
         self.edges: tuple[tuple[str, str], ...] = checked_edges(edges, self.variables, self.directed)
         self._hidden = frozenset(self.latent)
         self.observed: tuple[str, ...] = tuple(v for v in self.variables if v not in self._hidden)
@@ -272,3 +274,19 @@ def require_graph(graph: object, who: str) -> None:
     if not isinstance(graph, LatentGraph):
         way = "LatentGraph.from_networkx(…)" if isinstance(graph, nx.Graph) else "LatentGraph(edges, states, latent)"
         raise StructureError(f"{who}: expected a LatentGraph, got {type(graph).__name__}. Make one: {way}.")
+
+
+def require_states(graph: LatentGraph, who: str, remedy: str = "") -> None:
+    """Refuse a graph in which some variable has no number of states.
+
+    Args:
+        graph: what was given.
+        who: begins the message.
+        remedy: ends it.
+    """
+    continuous = [v for v in graph.names if isinstance(graph.variables[v], Continuous)]
+    unknown = [v for v in graph.names if graph.variables[v] is None]
+    if continuous or unknown:
+        raise StructureError(
+            f"{who}: expected a number of states for each variable, got continuous {continuous} and unknown {unknown}.{remedy}"
+        )

@@ -116,7 +116,7 @@ def synthetic_junction_tree(states: int | None = 2, observed_states: int = 16) -
 
 def mixture(names: Sequence[str], states: int | None = 2) -> LatentGraph:
     """Continuous variables of the given names that depend on one hidden variable, called ``mixture``."""
-    if isinstance(names, str) or not names:
+    if isinstance(names, str) or not isinstance(names, Sequence) or not names:
         raise StructureError(f"names: expected a list of names, got {names!r}.")
     hidden = "mixture"
     while hidden in names:
@@ -160,16 +160,6 @@ def parity(leaves: int = 2, observed_states: int = 3) -> LatentGraph:
     return LatentGraph(edges, variables, latent)
 
 
-def _positive(**numbers: int) -> None:
-    _at_least(1, **numbers)
-
-
-def _at_least(least: int, /, **numbers: int) -> None:
-    for name, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise StructureError(f"{name}: expected a whole number of at least {least}, got {value}.")
-
-
 def pen_strokes(points: int = 8, order: int = 1, low: float = 0.0, high: float = 100.0) -> LatentGraph:
     """A hidden chain over the points of a pen stroke; each point is a leaf with its coordinates (x1, y1), (x2, y2), …
 
@@ -192,3 +182,13 @@ def pen_clique(points: int = 8, low: float = 0.0, high: float = 100.0) -> Latent
     names = [f"{axis}{t}" for t in range(1, points + 1) for axis in "xy"]
     edges = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
     return LatentGraph(edges, dict.fromkeys(names, Continuous(low, high)), (), directed=False)
+
+
+def _positive(**numbers: int) -> None:
+    _at_least(1, **numbers)
+
+
+def _at_least(least: int, /, **numbers: int) -> None:
+    for name, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise StructureError(f"{name}: expected a whole number of at least {least}, got {value}.")

@@ -13,7 +13,7 @@ from torch import Tensor
 from torchpbp.baselines.normal_graph.product_space import log_constant, to_product
 from torchpbp.baselines.normal_graph.structure import Block, Diverter, NormalGraph
 from torchpbp.errors import StructureError
-from torchpbp.graph.latent_graph import Continuous, LatentGraph
+from torchpbp.graph.latent_graph import LatentGraph, require_states
 
 
 @dataclass(frozen=True)
@@ -95,13 +95,7 @@ def check_structure(graph: LatentGraph) -> None:
             "Normal graph: expected a directed graph, whose blocks are conditional probabilities, got an undirected one. "
             "Give its edges directions, or use torchpbp.PBP."
         )
-    continuous = [v for v in graph.names if isinstance(graph.variables[v], Continuous)]
-    unknown = [v for v in graph.names if graph.variables[v] is None]
-    if continuous or unknown:
-        raise StructureError(
-            f"Normal graph: expected a number of states for each variable, got continuous {continuous} and unknown "
-            f"{unknown}. torchpbp.PBP takes such graphs."
-        )
+    require_states(graph, "Normal graph", " torchpbp.PBP takes such graphs.")
     skeleton: nx.Graph[str] = nx.Graph()
     skeleton.add_nodes_from(graph.names)
     skeleton.add_edges_from(graph.edges)
