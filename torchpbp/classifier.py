@@ -268,6 +268,10 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
             )
         if self.learner is None or self.graph is None:
             raise StructureError("GenerativeClassifier: expected a graph and a learner, such as KernelPBP.")
+        if not callable(self.learner):
+            raise StructureError(
+                f"learner: expected a class or function of a graph, such as KernelPBP, or a model; got {self.learner!r}."
+            )
         if not isinstance(self.options, Mapping | None):
             raise StructureError(f"options: expected names and values for the learner, got {self.options!r}.")
         return self.learner(graph, **(self.options or {}))

@@ -35,6 +35,11 @@ class ScoreAverage(nn.Module):
         super().__init__()
         if not members:
             raise StructureError("ScoreAverage: expected at least one member, got none.")
+        strangers = [
+            type(m).__name__ for m in members if not isinstance(m, nn.Module) or not hasattr(m, "log_evidence")
+        ]
+        if strangers:
+            raise StructureError(f"ScoreAverage: expected models such as KernelPBP(graph), got {strangers}.")
         chosen = [1.0] * len(members) if weights is None else [float(w) for w in weights]
         if len(chosen) != len(members) or not all(0 <= w < math.inf for w in chosen) or not sum(chosen) > 0:
             raise StructureError(

@@ -12,7 +12,18 @@ import pytest
 import torch
 
 import torchpbp
-from torchpbp import EM, MLP, PBP, Continuous, KernelRidge, LatentGraph, NormalGraphLearner, Nystroem, PBPLayer
+from torchpbp import (
+    EM,
+    MLP,
+    PBP,
+    Continuous,
+    KernelPBP,
+    KernelRidge,
+    LatentGraph,
+    NormalGraphLearner,
+    Nystroem,
+    PBPLayer,
+)
 from torchpbp.__main__ import main
 from torchpbp.errors import (
     CheckpointError,
@@ -91,6 +102,17 @@ def mixed() -> PBP:
         (lambda: MLP(learning_rate="a"), "learning_rate: expected a positive number, got 'a'"),
         (lambda: Nystroem("x"), "size: expected a whole number, got 'x'"),
         (lambda: Nystroem(kernel="rbf"), "kernel: expected RBF"),
+        (lambda: KernelPBP([]), "KernelPBP: expected a LatentGraph, got list"),
+        (lambda: KernelPBP(GRAPH, ridge=1.0), "ridge: expected two positive numbers, got 1.0"),
+        (lambda: KernelPBP(GRAPH, kernel="rbf"), "kernel: expected RBF"),
+        (lambda: KernelPBP(GRAPH, landmarks=2.5), "landmarks: expected a whole number, got 2.5"),
+        (lambda: KernelPBP(GRAPH, root="h"), r"root: expected a list of names, got the string 'h'"),
+        (lambda: KernelPBP(GRAPH, seed="a"), "seed: expected a whole number, got 'a'"),
+        (lambda: torchpbp.ScoreAverage([GRAPH]), r"ScoreAverage: expected models such as .*, got \['LatentGraph'\]"),
+        (
+            lambda: torchpbp.GenerativeClassifier(GRAPH, "PBP").fit([[0, 0, 0, 0], [1, 1, 1, 1]], [0, 1]),
+            "learner: expected a class or function of a graph, such as KernelPBP, or a model; got 'PBP'",
+        ),
         (lambda: PBPLayer(GRAPH), "PBPLayer: expected a PBP model, got LatentGraph"),
     ],
 )

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchpbp.arguments import whole_number
 from torchpbp.errors import NotFittedError, QueryError, ShapeError
 from torchpbp.features.kernels import RBF, Kernel
 from torchpbp.frames import Frames
@@ -114,13 +115,14 @@ class GramAnswers(Frames, nn.Module):
         Returns:
             name -> (n,) without evidence, (n, batch) with.
         """
-        if n < 0:
+        if whole_number("n", n, ShapeError) < 0:
             raise ShapeError(f"n: expected a non-negative number of draws, got {n}.")
         if not isinstance(self.kernel, RBF):
             raise QueryError("Sampling needs the RBF kernel: others have no noise to draw from here.")
         checked = self._read(evidence)
         self._check_charted([v for v in self.names if not checked.observed_everywhere(v)])
-        generator = torch.Generator().manual_seed(int(torch.randint(2**62, (1,))) if seed is None else seed)
+        start = int(torch.randint(2**62, (1,))) if seed is None else whole_number("seed", seed, QueryError)
+        generator = torch.Generator().manual_seed(start)
         wide = checked.repeat_interleave(n)
         current = Evidence(wide.batch, dict(wide.hard), dict(wide.soft), dict(wide.real))
         for leaf in self.tree.leaves:

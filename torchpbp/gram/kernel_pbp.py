@@ -6,6 +6,7 @@ messages below to the message above. No features are chosen and no outer product
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchpbp.arguments import check_counts, check_seed, is_number, is_series, whole_number
 from torchpbp.errors import CheckpointError, DataError, NotFittedError, StructureError
 from torchpbp.features.completion import complete_rows
 from torchpbp.features.kernels import RBF, Kernel
@@ -30,8 +32,8 @@ from torchpbp.gram.learning import (
 )
 from torchpbp.gram.operators import GramOperator
 from torchpbp.gram.structure import check_specification, nearest_leaves
-from torchpbp.graph.junction_tree import build_junction_tree
-from torchpbp.graph.latent_graph import Continuous, LatentGraph
+from torchpbp.graph.junction_tree import build_junction_tree, checked_root
+from torchpbp.graph.latent_graph import Continuous, LatentGraph, require_graph
 from torchpbp.inputs.columns import ColumnReader, DataLike
 from torchpbp.inputs.gaps import observed
 from torchpbp.model.checkpoint import read_checkpoint, whole_model, write_checkpoint
@@ -88,13 +90,16 @@ class KernelPBP(GramAnswers):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        for name, value in (("core_leaves", core_leaves), ("instrument_leaves", instrument_leaves)):
-            if value < 1:
-                raise StructureError(f"{name}: expected at least 1, got {value}.")
-        if landmarks is not None and landmarks < 1:
+        require_graph(graph, "KernelPBP")
+        check_counts(core_leaves=core_leaves, instrument_leaves=instrument_leaves, max_bytes=max_bytes)
+        seed = check_seed(seed)
+        if landmarks is not None and whole_number("landmarks", landmarks) < 1:
             raise StructureError(f"landmarks: expected None or at least 1, got {landmarks}.")
-        if len(ridge) != 2 or not all(r > 0 for r in ridge):
+        pair = tuple(ridge) if is_series(ridge) else ()
+        if len(pair) != 2 or not all(is_number(r) and 0 < r < math.inf for r in pair):
             raise StructureError(f"ridge: expected two positive numbers, got {ridge!r}.")
+        if not isinstance(kernel, Kernel | None):
+            raise StructureError(f"kernel: expected RBF(), Laplace(), Matern(…) or None, got {kernel!r}.")
         if fill not in ("draw", "mean"):
             raise StructureError(f"fill: expected 'draw' or 'mean', got {fill!r}.")
         self.fill = fill
@@ -106,7 +111,7 @@ class KernelPBP(GramAnswers):
         self.evidence_bandwidth = (
             self.bandwidth if evidence_bandwidth is None else checked_bandwidth(evidence_bandwidth, graph)
         )
-        self.ridge = (float(ridge[0]), float(ridge[1]))
+        self.ridge = (float(pair[0]), float(pair[1]))
         self.landmarks = landmarks
         self.positive = positive
         self.dtype, self.max_bytes, self.seed = dtype, max_bytes, seed
@@ -114,8 +119,8 @@ class KernelPBP(GramAnswers):
         for v in self.chart.moved:
             if not isinstance(graph.variables[v], Continuous):
                 raise StructureError(f"sequences: '{v}' is discrete; only continuous variables have increments.")
-        self.root_variables = None if root is None else tuple(root)
-        self.tree = build_junction_tree(graph, root)
+        self.root_variables = checked_root(root)
+        self.tree = build_junction_tree(graph, self.root_variables)
         if specification is not None:
             check_specification(self.tree, specification)
         self.specification = specification or nearest_leaves(self.tree, core_leaves, instrument_leaves)
