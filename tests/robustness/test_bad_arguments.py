@@ -110,7 +110,7 @@ def mixed() -> PBP:
         (lambda: KernelPBP(GRAPH, seed="a"), "seed: expected a whole number, got 'a'"),
         (lambda: torchpbp.ScoreAverage([GRAPH]), r"ScoreAverage: expected models such as .*, got \['LatentGraph'\]"),
         (
-            lambda: torchpbp.GenerativeClassifier(GRAPH, "PBP").fit([[0, 0, 0, 0], [1, 1, 1, 1]], [0, 1]),
+            lambda: torchpbp.GenerativeClassifier(GRAPH, "PBP").fit([[0, 0, 0, 0], [1, 1, 1, 1]] * 2, [0, 1] * 2),
             "learner: expected a class or function of a graph, such as KernelPBP, or a model; got 'PBP'",
         ),
         (lambda: PBPLayer(GRAPH), "PBPLayer: expected a PBP model, got LatentGraph"),
@@ -185,6 +185,12 @@ def test_models_that_do_not_sample_say_so(rows) -> None:
     with pytest.raises(QueryError, match="EM samples without evidence only"):
         learned.sample_frame(3, {"x1": [0]})
     assert repr(learned) == f"EM({GRAPH!r}, fitted)"
+
+
+def test_a_printed_kernel_model_says_what_it_is(rows) -> None:
+    model = KernelPBP(GRAPH)
+    assert str(model) == f"KernelPBP({GRAPH!r}, not fitted)"
+    assert str(model.fit(rows)) == f"KernelPBP({GRAPH!r}, fitted on 200 rows)"
 
 
 def test_densities_take_plain_numbers(mixed) -> None:

@@ -128,6 +128,9 @@ class KernelPBP(GramAnswers):
         self.fitted = False
         self.operators = nn.ModuleDict()
 
+    def __str__(self) -> str:
+        return f"KernelPBP({self.graph!r}, {f'fitted on {len(self.examples)} rows' if self.fitted else 'not fitted'})"
+
     # -- learning ------------------------------------------------------------------------------------------------
 
     def fit(self, data: DataLike) -> KernelPBP:
