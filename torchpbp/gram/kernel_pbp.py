@@ -129,7 +129,9 @@ class KernelPBP(GramAnswers):
         self.operators = nn.ModuleDict()
 
     def __str__(self) -> str:
-        return f"KernelPBP({self.graph!r}, {f'fitted on {len(self.examples)} rows' if self.fitted else 'not fitted'})"
+        state = f"fitted on {len(self.examples)} rows" if self.fitted else "not fitted"
+        gaps = self.extra_repr()
+        return f"KernelPBP({self.graph!r}, {state}{gaps and ', '}{gaps})"
 
     # -- learning ------------------------------------------------------------------------------------------------
 
