@@ -28,8 +28,16 @@ def process_rank() -> int:
 def sum_over_processes(tensor: Tensor) -> Tensor:
     """The sum of a tensor over all processes, in place and returned."""
     if world_size() > 1:
-        dist.all_reduce(tensor)
+        there = tensor.to(_meeting_place(tensor))
+        dist.all_reduce(there)
+        if there is not tensor:
+            tensor.copy_(there)
     return tensor
+
+
+def _meeting_place(tensor: Tensor) -> torch.device:
+    """Where processes can add a tensor up: NCCL, which joins processes with a GPU each, knows no other memory."""
+    return torch.device("cuda") if dist.get_backend() == "nccl" else tensor.device
 
 
 def gather_objects(value: T) -> list[T]:
