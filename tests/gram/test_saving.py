@@ -200,6 +200,7 @@ def test_rows_that_members_share_are_written_once(tmp_path: Path) -> None:
 def test_a_member_without_a_file_format_is_named(tmp_path: Path) -> None:
     class Mute(torch.nn.Module):
         graph = stroke_graph()
+        log_evidence = None
 
     class Other(Mute):
         def save(self, path: Any) -> None:

@@ -58,6 +58,9 @@ class GramAnswers(Frames, nn.Module):
     labels: dict[str, tuple[Any, ...]]
     fitted: bool
 
+    def _solved_operators(self) -> nn.ModuleDict:
+        return self.operators
+
     # -- queries -------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
@@ -164,7 +167,7 @@ class GramAnswers(Frames, nn.Module):
         return self._passing().downward(up, leaves)
 
     def _passing(self) -> MessagePassing:
-        return MessagePassing(self.tree, self.operators, self.positive)
+        return MessagePassing(self.tree, self._solved_operators(), self.positive)
 
     def _blur(self) -> Blur:
         return Blur(self.examples, self.evidence_widths, self.bounds)

@@ -127,6 +127,7 @@ class KernelPBP(GramAnswers):
         self.labels = {}
         self.fitted = False
         self.operators = nn.ModuleDict()
+        self.register_state_dict_pre_hook(_solve_first)  # type: ignore[no-untyped-call]
 
     def __str__(self) -> str:
         state = f"fitted on {len(self.examples)} rows" if self.fitted else "not fitted"
@@ -178,6 +179,12 @@ class KernelPBP(GramAnswers):
         self.operators = operators
         self.fitted = True
 
+    def _solved_operators(self) -> nn.ModuleDict:
+        """The operators; those of a model whose file does not hold them are solved for now."""
+        if self.fitted and len(self.operators) < len(self._inner_plans()):
+            self.operators = self._solved(self.examples.cpu(), self.widths.cpu()).to(self.examples.device)
+        return self.operators
+
     def _inner_plans(self) -> list[SeparatorPlan]:
         """Plans of the separators above more than one leaf; a leaf's message needs no operator."""
         return [p for p in self.specification.plans if not self.tree.leaf_observables[p.node]]
@@ -204,10 +211,10 @@ class KernelPBP(GramAnswers):
         Args:
             path: of the file; an existing one is replaced only once the new one is whole.
             operators: whether the operators are written. Without them the file holds little more than the training rows, and
-                loading solves for them again, from the same rows in the same way: bit for bit the same with the same
-                processor, libraries and number of threads, else up to the rounding of ``dtype``. Exact ones have
-                rows² entries per separator and take rows³ steps each, so they are written by default; those of
-                ``landmarks`` are large for what they hold and quickly solved for, so they are not.
+                they are solved for when the loaded model is first asked, from the same rows in the same way: bit for bit
+                the same with the same processor, libraries and number of threads, else up to the rounding of ``dtype``.
+                Exact ones have rows² entries per separator and take rows³ steps each, so they are written by default;
+                those of ``landmarks`` are large for what they hold and quickly solved for, so they are not.
 
         Raises:
             CheckpointError: a kernel of one's own, or a file that cannot be written.
@@ -215,7 +222,7 @@ class KernelPBP(GramAnswers):
         if not self.fitted:
             raise NotFittedError("This KernelPBP model is not fitted yet. Call fit(data) before save().")
         written = self.landmarks is None if operators is None else operators
-        named: Any = self.operators.items()
+        named: Any = self._solved_operators().items() if written else ()
         content = {
             "learner": "KernelPBP",
             "graph": self.graph.to_dict(),
@@ -246,19 +253,23 @@ class KernelPBP(GramAnswers):
     @whole_model
     def load(cls, path: str | os.PathLike[str], map_location: torch.device | str = "cpu") -> KernelPBP:
         """Read a model written by :meth:`save`. Only tensors and plain values are read; no code is executed."""
-        saved = read_checkpoint(path, "cpu")  # solving is done there
+        saved = read_checkpoint(path, "cpu")
         if saved.get("learner") != "KernelPBP":
             raise CheckpointError(f"'{path}' holds no model learned by KernelPBP. Use torchpbp.load().")
         model = cls.unfitted(saved)
         rows, (widths, evidence_widths, bounds) = saved["examples"], saved["scales"]
-        if rows.shape[1:] != (len(model.names),) or bounds.shape != (len(model.names), 2):
+        count = len(model.names)
+        if (
+            rows.shape[1:] != (count,)
+            or bounds.shape != (count, 2)
+            or {widths.shape, evidence_widths.shape} != {(count,)}
+        ):
             raise CheckpointError(
-                f"'{path}': {tuple(rows.shape)} training values do not fit its {len(model.names)} variables."
+                f"'{path}': {tuple(rows.shape)} training values, their bandwidths or ranges do not fit its {count} variables."
             )
-        if saved["operators"] is None:
-            operators = model._solved(rows, widths)
-        else:
-            operators = nn.ModuleDict({node: GramOperator(*parts) for node, parts in saved["operators"].items()})
+        operators = nn.ModuleDict()
+        if saved["operators"] is not None:
+            operators.update({node: GramOperator(*parts) for node, parts in saved["operators"].items()})
             expected = {str(p.node) for p in model._inner_plans()}
             if set(operators) != expected:
                 raise CheckpointError(
@@ -284,6 +295,11 @@ class KernelPBP(GramAnswers):
             dtype=dtype,
             **settings,
         )
+
+
+def _solve_first(model: KernelPBP, prefix: str, keep_vars: bool) -> None:
+    """A state is whole."""
+    model._solved_operators()
 
 
 def _plain(bandwidth: Bandwidth) -> Any:
