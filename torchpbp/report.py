@@ -34,6 +34,8 @@ from torchpbp.plotting.diagnostics import separator_table
 from torchpbp.tasks import html
 
 NAME = "report.html"
+PROGRAM = ("torchpbp-train",) if (Path(__file__).parent / "conf").is_dir() else ("python", "train.py")
+"""What starts a run: a checkout has its settings beside the package, an installed one inside."""
 PACKAGES = ("torchpbp", "torch", "lightning", "numpy", "pandas", "scikit-learn", "matplotlib", "hydra-core")
 MOST_ROWS = 200
 MOST_MODELS = 12
@@ -184,7 +186,7 @@ def _facts(root: Path, settings: dict[str, Any], seconds: float | None) -> dict[
     facts: dict[str, Any] = {}
     if overrides.is_file():
         given = _yaml(overrides.read_text(encoding="utf-8"), overrides)
-        facts["command"] = shlex.join(["python", "train.py", *map(str, given)])
+        facts["command"] = shlex.join([*PROGRAM, *map(str, given)])
     if "seed" in settings:
         facts["seed"] = settings["seed"]
     if seconds is not None:  # written by the run itself, so what holds now held then

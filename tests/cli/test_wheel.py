@@ -90,6 +90,7 @@ def test_the_command_runs_outside_the_checkout(installed: Path, tmp_path: Path) 
     used = [s["path"] for s in settings["runtime"]["config_sources"] if s["provider"] == "main"]
     assert [Path(path) for path in used] == [installed / "torchpbp" / "conf"]
     assert settings["job"]["name"] == "train"  # as with train.py
+    assert "torchpbp-train model=digits debug=default" in (folder / "report.html").read_text()
     refused = run([*command, "model=digits", "size=paper"], tmp_path, **alone)  # looks into conf itself
     assert refused.returncode != 0
     assert "size=paper: model=digits has no such size" in refused.stderr
