@@ -127,7 +127,8 @@ def fit_by_likelihood() -> dict[str, list[torch.Tensor]]:
 def refused(call: Callable[[], object]) -> None:
     """Every process must refuse: one that went on would wait for the others."""
     try:
-        with warnings.catch_warnings(action="ignore", category=DataWarning):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DataWarning)
             call()
     except (DataError, StructureError):
         return

@@ -191,7 +191,7 @@ class DiscreteNetwork(Frames):
 
     @property
     def potential_tree(self) -> PotentialTree:
-        """The clique tree on which this network answers."""
+        """The clique tree on which this network answers; the potentials of an undirected one up to a constant."""
         return self._queries.potential_tree
 
     # -- queries -------------------------------------------------------------------------------------------------
