@@ -126,8 +126,8 @@ class PBPLayer(nn.Module):
             return torch.where(self._valid(evidence), answer, torch.nan)
 
     def most_probable(self, evidence: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """name -> (batch,) the most probable state of each unobserved variable by itself."""
-        return {v: p.argmax(dim=-1) for v, p in self.forward(evidence).items()}
+        """name -> (batch,) the most probable state of each unobserved variable by itself; -1 in rows with NaN answers."""
+        return {v: p.argmax(dim=-1).masked_fill(p.isnan().any(dim=-1), -1) for v, p in self.forward(evidence).items()}
 
     def relaxed_sample(
         self, evidence: Mapping[str, Tensor], temperature: float = 1.0, hard: bool = False

@@ -244,6 +244,24 @@ def test_gradients_pass_through_a_list_of_tensors(model) -> None:
     assert float(weights.grad.abs().sum()) > 0
 
 
+def test_series_that_name_the_same_rows_in_other_places_are_refused(rows, model) -> None:
+    first, second = pd.Series([0, 1], index=["Ann", "Ben"]), pd.Series([2, 0], index=["Ben", "Ann"])
+    with pytest.raises(DataError, match="Evidence on 'x3': its index has rows of 'x2' in other places"):
+        model.posterior("x1", {"x2": first, "x3": second})
+    aligned = model.posterior("x1", pd.DataFrame({"x2": first, "x3": second}))  # pandas aligns the two
+    assert torch.equal(aligned, model.posterior("x1", {"x2": first, "x3": [0, 2]}))
+    columns = {v: pd.Series(x.numpy()) for v, x in rows.items()}
+    assert torch.equal(PBP(GRAPH).fit(columns).posterior("x1"), model.posterior("x1"))
+    with pytest.raises(DataError, match="column 'x2': its index has rows of 'x1' in other places"):
+        PBP(GRAPH).fit({**columns, "x2": columns["x2"].sort_values()})
+
+
+def test_most_probable_states_where_evidence_is_none(model) -> None:
+    layer = PBPLayer(model)
+    found = layer.most_probable({"x2": torch.tensor([0, 7])})["x1"].tolist()
+    assert found == [layer.most_probable({"x2": torch.tensor([0])})["x1"].item(), -1]
+
+
 def test_a_layer_of_an_unfitted_model_gives_no_answers(model) -> None:
     layer = PBPLayer(PBP(GRAPH))
     evidence = {"x2": torch.tensor([1])}

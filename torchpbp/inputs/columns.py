@@ -12,7 +12,14 @@ from torch import Tensor
 
 from torchpbp.errors import DataError, ShapeError
 from torchpbp.graph.latent_graph import Domain
-from torchpbp.inputs.evidence import are_labels, as_array, is_code_range, own_tensor, states_from_labels
+from torchpbp.inputs.evidence import (
+    are_labels,
+    as_array,
+    is_code_range,
+    own_tensor,
+    refuse_misaligned,
+    states_from_labels,
+)
 from torchpbp.inputs.gaps import MissingValues
 from torchpbp.inputs.sources import DataLike, Matrix, TableLike, narrow_dtype, open_data
 from torchpbp.inputs.values import read_values
@@ -115,6 +122,8 @@ class ColumnReader:
             raise DataError(
                 f"{where}missing columns {absent}. The data has: {', '.join(map(str, list(table)[:20])) or 'none'}."
             )
+        if not isinstance(table, pd.DataFrame):
+            refuse_misaligned({v: table[v] for v in self.states}, f"{where}column")
         columns: dict[str, Tensor | np.ndarray] = {}
         for v in self.states:
             columns[v] = self._column(v, table[v], where, streaming)

@@ -117,6 +117,7 @@ def read_evidence(
         twice = sorted({str(v) for v in evidence.keys()[evidence.keys().duplicated()]})
         raise DataError(f"Evidence names {twice} more than once. Give each variable one column.")
     items: dict[str, Any] = {} if evidence is None else {str(name): column for name, column in evidence.items()}
+    refuse_misaligned(items, "Evidence on")
     hard: dict[str, Tensor] = {}
     soft: dict[str, Tensor] = {}
     real: dict[str, Tensor] = {}
@@ -151,6 +152,24 @@ def read_evidence(
             else:
                 soft[name] = soft[name].expand(batch, -1)
     return Evidence(batch, hard, soft, real)
+
+
+def refuse_misaligned(columns: Mapping[str, Any], where: str) -> None:
+    """Refuse Series that name the same rows in different places: columns are put side by side as they are.
+
+    Args:
+        columns: name -> column of any kind.
+        where: begins the message.
+    """
+    series = {name: column for name, column in columns.items() if isinstance(column, pd.Series)}
+    first = next(iter(series), None)
+    for name, column in series.items():
+        known = series[str(first)].index
+        if not column.index.equals(known) and len(column.index.intersection(known)):
+            raise DataError(
+                f"{where} '{name}': its index has rows of '{first}' in other places. Align the two, as in a DataFrame, or pass "
+                "arrays (to_numpy()) to have them taken as they stand."
+            )
 
 
 def _as_tensor(name: str, value: Any, labels: Sequence[Any] | None, expected: str = "integer states") -> Tensor:
