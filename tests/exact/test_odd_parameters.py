@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from tests.oracle import Oracle
-from torchpbp import DiscreteNetwork, LatentGraph, templates
+from torchpbp import PBP, DiscreteNetwork, LatentGraph, SpectralJunctionTree, templates
 from torchpbp.errors import QueryError, ShapeError, StructureError
 
 CHAIN = LatentGraph([("a", "b"), ("b", "c")], {"a": 2, "b": 3, "c": 2}, directed=False)
@@ -45,6 +46,18 @@ def test_scaling_a_factor_keeps_its_gradient() -> None:
         return DiscreteNetwork.from_factors(CHAIN, {**PLAIN, ("a", "b"): 1e5 * t}).posterior("a", {"c": [0, 1]})
 
     assert torch.autograd.gradcheck(answer, (table,))
+
+
+@pytest.mark.parametrize("size", [40, 70])  # more than memory can hold; more than a tensor can have dimensions
+@pytest.mark.parametrize("make", [DiscreteNetwork.random, PBP, SpectralJunctionTree])
+def test_graphs_whose_cliques_have_too_many_states_are_refused(make: Any, size: int) -> None:
+    hidden = [f"h{i:02d}" for i in range(size)]
+    edges = [*itertools.combinations(hidden, 2), *((h, f"x{h}") for h in hidden)]
+    graph = LatentGraph(edges, dict.fromkeys([*hidden, *(f"x{h}" for h in hidden)], 2), hidden, directed=False)
+    with pytest.raises(
+        StructureError, match=r"a table of 1\.\de\+\d+ joint states, for the clique {h00, h01, .* variables"
+    ):
+        make(graph)
 
 
 def test_one_name_will_do_for_a_joint_table() -> None:

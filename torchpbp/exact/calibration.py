@@ -6,6 +6,7 @@ logarithms added up, so that long trees neither underflow nor overflow.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +20,9 @@ from torchpbp.graph.clique_tree import CliqueTree
 
 ROW = object()
 """Mode label of the batch dimension."""
+
+LARGEST_TABLE = 1 << 32
+"""Joint states of a clique up to which its table, of 32 GiB then, is tried."""
 
 Scope = tuple[str, ...]
 Part = tuple[Tensor, tuple[Hashable, ...]]
@@ -56,8 +60,20 @@ class PotentialTree:
 def potential_tree(
     tree: CliqueTree, states: Mapping[str, int], factors: Sequence[tuple[Scope, Tensor]]
 ) -> PotentialTree:
-    """Multiply each factor into the smallest clique that contains its scope."""
+    """Multiply each factor into the smallest clique that contains its scope.
+
+    Raises:
+        StructureError: a clique with too many joint states for a table.
+    """
     scopes = tuple(tuple(sorted(c)) for c in tree.cliques)
+    largest = max(scopes, key=lambda scope: math.prod(states[v] for v in scope))
+    cells = math.prod(states[v] for v in largest)
+    if cells > LARGEST_TABLE:
+        shown = ", ".join(largest[:6]) + (f", … ({len(largest)} variables)" if len(largest) > 6 else "")
+        raise StructureError(
+            f"Exact inference on this graph takes a table of {cells:.2g} joint states, for the clique {{{shown}}}; at most "
+            f"{LARGEST_TABLE:.2g} are tried. Remove edges, or give these variables fewer states."
+        )
     like = factors[0][1]
     holders: dict[str, list[int]] = {}
     for node, scope in enumerate(scopes):
