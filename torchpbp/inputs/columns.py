@@ -12,7 +12,8 @@ from torch import Tensor
 
 from torchpbp.errors import DataError, ShapeError
 from torchpbp.graph.latent_graph import Domain
-from torchpbp.inputs.evidence import (
+from torchpbp.inputs.gaps import MissingValues
+from torchpbp.inputs.labels import (
     are_labels,
     as_array,
     is_code_range,
@@ -20,7 +21,6 @@ from torchpbp.inputs.evidence import (
     refuse_misaligned,
     states_from_labels,
 )
-from torchpbp.inputs.gaps import MissingValues
 from torchpbp.inputs.sources import DataLike, Matrix, TableLike, narrow_dtype, open_data
 from torchpbp.inputs.values import read_values
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from torchpbp.errors import DataError, ShapeError
 from torchpbp.graph.latent_graph import LatentGraph
-from torchpbp.inputs.evidence import own_tensor, states_from_labels, unmasked
+from torchpbp.inputs.labels import own_tensor, states_from_labels, unmasked
 
 
 def feature_names(X: Any) -> list[str]:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from torchpbp.errors import DataError
 from torchpbp.graph.latent_graph import Continuous, Domain
-from torchpbp.inputs.evidence import unmasked
+from torchpbp.inputs.labels import unmasked
 
 
 def read_values(
