@@ -42,7 +42,7 @@ class MultiplicativeSteps:
 
     Args:
         model: in non-negative form; changed in place.
-        rows: complete rows. Equal rows are counted, not repeated.
+        rows: to learn from. Equal rows are counted, not repeated.
         batch_size: rows handled at once; bounds the memory used.
         prior: pseudo-rows added to each distribution, half spread like the table's average row, half evenly.
     """
@@ -110,7 +110,7 @@ class GradientSteps:
     Args:
         model: changed in place. In non-negative form it descends on logits, so that tables stay tables.
         objective: what to minimise.
-        rows: complete rows.
+        rows: to learn from.
         batch_size: rows per step.
         learning_rate: of Adam.
         penalty: weight of negative mass over random evidence; only signed operators can have any.

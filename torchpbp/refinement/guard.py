@@ -101,7 +101,7 @@ class Guard:
 
     Args:
         objectives: what must not get worse.
-        held_out: complete rows that descent does not see.
+        held_out: rows that descent does not see.
         seed: of the patterns.
     """
 

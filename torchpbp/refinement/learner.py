@@ -95,7 +95,8 @@ class RefinedPBP(PBP):
         """Learn by two-stage regression, then refine. All rows are kept in memory while fitting.
 
         Args:
-            data: as in :meth:`PBP.fit`.
+            data: as in :meth:`PBP.fit`. What a row lacks is summed over in refinement, which is right where it depends on
+                nothing but values that are there; the two-stage fit takes values to be missing completely at random.
             batch_size: rows of a table handled at once by the two-stage fit.
             columns: names of the columns of arrays, as in :meth:`PBP.fit`.
 
@@ -107,7 +108,7 @@ class RefinedPBP(PBP):
             data = list(data)
         if world_size() > 1:
             raise StructureError("Refinement works in a single process; learner=pbp can share rows among several.")
-        reader = ColumnReader({v: o.domain for v, o in self.observables.items()})
+        reader = ColumnReader({v: o.domain for v, o in self.observables.items()}, missing=True)
         source = open_data(data, reader.states, columns)
         count = sum(len(next(iter(table.values()))) for table in reader.tables(source, batch_size))
         if count < self.folds * LEAST_ROWS:
@@ -116,7 +117,7 @@ class RefinedPBP(PBP):
                 "Lower folds, or use PBP."
             )
         super().fit(data, batch_size, columns)
-        rows = read_rows(self, source)
+        rows = read_rows(self, source, check=False)  # done by the fit before
         settings = self.settings.resolved(self)
         trace = self._cross_validated(rows, settings, batch_size)
         best = trace.best()

@@ -3,6 +3,9 @@
 Each objective has two sides. ``loss`` is what descent follows: it goes through the smooth link, so that a negative
 estimate still has a gradient. ``score`` is what held-out rows are judged by: the cost of the answers the model really
 gives, clipped and normalised.
+
+A value that a row lacks (-1, or NaN) is summed over, and nothing is asked about it. So refinement by likelihood is right
+wherever what is missing depends on nothing but values that are there.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from torchpbp.errors import QueryError, ShapeError
 from torchpbp.inference.queries import negative_mass
 from torchpbp.inference.variables import Observable
 from torchpbp.inputs.evidence import Evidence
+from torchpbp.inputs.gaps import observed
 from torchpbp.model.pbp import PBP
 from torchpbp.refinement.link import LINK_SCALE, log_link, log_probabilities
 
@@ -36,7 +40,7 @@ class Objective(ABC):
 
     @abstractmethod
     def loss(self, model: PBP, rows: Evidence, generator: torch.Generator) -> Tensor:
-        """(batch,) differentiable costs of complete rows."""
+        """(batch,) differentiable costs of rows, -1 or NaN where a value is missing."""
 
     @torch.no_grad()
     def score(self, model: PBP, rows: Evidence, generator: torch.Generator) -> Tensor:
@@ -107,7 +111,7 @@ class ConditionalLikelihood(Objective):
             if observable.continuous:
                 cost = -_log_density(observable, estimate, rows.real[v], self.scale)
             else:
-                cost = -log_probabilities(estimate, self.scale).gather(1, rows.hard[v].unsqueeze(1)).squeeze(1)
+                cost = -_log_probability(estimate, rows.hard[v], self.scale)
             total = total + cost * hidden[v]
         return total
 
@@ -127,7 +131,7 @@ class ConditionalLikelihood(Objective):
 
 @dataclass(frozen=True)
 class ClassLikelihood(Objective):
-    """-log P(variable | all others): cross-entropy of a discrete variable that is to be predicted.
+    """-log P(variable | all others): cross-entropy of a discrete variable that is to be predicted, where a row has it.
 
     Only its own held-out score guards it: what it gains, the joint likelihood usually pays for.
 
@@ -142,8 +146,7 @@ class ClassLikelihood(Objective):
 
     def loss(self, model: PBP, rows: Evidence, generator: torch.Generator) -> Tensor:
         estimate = model._estimates(rows, [self.variable], [model.tree.leaf_of[self.variable]])[self.variable]
-        chosen = log_probabilities(estimate, self.scale).gather(1, rows.hard[self.variable].unsqueeze(1))
-        return -chosen.squeeze(1)
+        return -_log_probability(estimate, rows.hard[self.variable], self.scale)
 
     @torch.no_grad()
     def score(self, model: PBP, rows: Evidence, generator: torch.Generator) -> Tensor:
@@ -161,7 +164,7 @@ class CustomLoss(Objective):
     """Any differentiable function of model and rows.
 
     Args:
-        function: takes the model and complete rows, returns (batch,) costs.
+        function: takes the model and rows, -1 or NaN where a value is missing, and returns (batch,) costs.
     """
 
     name = "loss"
@@ -182,7 +185,7 @@ def hide(rows: Evidence, generator: torch.Generator) -> tuple[Evidence, dict[str
     """Hide a random share of each row's values.
 
     Returns:
-        What stays visible, and name -> (batch,) whether a value is hidden.
+        What stays visible, and name -> (batch,) whether a value is hidden; one that was missing before is not.
     """
     names = [*rows.hard, *rows.real]
     share = torch.rand(1, rows.batch, generator=generator)
@@ -191,10 +194,10 @@ def hide(rows: Evidence, generator: torch.Generator) -> tuple[Evidence, dict[str
     hard, real = {}, {}
     for v, gone in zip(names, mask, strict=True):
         if v in rows.hard:
-            hidden[v] = gone.to(rows.hard[v].device)
+            hidden[v] = gone.to(rows.hard[v].device) & observed(rows.hard[v])
             hard[v] = rows.hard[v].masked_fill(hidden[v], -1)
         else:
-            hidden[v] = gone.to(rows.real[v].device)
+            hidden[v] = gone.to(rows.real[v].device) & observed(rows.real[v])
             real[v] = rows.real[v].masked_fill(hidden[v], torch.nan)
     return Evidence(rows.batch, hard, {}, real), hidden
 
@@ -228,13 +231,21 @@ def _grid(observable: Observable) -> Tensor:
     return torch.linspace(low, high, GRID, dtype=torch.float64, device=observable.bounds.device)
 
 
+def _log_probability(estimate: Tensor, states: Tensor, scale: float) -> Tensor:
+    """(batch,) linked log-probability of one state per row; 0 where it is missing."""
+    found = log_probabilities(estimate, scale).gather(1, states.clamp(min=0).unsqueeze(1)).squeeze(1)
+    return found.masked_fill(~observed(states), 0.0)
+
+
 def _log_density(observable: Observable, estimate: Tensor, values: Tensor, scale: float) -> Tensor:
-    """(batch,) linked log-density at one value per row, normalised on a grid."""
+    """(batch,) linked log-density at one value per row, normalised on a grid; 0 where the value is missing."""
     points = _grid(observable)
+    known = observed(values)
+    values = torch.where(known, values, points[GRID // 2])  # anything: NaN would spoil the gradient
     heights = observable.values_at(estimate, points)
     top = heights.detach().abs().amax(dim=1, keepdim=True)
     top = torch.where(top > 0, top, torch.ones_like(top))
     own = (estimate * observable.map.evidence(values).to(estimate)).sum(dim=1, keepdim=True)
     step = float(points[1] - points[0])
     mass = torch.trapezoid(log_link(heights / top, scale).exp(), dx=step, dim=1)
-    return log_link(own / top, scale).squeeze(1) - mass.log()
+    return (log_link(own / top, scale).squeeze(1) - mass.log()).masked_fill(~known, 0.0)

@@ -66,7 +66,7 @@ def refine(
 
     Args:
         model: fitted; changed only by an accepted candidate.
-        data: complete rows, as in :meth:`PBP.fit`.
+        data: rows, as in :meth:`PBP.fit`; what is missing in them is summed over.
         settings: how to refine.
         held_out: share of the rows that judge.
         refit: repeat the accepted number of passes with all rows, from the given model. The result is then judged by

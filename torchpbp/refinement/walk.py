@@ -14,6 +14,7 @@ from tqdm.auto import tqdm
 from torchpbp.errors import TorchPBPWarning
 from torchpbp.inputs.columns import ColumnReader, DataLike
 from torchpbp.inputs.evidence import Evidence
+from torchpbp.inputs.gaps import observed
 from torchpbp.model.pbp import PBP
 from torchpbp.refinement.descent import Descent, GradientSteps, MultiplicativeSteps, take
 from torchpbp.refinement.guard import START, Guard, Trace, pooled
@@ -46,7 +47,7 @@ def walk(model: PBP, rows: Evidence, settings: Settings) -> Iterator[tuple[int, 
 
     Args:
         model: a model of one's own: afterwards it may hold logits in place of operators.
-        rows: complete rows to learn from.
+        rows: to learn from.
         settings: resolved for the model.
     """
     nonnegative = settings.form == "nonnegative"
@@ -128,12 +129,26 @@ def adopt(model: PBP, operators: Sequence[Tensor]) -> None:
     model._note_marginals()
 
 
-def read_rows(model: PBP, data: DataLike) -> Evidence:
-    """All rows of a table, or of an iterable of tables, as complete evidence on the model's device."""
-    reader = ColumnReader({v: o.domain for v, o in model.observables.items()}, model.labels)
+def read_rows(model: PBP, data: DataLike, check: bool = True) -> Evidence:
+    """The rows of a table, or of an iterable of tables, that show something, as evidence on the model's device.
+
+    Args:
+        model: fitted.
+        data: as in :meth:`PBP.fit`.
+        check: refuse columns without any value, and warn of rows without any if they are many.
+
+    Raises:
+        DataError: data that cannot be read.
+    """
+    reader = ColumnReader({v: o.domain for v, o in model.observables.items()}, model.labels, missing=True)
     parts = list(reader.tables(data))
+    if check:
+        reader.gaps.check()
     device = model.root.weight.device
     columns = {v: torch.cat([p[v] for p in parts]).to(device) for v in model.observables}
     hard = {v: x for v, x in columns.items() if not model.observables[v].continuous}
     real = {v: x for v, x in columns.items() if model.observables[v].continuous}
-    return Evidence(len(next(iter(columns.values()))), hard, {}, real)
+    rows = Evidence(len(next(iter(columns.values()))), hard, {}, real)
+    if not reader.gaps.empty:
+        return rows
+    return take(rows, torch.stack([observed(x) for x in columns.values()]).any(dim=0).nonzero().squeeze(1))
