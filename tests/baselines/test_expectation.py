@@ -75,8 +75,16 @@ def test_patterns_and_blocks_change_nothing(name, monkeypatch):
     one_by_one = [step(vectors, torch.tensor([i])) for i in range(40)]
     assert len(step.tree) == 1 or any(step._static(n, torch.arange(40)) for n in range(len(step.tree)))
     assert not any(step._static(n, torch.tensor([0])) for n in range(len(step.tree)))
-    for cells in (1 << 18, 3 * 7):
+    for cells, messages in (
+        (1 << 18, 1 << 28),
+        (3 * 7, 1 << 28),
+        (1 << 18, 3 * 5 * step.message_entries),
+        (1 << 18, 1),
+    ):
         monkeypatch.setattr(expectation, "CELLS_AT_ONCE", cells)
+        monkeypatch.setattr(expectation, "LARGEST_MESSAGES", messages)
+        sizes = {len(part) for part in step._blocks(torch.arange(40), 3)}
+        assert max(sizes) == {(3 * 7): 7, (1 << 18): min(40, max(1, messages // step.message_entries // 3))}[cells]
         total, counts = step(vectors)
         torch.testing.assert_close(total, sum(t for t, _ in one_by_one))
         torch.testing.assert_close(counts, sum(c for _, c in one_by_one))

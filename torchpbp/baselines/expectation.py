@@ -24,7 +24,10 @@ from torchpbp.graph.clique_tree import CliqueTree, build_clique_tree
 from torchpbp.graph.latent_graph import LatentGraph
 
 CELLS_AT_ONCE = 1 << 18
-"""Rows times runs handled at once; bounds the memory, and small blocks stay in the cache."""
+"""Rows times runs handled at once: small blocks stay in the cache."""
+
+LARGEST_MESSAGES = 1 << 28
+"""Entries that the messages of a block may have, all nodes together: 2 GiB, where separators have many joint states."""
 
 RESCALE_AFTER = 8
 """Observed variables whose probabilities may be multiplied before a message is rescaled."""
@@ -97,6 +100,7 @@ class ExpectationStep:
         self.counts = counts.double()
         self.rows = float(sum_over_processes(self.counts.sum()))
         self.separators = [tuple(sorted(s)) for s in self.tree.separators]
+        self.message_entries = sum(math.prod(self.states[v] for v in s) for s in self.separators)  # of one row and run
         self.factors: list[list[Scope]] = [[] for _ in self.tree.cliques]
         holders: dict[str, list[int]] = {}  # cliques with each variable, the one nearest the root first
         for n, clique in enumerate(self.tree.cliques):
@@ -125,9 +129,7 @@ class ExpectationStep:
         """
         leaf = vectors.detach().requires_grad_()
         total, counts = vectors.new_zeros(len(vectors)), torch.zeros_like(vectors)
-        block = max(1, CELLS_AT_ONCE // len(vectors))
-        chosen = torch.arange(len(self.counts)) if chosen is None else chosen
-        for part in torch.split(chosen, block) if len(chosen) else ():
+        for part in self._blocks(torch.arange(len(self.counts)) if chosen is None else chosen, len(vectors)):
             with torch.enable_grad():
                 value = self.log_evidence(self.layout.tables(leaf), part) @ self.counts[part]
                 (gradient,) = torch.autograd.grad(value.sum(), leaf)
@@ -138,10 +140,15 @@ class ExpectationStep:
     @torch.no_grad()
     def log_likelihood(self, vectors: Tensor) -> Tensor:
         """(runs,) log-likelihood of all rows."""
-        blocks = torch.split(torch.arange(len(self.counts)), max(1, CELLS_AT_ONCE // len(vectors)))
         tables = self.layout.tables(vectors)
+        blocks = self._blocks(torch.arange(len(self.counts)), len(vectors))
         sums = [self.log_evidence(tables, part) @ self.counts[part] for part in blocks]
         return sum_over_processes(torch.stack(sums).sum(dim=0))
+
+    def _blocks(self, rows: Tensor, runs: int) -> tuple[Tensor, ...]:
+        """The numbers of rows in blocks that go through the tree together."""
+        block = max(1, min(CELLS_AT_ONCE, LARGEST_MESSAGES // self.message_entries) // runs)
+        return torch.split(rows, block) if len(rows) else ()
 
     def log_evidence(self, tables: Mapping[Scope, Tensor], chosen: Tensor) -> Tensor:
         """(runs, chosen rows) log-probability of rows; differentiable in the tables."""
