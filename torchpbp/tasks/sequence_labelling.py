@@ -139,7 +139,7 @@ def measure(answer: Tensor, exact: Tensor, labels: Tensor) -> dict[str, float]:
         exact: (rows, length, labels) exact posteriors.
         labels: (rows, length) the truth.
     """
-    kl = (torch.xlogy(exact, exact) - torch.where(exact > 0, exact * answer, 0.0)).sum(dim=2).mean()
+    kl = (torch.xlogy(exact, exact) - torch.where(exact > 0, exact * answer, 0.0)).sum(dim=2).mean().clamp(min=0)
     log_loss = -answer.gather(2, labels.unsqueeze(2)).mean()
     accuracy = (answer.argmax(dim=2) == labels).double().mean()
     return {"kl": float(kl), "log_loss": float(log_loss), "accuracy": float(accuracy)}
