@@ -138,16 +138,17 @@ def interruptible(output_dir: str | None) -> Iterator[None]:
 
 
 @contextmanager
-def in_words(sweep: bool) -> Iterator[None]:
+def in_words(alone: bool) -> Iterator[None]:
     """A mistake in the settings ends the program with the message alone; HYDRA_FULL_ERROR=1 shows where it was noticed.
 
     Args:
-        sweep: let the error through: a sweep names its failed jobs.
+        alone: whether this run is the whole program. Otherwise the error is let through: a sweep names its failed jobs, and
+            a program that calls :func:`main` may catch it.
     """
     try:
         yield
     except TorchPBPError as error:
-        if sweep or os.environ.get("HYDRA_FULL_ERROR") == "1":
+        if not alone or os.environ.get("HYDRA_FULL_ERROR") == "1":
             raise
         raise SystemExit(f"{type(error).__name__}: {error}\nHYDRA_FULL_ERROR=1 shows where it was noticed.") from None
 
@@ -194,8 +195,7 @@ def check_size(size: str, model: str) -> None:
 
 @hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")
 def main(cfg: DictConfig) -> float | None:
-    sweep = HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
-    with in_words(sweep):
+    with in_words(HydraConfig.initialized() and HydraConfig.get().mode == RunMode.RUN):
         return run_and_tell(cfg)
 
 

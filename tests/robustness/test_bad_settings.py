@@ -46,17 +46,17 @@ def test_values_of_the_wrong_type(overrides: list[str], message: str, tmp_path: 
 
 def test_a_mistake_is_told_in_words_unless_a_sweep_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
-    with pytest.raises(SystemExit) as caught, in_words(sweep=False):
+    with pytest.raises(SystemExit) as caught, in_words(alone=True):
         raise SettingError("seed: expected another.")
     assert str(caught.value.code).startswith(
         "SettingError: seed: expected another.\n"
     )  # printed by Python, exit code 1
-    with pytest.raises(SettingError), in_words(sweep=True):
+    with pytest.raises(SettingError), in_words(alone=False):
         raise SettingError("seed: expected another.")
-    with pytest.raises(ZeroDivisionError), in_words(sweep=False):
+    with pytest.raises(ZeroDivisionError), in_words(alone=True):
         1 / 0  # noqa: B018  no mistake of the user's
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
-    with pytest.raises(SettingError), in_words(sweep=False):
+    with pytest.raises(SettingError), in_words(alone=True):
         raise SettingError("seed: expected another.")
 
 
