@@ -113,6 +113,7 @@ def mixed() -> PBP:
             lambda: torchpbp.GenerativeClassifier(GRAPH, "PBP").fit([[0, 0, 0, 0], [1, 1, 1, 1]] * 2, [0, 1] * 2),
             "learner: expected a class or function of a graph, such as KernelPBP, or a model; got 'PBP'",
         ),
+        (lambda: torchpbp.refine(None, {}), "refine: expected a PBP model, got NoneType"),
         (lambda: PBPLayer(GRAPH), "PBPLayer: expected a PBP model, got LatentGraph"),
     ],
 )

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import pandas as pd
 import torch
 
+from torchpbp.arguments import is_number
 from torchpbp.errors import DataError, StructureError
 from torchpbp.inputs.columns import DataLike
 from torchpbp.model.pbp import PBP
@@ -80,8 +81,10 @@ def refine(
         NotFittedError: the model is not fitted.
         StructureError: form and model do not fit together.
     """
+    if not isinstance(model, PBP):
+        raise StructureError(f"refine: expected a PBP model, got {type(model).__name__}.")
     model._require_fitted()
-    if not 0 < held_out < 1:
+    if not is_number(held_out) or not 0 < held_out < 1:
         raise StructureError(f"held_out: expected a share between 0 and 1, got {held_out}.")
     settings = (settings or Settings()).resolved(model)
     rows = read_rows(model, data)
