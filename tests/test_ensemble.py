@@ -108,4 +108,4 @@ def test_a_one_way_iterator_serves_one_member_only():
     network = DiscreteNetwork.random(templates.naive_bayes(3), seed=0)
     average = ScoreAverage([PBP(network.graph), PBP(network.graph)])
     with pytest.raises(DataError, match="empty"):
-        average.fit(iter([network.sample(50)]))
+        average.fit(iter([network.sample(50, seed=0)]))

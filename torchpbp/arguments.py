@@ -7,6 +7,8 @@ import operator
 from collections.abc import Iterable
 from typing import Any
 
+import torch
+
 from torchpbp.errors import StructureError, TorchPBPError
 
 Kind = type[TorchPBPError]
@@ -55,6 +57,11 @@ def check_seed(seed: Any, error: Kind = StructureError) -> int:
     if number < 0:
         raise error(f"seed: expected a whole number from 0 on, got {seed}.")
     return number
+
+
+def seed_or_drawn(seed: Any, error: Kind = StructureError) -> int:
+    """The seed; for None one that torch's global generator draws."""
+    return int(torch.randint(2**62, (1,))) if seed is None else whole_number("seed", seed, error)
 
 
 def is_series(value: Any) -> bool:

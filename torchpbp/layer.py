@@ -38,7 +38,7 @@ class PBPLayer(nn.Module):
     Example:
         >>> from torchpbp import DiscreteNetwork, templates
         >>> truth = DiscreteNetwork.random(templates.naive_bayes(3), seed=1)
-        >>> layer = PBPLayer(PBP(truth.graph).fit(truth.sample(500)))
+        >>> layer = PBPLayer(PBP(truth.graph).fit(truth.sample(500, seed=0)))
         >>> encoder = nn.Linear(10, 4).double()  # any network that weighs the four states of x1
         >>> weights = torch.softmax(encoder(torch.randn(32, 10).double()), dim=1)
         >>> layer({"x1": weights})["x2"].shape
@@ -218,7 +218,7 @@ class PBPDistribution:
     Example:
         >>> from torchpbp import DiscreteNetwork, templates
         >>> truth = DiscreteNetwork.random(templates.naive_bayes(3), seed=1)
-        >>> given = PBPLayer(PBP(truth.graph).fit(truth.sample(500))).given({"x1": torch.tensor([0, 3])})
+        >>> given = PBPLayer(PBP(truth.graph).fit(truth.sample(500, seed=0))).given({"x1": torch.tensor([0, 3])})
         >>> given.log_prob({"x2": torch.tensor([1, 1])}).shape
         torch.Size([2])
         >>> given.sample((5,))["x3"].shape

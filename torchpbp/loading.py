@@ -42,7 +42,7 @@ def load(path: str | os.PathLike[str] | Parcel) -> Any:
         >>> from torchpbp import DiscreteNetwork, templates
         >>> truth = DiscreteNetwork.random(templates.naive_bayes(3), seed=1)
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     PBP(truth.graph).fit(truth.sample(500)).save(f"{folder}/model.pt")
+        ...     PBP(truth.graph).fit(truth.sample(500, seed=0)).save(f"{folder}/model.pt")
         ...     print(load(f"{folder}/model.pt"))
         PBP(LatentGraph(directed, 3 observed, 1 latent, 3 edges), fitted on 500 rows)
     """

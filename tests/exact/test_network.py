@@ -265,11 +265,20 @@ def test_sampling_leaves_the_global_generator_alone(network):
 
 
 def test_sample_shapes(network):
-    rows = network.sample(5)
+    rows = network.sample(5, seed=0)
     assert list(rows) == ["x", "y"]
     assert all(t.shape == (5,) and t.dtype == torch.int64 for t in rows.values())
     assert list(network.sample(5, include_latent=True)) == ["h", "x", "y"]
     assert all(t.shape == (0,) for t in network.sample(0).values())
+
+
+def test_samples_differ_unless_a_seed_makes_them_equal(network):
+    """Rows to learn from and rows to judge by would be the same ones otherwise."""
+    torch.manual_seed(0)
+    first, second = (torch.stack(list(network.sample(100).values())) for _ in range(2))
+    assert not torch.equal(first, second)
+    torch.manual_seed(0)
+    assert torch.equal(first, torch.stack(list(network.sample(100).values())))
 
 
 def test_large_samples_are_drawn_in_chunks(network, monkeypatch):
@@ -286,7 +295,7 @@ def test_large_samples_are_drawn_in_chunks(network, monkeypatch):
 def test_impossible_states_are_not_drawn_at_the_ends_of_the_unit_interval(monkeypatch, uniform):
     network = DiscreteNetwork(LatentGraph([], {"x": 4}), {"x": [0.0, 0.5, 0.5, 0.0]})
     monkeypatch.setattr(torch, "rand", lambda *size, **_: torch.full(size, uniform, dtype=torch.float64))
-    assert set(network.sample(3)["x"].tolist()) == {1 if uniform == 0 else 2}
+    assert set(network.sample(3, seed=0)["x"].tolist()) == {1 if uniform == 0 else 2}
 
 
 def test_impossible_states_are_never_drawn():

@@ -90,7 +90,7 @@ def test_tables_of_all_kinds_give_the_same_model():
 
 def test_columns_that_the_graph_does_not_know_are_ignored_and_order_does_not_matter():
     network = DiscreteNetwork.random(templates.naive_bayes(3), seed=0)
-    data = network.sample(300)
+    data = network.sample(300, seed=0)
     extra = {"unrelated": torch.zeros(300), **{v: data[v] for v in reversed(list(data))}}
     for a, b in zip(PBP(network.graph).fit(data).parameters(), PBP(network.graph).fit(extra).parameters(), strict=True):
         assert torch.equal(a, b)
@@ -121,7 +121,7 @@ def test_rank_auto_comes_close_to_the_best_fixed_rank():
 
 def test_rank_auto_prefers_independence_when_there_is_nothing_to_learn():
     network = DiscreteNetwork.random(templates.naive_bayes(4, states=1), seed=0)
-    model = PBP(templates.naive_bayes(4, states=None), rank="auto").fit(network.sample(3_000))
+    model = PBP(templates.naive_bayes(4, states=None), rank="auto").fit(network.sample(3_000, seed=0))
     assert max(p.rank for p in model.specification.plans) == 1
 
 
@@ -169,7 +169,7 @@ def test_bad_training_data():
 
 def test_a_constant_column_is_mentioned_and_learned():
     network = DiscreteNetwork.random(templates.naive_bayes(3), seed=0)
-    data = network.sample(1_000)
+    data = network.sample(1_000, seed=0)
     data["x2"] = torch.full((1_000,), 2)
     with pytest.warns(DataWarning, match=r"\['x2'\] hold one state only"):
         model = PBP(network.graph).fit(data)
@@ -194,7 +194,7 @@ def test_a_wide_clique_stays_small():
     model = PBP(graph)
     assert max(p.numel() for p in model.parameters()) <= 1_000
     network = DiscreteNetwork.random(graph, seed=0)
-    model.fit(network.sample(20_000))
+    model.fit(network.sample(20_000, seed=0))
     assert torch.isfinite(model.log_evidence({"x0": torch.arange(10)})).all()
 
 

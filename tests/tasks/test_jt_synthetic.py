@@ -43,7 +43,7 @@ def test_the_error_is_the_relative_one():
     network = DiscreteNetwork.random(GRAPHS["chain"], seed=0)
     test = network.sample(4, seed=1)
     told = Told(network, torch.tensor([1.0, 1.5, 0.5, 3.0], dtype=torch.float64))
-    model, found = measure(told, network.graph, network.sample(10), test, network.log_evidence(test))
+    model, found = measure(told, network.graph, network.sample(10, seed=0), test, network.log_evidence(test))
     assert model.rows == 10
     assert found["error"] == pytest.approx((0 + 0.5 + 0.5 + 2) / 4)
     assert found["signed_error"] == found["error"]

@@ -77,7 +77,7 @@ class EM(Frames):
     Example:
         >>> from torchpbp import templates
         >>> truth = DiscreteNetwork.random(templates.naive_bayes(4), seed=1)
-        >>> model = EM(truth.graph, restarts=2, progress=False).fit(truth.sample(500))
+        >>> model = EM(truth.graph, restarts=2, progress=False).fit(truth.sample(500, seed=0))
         >>> model.posterior("x1", {"x2": [0, -1]}).shape
         torch.Size([2, 4])
     """
@@ -250,7 +250,7 @@ class EM(Frames):
         """(batch,) log P(evidence)."""
         return self.network.log_evidence(self._read(evidence))
 
-    def sample(self, n: int, seed: int = 0) -> dict[str, Tensor]:
+    def sample(self, n: int, seed: int | None = None) -> dict[str, Tensor]:
         """name -> (n,) states of the observables."""
         return self.network.sample(n, seed=seed)
 

@@ -70,7 +70,7 @@ class SpectralJunctionTree(SpectralAnswers):
     Example:
         >>> from torchpbp import templates
         >>> truth = DiscreteNetwork.random(templates.hmm(4, states=2), seed=1)
-        >>> model = SpectralJunctionTree(truth.graph).fit(truth.sample(1_000))
+        >>> model = SpectralJunctionTree(truth.graph).fit(truth.sample(1_000, seed=0))
         >>> model.log_evidence({"x1": [0, 1], "x2": [2, -1]}).shape
         torch.Size([2])
     """

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchpbp.arguments import check_positive, check_seed, whole_number
+from torchpbp.arguments import check_positive, check_seed, seed_or_drawn, whole_number
 from torchpbp.errors import QueryError, ShapeError, StructureError
 from torchpbp.exact.calibration import PotentialTree, Scope
 from torchpbp.exact.elimination import plain_states
@@ -256,15 +256,20 @@ class DiscreteNetwork(Frames):
 
     # -- sampling ------------------------------------------------------------------------------------------------
 
-    def sample(self, n: int, seed: int = 0, include_latent: bool = False) -> dict[str, Tensor]:
+    def sample(self, n: int, seed: int | None = None, include_latent: bool = False) -> dict[str, Tensor]:
         """Draw ``n`` rows down the calibrated clique tree.
+
+        Args:
+            n: number of rows.
+            seed: for repeatable draws; by default torch's global generator decides.
+            include_latent: whether the latents' states are returned as well.
 
         Returns:
             name -> (n,) int64 states of the observed variables (and of the latents, if asked for).
         """
         if whole_number("n", n, ShapeError) < 0:
             raise ShapeError(f"n: expected a non-negative number of rows, got {n}.")
-        generator = torch.Generator().manual_seed(whole_number("seed", seed))
+        generator = torch.Generator().manual_seed(seed_or_drawn(seed))
         values = self._prior.sample(n, generator)
         pool = self.graph.names if include_latent else self.graph.observed
         return {v: values[v] for v in pool}

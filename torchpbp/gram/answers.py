@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchpbp.arguments import whole_number
+from torchpbp.arguments import seed_or_drawn, whole_number
 from torchpbp.errors import NotFittedError, QueryError, ShapeError
 from torchpbp.features.kernels import RBF, Kernel
 from torchpbp.frames import Frames
@@ -124,8 +124,7 @@ class GramAnswers(Frames, nn.Module):
             raise QueryError("Sampling needs the RBF kernel: others have no noise to draw from here.")
         checked = self._read(evidence)
         self._check_charted([v for v in self.names if not checked.observed_everywhere(v)])
-        start = int(torch.randint(2**62, (1,))) if seed is None else whole_number("seed", seed, QueryError)
-        generator = torch.Generator().manual_seed(start)
+        generator = torch.Generator().manual_seed(seed_or_drawn(seed, QueryError))
         wide = checked.repeat_interleave(n)
         current = Evidence(wide.batch, dict(wide.hard), dict(wide.soft), dict(wide.real))
         for leaf in self.tree.leaves:

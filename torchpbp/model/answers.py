@@ -8,7 +8,7 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor, nn
 
-from torchpbp.arguments import whole_number
+from torchpbp.arguments import seed_or_drawn, whole_number
 from torchpbp.errors import NotFittedError, QueryError, ShapeError
 from torchpbp.frames import Frames
 from torchpbp.graph.junction_tree import JunctionTree
@@ -151,8 +151,7 @@ class Answers(Frames, nn.Module):
             raise ShapeError(f"n: expected a non-negative number of draws, got {n}.")
         checked = self._read(evidence)
         generator = torch.Generator(device=self.floor.device)
-        drawn = int(torch.randint(2**62, (1,))) if seed is None else whole_number("seed", seed, QueryError)
-        generator.manual_seed(drawn)
+        generator.manual_seed(seed_or_drawn(seed, QueryError))
         if n == 0 or checked.batch == 0:
             shape = (n,) if evidence is None else (n, checked.batch)
             kinds = {v: torch.float64 if o.continuous else torch.int64 for v, o in self.observables.items()}

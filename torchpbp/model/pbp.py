@@ -73,7 +73,7 @@ class PBP(CountedModel):
     Example:
         >>> from torchpbp import templates
         >>> truth = DiscreteNetwork.random(templates.diamond(), seed=1)
-        >>> model = PBP(truth.graph).fit(truth.sample(10_000))
+        >>> model = PBP(truth.graph).fit(truth.sample(10_000, seed=0))
         >>> model.posterior("d1", {"a1": [0, 5], "b1": [2, -1]}).shape
         torch.Size([2, 6])
     """

@@ -58,7 +58,7 @@ class RefinedPBP(PBP):
     Example:
         >>> from torchpbp import DiscreteNetwork, templates
         >>> truth = DiscreteNetwork.random(templates.naive_bayes(3), seed=1)
-        >>> model = RefinedPBP(truth.graph, steps=2, folds=2, progress=False).fit(truth.sample(200))
+        >>> model = RefinedPBP(truth.graph, steps=2, folds=2, progress=False).fit(truth.sample(200, seed=0))
         >>> model.posterior("x1", {"x2": [0, 3]}).shape
         torch.Size([2, 4])
     """

@@ -75,7 +75,7 @@ class NormalGraphLearner(Frames):
     Example:
         >>> from torchpbp import templates
         >>> truth = DiscreteNetwork.random(templates.naive_bayes(4), seed=1)
-        >>> model = NormalGraphLearner(truth.graph, progress=False).fit(truth.sample(500))
+        >>> model = NormalGraphLearner(truth.graph, progress=False).fit(truth.sample(500, seed=0))
         >>> model.posterior("x1", {"x2": [0, -1]}).shape
         torch.Size([2, 4])
     """
@@ -199,7 +199,7 @@ class NormalGraphLearner(Frames):
         """(batch,) log P(evidence), from the constants taken out of the messages; -inf where it is impossible."""
         return torch.cat([messages.log_evidence() for messages in self._messages(self._read(evidence))])
 
-    def sample(self, n: int, seed: int = 0) -> dict[str, Tensor]:
+    def sample(self, n: int, seed: int | None = None) -> dict[str, Tensor]:
         """name -> (n,) states of the observables."""
         return self.network.sample(n, seed=seed)
 
