@@ -39,5 +39,6 @@ def fruit() -> PBP:
 
 @pytest.fixture(autouse=True)
 def _closed() -> Iterator[None]:
+    plt.close("all")  # of other tests
     yield
     plt.close("all")
