@@ -128,3 +128,22 @@ def test_rows_without_any_value_are_left_out_and_columns_refused(model: PBP, tru
         assert read_rows(model, empty).batch == 50
     with pytest.raises(DataError, match="Column 'x2': all 50 values are missing"):
         refine(model, {**rows, "x2": torch.full((50,), -1)})
+
+
+@pytest.mark.filterwarnings("ignore:Columns .* hold one state only")
+def test_a_fold_without_any_value_of_a_column_leaves_the_model_as_it_was(truth: DiscreteNetwork) -> None:
+    rows = truth.sample(200, seed=1)
+    model = RefinedPBP(truth.graph, folds=2, steps=2, progress=False).fit(rows)
+    before, report = model.posterior("x1", {"x3": [0, 1]}).detach(), model.refinement
+    rare = {**rows, "x2": rows["x2"].masked_fill(torch.arange(200) > 0, -1)}
+    with pytest.raises(DataError, match="Column 'x2': all 100 values are missing"):
+        model.fit(rare)
+    assert torch.equal(model.posterior("x1", {"x3": [0, 1]}), before)
+    assert not any(model.missing.values())
+    assert str(model.refinement) == str(report)
+
+
+def test_labels_that_the_model_does_not_know_are_refused(model: PBP, truth: DiscreteNetwork) -> None:
+    rows: dict[str, object] = dict(truth.sample(100, seed=1))
+    with pytest.raises(DataError, match=r"Columns \['x1'\] hold labels, but the model was fitted without"):
+        refine(model, {**rows, "x1": ["a"] * 100})

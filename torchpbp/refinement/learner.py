@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from torchpbp.distributed import world_size
-from torchpbp.errors import DataError, StructureError
+from torchpbp.errors import DataError, StructureError, TorchPBPError
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.inputs.columns import ROWS_PER_BATCH, ColumnReader
 from torchpbp.inputs.evidence import Evidence
@@ -116,10 +116,15 @@ class RefinedPBP(PBP):
                 f"Refinement: expected at least {self.folds * LEAST_ROWS} rows for {self.folds} folds, got {count}. "
                 "Lower folds, or use PBP."
             )
+        before = copy.deepcopy(self)
         super().fit(data, batch_size, columns)
-        rows = read_rows(self, source, check=False)  # done by the fit before
-        settings = self.settings.resolved(self)
-        trace = self._cross_validated(rows, settings, batch_size)
+        try:
+            rows = read_rows(self, source, check=False)  # done by the fit before
+            settings = self.settings.resolved(self)
+            trace = self._cross_validated(rows, settings, batch_size)
+        except TorchPBPError:  # a fold may lack what all rows have
+            self.__dict__.update(before.__dict__)
+            raise
         best = trace.best()
         steps = None if best.step == START else best.step
         if steps is not None:

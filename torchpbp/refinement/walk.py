@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from torchpbp.errors import TorchPBPWarning
+from torchpbp.errors import DataError, TorchPBPWarning
 from torchpbp.inputs.columns import ColumnReader, DataLike
 from torchpbp.inputs.evidence import Evidence
 from torchpbp.inputs.gaps import observed
+from torchpbp.inputs.labels import is_code_range
 from torchpbp.model.pbp import PBP
 from torchpbp.refinement.descent import Descent, GradientSteps, MultiplicativeSteps, take
 from torchpbp.refinement.guard import START, Guard, Trace, pooled
@@ -142,6 +143,11 @@ def read_rows(model: PBP, data: DataLike, check: bool = True) -> Evidence:
     """
     reader = ColumnReader({v: o.domain for v, o in model.observables.items()}, model.labels, missing=True)
     parts = list(reader.tables(data))
+    new = [v for v, labels in reader.labels.items() if v not in model.labels and not is_code_range(labels)]
+    if new:
+        raise DataError(
+            f"Columns {new} hold labels, but the model was fitted without labels for them. Give their states' numbers."
+        )
     if check:
         reader.gaps.check()
     device = model.root.weight.device
