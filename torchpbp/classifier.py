@@ -22,7 +22,7 @@ from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.inputs.classes import checked_classes, read_classes, written_classes
 from torchpbp.inputs.feature_tables import FeatureReader, feature_names
 from torchpbp.loading import LEARNERS, LOADERS, packed, unfitted, unpacked
-from torchpbp.model.checkpoint import plain, read_checkpoint, whole_model, write_checkpoint
+from torchpbp.model.checkpoint import plain, read_model, whole_model, write_checkpoint
 
 
 class ClassifierNotFittedError(NotFittedError, sklearn.exceptions.NotFittedError):
@@ -218,9 +218,7 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
     @whole_model
     def load(cls, path: str | os.PathLike[str], map_location: torch.device | str = "cpu") -> GenerativeClassifier:
         """Read a classifier written by :meth:`save`. Only tensors and plain values are read; no code is executed."""
-        saved = read_checkpoint(path, "cpu")
-        if saved.get("learner") != "GenerativeClassifier":
-            raise CheckpointError(f"'{path}' holds no GenerativeClassifier. Use torchpbp.load().")
+        saved = read_model(path, "GenerativeClassifier")
         graph, classes = LatentGraph.from_dict(saved["graph"]), read_classes(saved["classes"])
         bar = tqdm(list(zip(classes, saved["models"], strict=True)), desc="loading", unit="class", delay=2, leave=False)
         models = [unpacked(m, f"{path}, model of class {c}", map_location) for c, m in bar]

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchpbp.errors import CheckpointError, StructureError
+from torchpbp.errors import StructureError
 from torchpbp.inputs.columns import DataLike
 from torchpbp.inputs.evidence import EvidenceLike
 from torchpbp.loading import LOADERS, UNFITTED, packed, unfitted, unpacked
-from torchpbp.model.checkpoint import read_checkpoint, whole_model, write_checkpoint
+from torchpbp.model.checkpoint import read_model, whole_model, write_checkpoint
 
 
 class ScoreAverage(nn.Module):
@@ -113,9 +113,7 @@ class ScoreAverage(nn.Module):
     @whole_model
     def load(cls, path: str | os.PathLike[str], map_location: torch.device | str = "cpu") -> ScoreAverage:
         """Read a model written by :meth:`save`. Only tensors and plain values are read; no code is executed."""
-        saved = read_checkpoint(path, "cpu")
-        if saved.get("learner") != "ScoreAverage":
-            raise CheckpointError(f"'{path}' holds no ScoreAverage. Use torchpbp.load().")
+        saved = read_model(path, "ScoreAverage")
         members = [unpacked(m, f"{path}, member {i}", map_location) for i, m in enumerate(saved["members"], 1)]
         model = cls(members, saved["weights"], saved["floor"])
         model.weights = [float(w) for w in saved["weights"]]  # to divide by their sum again would round again

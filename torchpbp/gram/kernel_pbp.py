@@ -36,7 +36,7 @@ from torchpbp.graph.junction_tree import build_junction_tree, checked_root
 from torchpbp.graph.latent_graph import Continuous, LatentGraph, require_graph
 from torchpbp.inputs.columns import ColumnReader, DataLike
 from torchpbp.inputs.gaps import observed
-from torchpbp.model.checkpoint import read_checkpoint, whole_model, write_checkpoint
+from torchpbp.model.checkpoint import read_model, whole_model, write_checkpoint
 from torchpbp.specification.specification import SeparatorPlan, Specification
 
 
@@ -253,9 +253,7 @@ class KernelPBP(GramAnswers):
     @whole_model
     def load(cls, path: str | os.PathLike[str], map_location: torch.device | str = "cpu") -> KernelPBP:
         """Read a model written by :meth:`save`. Only tensors and plain values are read; no code is executed."""
-        saved = read_checkpoint(path, "cpu")
-        if saved.get("learner") != "KernelPBP":
-            raise CheckpointError(f"'{path}' holds no model learned by KernelPBP. Use torchpbp.load().")
+        saved = read_model(path, "KernelPBP", "model learned by KernelPBP")
         model = cls.unfitted(saved)
         rows, (widths, evidence_widths, bounds) = saved["examples"], saved["scales"]
         count = len(model.names)

@@ -83,6 +83,20 @@ def read_checkpoint(
     return content
 
 
+def read_model(path: str | os.PathLike[str] | Parcel, learner: str, what: str | None = None) -> dict[str, Any]:
+    """Read a file that one learner wrote, into main memory.
+
+    Args:
+        path: of the file.
+        learner: its name.
+        what: such a file holds, for the error; the learner's name by default.
+    """
+    saved = read_checkpoint(path, "cpu")
+    if saved.get("learner") != learner:
+        raise CheckpointError(f"'{path}' holds no {what or learner}. Use torchpbp.load().")
+    return saved
+
+
 def plain(value: Any, where: str) -> Any:
     """The value, numpy's numbers and strings as Python's own: a file is read as tensors and plain values only.
 
