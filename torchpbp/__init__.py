@@ -1,26 +1,25 @@
 """torchpbp: latent-variable graphical models learned by regression, as PyTorch modules."""
 
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
-from torchpbp import errors
-from torchpbp.baselines import EM, NormalGraphLearner, OnlineEM, SpectralJunctionTree
-from torchpbp.classifier import GenerativeClassifier
-from torchpbp.ensemble import ScoreAverage
-from torchpbp.exact import DiscreteNetwork
-from torchpbp.features import RBF, Laplace, Matern, Nystroem, RandomFourier
-from torchpbp.gram import KernelPBP
-from torchpbp.graph import Continuous, JunctionTree, LatentGraph, build_junction_tree, templates
-from torchpbp.inputs import Evidence
-from torchpbp.layer import PBPDistribution, PBPLayer
-from torchpbp.loading import load
-from torchpbp.model import PBP, Counts
-from torchpbp.refinement import RefinedPBP, refine
-from torchpbp.stage1 import KernelRidge, Messages, Ridge
-from torchpbp.stage2 import LeastSquaresLayer
-
 if TYPE_CHECKING:
-    from torchpbp import plotting
+    from torchpbp import errors, plotting
+    from torchpbp.baselines import EM, NormalGraphLearner, OnlineEM, SpectralJunctionTree
+    from torchpbp.classifier import GenerativeClassifier
+    from torchpbp.ensemble import ScoreAverage
+    from torchpbp.exact import DiscreteNetwork
+    from torchpbp.features import RBF, Laplace, Matern, Nystroem, RandomFourier
+    from torchpbp.gram import KernelPBP
+    from torchpbp.graph import Continuous, JunctionTree, LatentGraph, build_junction_tree, templates
+    from torchpbp.inputs import Evidence
+    from torchpbp.layer import PBPDistribution, PBPLayer
+    from torchpbp.loading import load
+    from torchpbp.model import PBP, Counts
+    from torchpbp.refinement import RefinedPBP, refine
+    from torchpbp.stage1 import KernelRidge, Messages, Ridge
+    from torchpbp.stage2 import LeastSquaresLayer
     from torchpbp.tasks.mlp_regressor import MLP
 
 __version__ = "0.1.0"
@@ -61,13 +60,39 @@ __all__ = [
     "templates",
 ]
 
+DEFINITIONS = {
+    "baselines": ("EM", "NormalGraphLearner", "OnlineEM", "SpectralJunctionTree"),
+    "classifier": ("GenerativeClassifier",),
+    "ensemble": ("ScoreAverage",),
+    "exact": ("DiscreteNetwork",),
+    "features": ("RBF", "Laplace", "Matern", "Nystroem", "RandomFourier"),
+    "gram": ("KernelPBP",),
+    "graph": ("Continuous", "JunctionTree", "LatentGraph", "build_junction_tree", "templates"),
+    "inputs": ("Evidence",),
+    "layer": ("PBPDistribution", "PBPLayer"),
+    "loading": ("load",),
+    "model": ("PBP", "Counts"),
+    "refinement": ("RefinedPBP", "refine"),
+    "stage1": ("KernelRidge", "Messages", "Ridge"),
+    "stage2": ("LeastSquaresLayer",),
+    "tasks.mlp_regressor": ("MLP",),
+}
+"""Module -> public names that it defines. They are loaded when first asked for: some need packages that take seconds to import."""
+
+MODULE_OF = {name: f"{__name__}.{module}" for module, names in DEFINITIONS.items() for name in names}
+
 
 def __getattr__(name: str) -> Any:
-    """MLP needs Lightning, which takes seconds to import, and plotting loads data sets' code: only for those who ask."""
-    if name == "MLP":
-        from torchpbp.tasks.mlp_regressor import MLP
+    """Load a public name, or a subpackage such as ``torchpbp.features``, when it is first asked for."""
+    if name in MODULE_OF:
+        value = getattr(importlib.import_module(MODULE_OF[name]), name)
+    elif not name.startswith("_") and importlib.util.find_spec(f"{__name__}.{name}") is not None:
+        value = importlib.import_module(f"{__name__}.{name}")
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value  # found directly from now on
+    return value
 
-        return MLP
-    if name == "plotting":
-        return importlib.import_module("torchpbp.plotting")
-    raise AttributeError(f"module 'torchpbp' has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

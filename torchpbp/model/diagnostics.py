@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import pandas as pd
 import torch
 from torch import Tensor
 
 from torchpbp.graph.junction_tree import JunctionTree
 from torchpbp.inference.queries import negative_mass
+from torchpbp.lazy import pandas as pd
 from torchpbp.specification.specification import SeparatorPlan, Specification
 
 

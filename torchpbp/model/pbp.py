@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-import pandas as pd
 import torch
 from torch import Tensor, nn
 
@@ -25,6 +24,7 @@ from torchpbp.inputs.columns import ROWS_PER_BATCH, ColumnReader
 from torchpbp.inputs.evidence import Evidence, EvidenceLike
 from torchpbp.inputs.gaps import MissingValues
 from torchpbp.inputs.sources import DataLike, open_data, with_progress
+from torchpbp.lazy import pandas as pd
 from torchpbp.model.checkpoint import read_checkpoint, whole_model, write_checkpoint
 from torchpbp.model.diagnostics import diagnostics_table, random_patterns
 from torchpbp.model.fitting import Fitted, Fitter, check_labels

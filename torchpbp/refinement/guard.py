@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-import pandas as pd
 import torch
 from torch import Tensor
 
 from torchpbp.inputs.evidence import Evidence
+from torchpbp.lazy import pandas as pd
 from torchpbp.model.pbp import PBP
 from torchpbp.refinement.objectives import Objective
 

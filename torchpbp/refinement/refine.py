@@ -10,12 +10,12 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass
 
-import pandas as pd
 import torch
 
 from torchpbp.arguments import is_number
 from torchpbp.errors import DataError, StructureError
 from torchpbp.inputs.columns import DataLike
+from torchpbp.lazy import pandas as pd
 from torchpbp.model.pbp import PBP
 from torchpbp.refinement.descent import take
 from torchpbp.refinement.guard import START, Guard, Trace

@@ -1,0 +1,49 @@
+"""Packages that take long to import, loaded when they are first used.
+
+``import torchpbp`` and a fit on tensors need no pandas, so nobody waits for it before a table is read or made.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import TypeIs
+
+__all__ = ["is_categorical", "is_frame", "is_series", "pandas"]
+
+
+class LazyModule(ModuleType):
+    """Stands for a package and imports it when the first of its names is asked for.
+
+    Args:
+        name: of the package.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # asked for by inspection, copying and the like, not by somebody who uses the package
+            raise AttributeError(name)
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+if TYPE_CHECKING:
+    import pandas as pandas
+else:
+    pandas = LazyModule("pandas")
+
+
+def is_frame(value: object) -> TypeIs[pandas.DataFrame]:
+    """Whether the value is a DataFrame. Where nobody has imported pandas, nothing is."""
+    return "pandas" in sys.modules and isinstance(value, pandas.DataFrame)
+
+
+def is_series(value: object) -> TypeIs[pandas.Series[Any]]:
+    """Whether the value is a pandas Series."""
+    return "pandas" in sys.modules and isinstance(value, pandas.Series)
+
+
+def is_categorical(value: object) -> TypeIs[pandas.Categorical]:
+    """Whether the value is a pandas array of categories."""
+    return "pandas" in sys.modules and isinstance(value, pandas.Categorical)
