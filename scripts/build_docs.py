@@ -63,6 +63,17 @@ def build(folder: Path) -> None:
         warnings.filterwarnings("ignore", category=FutureWarning)
         warnings.filterwarnings("ignore", message=r"Error parsing type annotation ForwardRef")  # fields of named tuples
         pdoc.pdoc(*PAGES, output_directory=folder)
+    check(folder)
+
+
+def check(folder: Path) -> None:
+    """Stop with an error if a public name is missing from the first page, or a role of another documentation tool is left in the text."""
+    page = (folder / "torchpbp.html").read_text(encoding="utf-8")
+    missing = [n for n in torchpbp.__all__ if n not in ("errors", "plotting", "templates") and f'id="{n}"' not in page]
+    if missing:
+        raise SystemExit(f"{folder / 'torchpbp.html'}: no entry for {', '.join(missing)}.")
+    if "`~" in page:
+        raise SystemExit(f"{folder / 'torchpbp.html'}: `~ is printed as it stands.")
 
 
 if __name__ == "__main__":

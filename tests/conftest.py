@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Generator
+from multiprocessing.process import BaseProcess
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-# Matrices in the tests are small: a second thread would mostly wait for the first.
-torch.set_num_threads(1)
+# Matrices in the tests are small: a second thread would mostly wait for the first. TEST_THREADS=2 tries what it changes.
+torch.set_num_threads(int(os.environ.get("TEST_THREADS", "1")))
 
 # The default run repeats the same examples, so that a failure is a change in the code and not in the draw.
 # HYPOTHESIS_PROFILE=explore looks further and draws anew each time.
@@ -25,3 +29,35 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+# -- quick tests start no process --------------------------------------------------------------------------------------
+
+STARTS = ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.exec")
+running: pytest.Item | None = None
+"""The quick test at work, if one is."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
+    global running
+    running = None if item.get_closest_marker("slow") else item
+    try:
+        return (yield)
+    finally:
+        running = None
+
+
+def _forbid_processes(event: str, _: tuple[Any, ...] = ()) -> None:
+    if event in STARTS and running is not None:
+        raise AssertionError(f"{running.nodeid} starts a process ({event}): mark it slow.")
+
+
+def _start(process: BaseProcess) -> None:
+    """Python tells its hooks nothing of processes that multiprocessing spawns."""
+    _forbid_processes("subprocess.Popen")
+    _START(process)
+
+
+sys.addaudithook(_forbid_processes)
+_START, BaseProcess.start = BaseProcess.start, _start  # type: ignore[method-assign]

@@ -17,7 +17,7 @@ ROOT = PACKAGE.parent
 
 ORDER: tuple[tuple[str, ...], ...] = (
     ("errors",),
-    ("arguments", "contraction", "distributed", "files"),
+    ("arguments", "contraction", "distributed", "files", "lazy"),
     ("graph",),
     ("inputs",),
     ("features", "frames"),
@@ -108,9 +108,52 @@ def test_heavy_packages_stay_where_they_belong(path):
         )
 
 
-def test_importing_the_library_loads_no_heavy_package():
-    code = "import sys, torchpbp; print(sorted({m.split('.')[0] for m in sys.modules}))"
+# -- what is loaded, and when ------------------------------------------------------------------------------------------
+
+HEAVY = ("hydra", "lightning", "matplotlib", "omegaconf", "pandas", "pytorch_lightning", "scipy.stats", "sklearn")
+"""Packages that take long to import; each is loaded when it is first needed."""
+
+
+def loaded_after(code: str) -> set[str]:
+    """The heavy packages that a fresh interpreter has loaded after running the code."""
+    code += f"\nimport sys\nprint([m for m in {HEAVY} if m in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
-    loaded = ast.literal_eval(result.stdout)
-    assert "torchpbp" in loaded
-    assert not {"hydra", "omegaconf", "lightning", "pytorch_lightning", "matplotlib"} & set(loaded)
+    return set(ast.literal_eval(result.stdout.splitlines()[-1]))
+
+
+@pytest.mark.slow
+def test_importing_the_library_loads_no_heavy_package():
+    assert not loaded_after("import torchpbp")
+    others = [name for name in torchpbp.__all__ if name not in ("MLP", "GenerativeClassifier", "plotting")]
+    assert not loaded_after(f"from torchpbp import {', '.join(others)}")
+    assert loaded_after("from torchpbp import GenerativeClassifier") == {"pandas", "scipy.stats", "sklearn"}
+    assert "lightning" in loaded_after("from torchpbp import MLP")
+
+
+@pytest.mark.slow
+def test_tensors_are_learned_from_without_pandas():
+    code = """
+import torch
+from torchpbp import DiscreteNetwork, PBP, PBPLayer, templates
+truth = DiscreteNetwork.random(templates.naive_bayes(3), seed=1)
+model = PBP(truth.graph).fit(truth.sample(500, seed=0))
+model.posterior("x1", {"x2": torch.tensor([0, 1])})
+model.posteriors({"x2": [0, -1]})
+model.sample(3, seed=0)
+PBPLayer(model)({"x2": torch.tensor([0, 1])})
+"""
+    assert not loaded_after(code)
+    assert loaded_after(code + "model.diagnostics()") == {"pandas"}
+
+
+def test_every_public_name_is_loaded_from_where_it_is_defined():
+    assert set(torchpbp.__all__) == {*torchpbp.MODULE_OF, "errors", "plotting"}
+    tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
+    (for_types,) = [node for node in tree.body if isinstance(node, ast.If)]
+    known_to_types = {a.name: n.module for n in ast.walk(for_types) if isinstance(n, ast.ImportFrom) for a in n.names}
+    assert {name: m for name, m in known_to_types.items() if m != "torchpbp"} == torchpbp.MODULE_OF
+    assert all(getattr(torchpbp, name) is not None for name in torchpbp.__all__)
+    assert set(torchpbp.__all__) <= set(dir(torchpbp))
+    assert torchpbp.features.complete_table is not None  # subpackages are found as well
+    with pytest.raises(AttributeError, match="has no attribute 'PBPP'"):
+        _ = torchpbp.PBPP

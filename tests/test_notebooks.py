@@ -68,6 +68,7 @@ def test_stored_notebook_shows_what_a_run_from_the_top_shows(path: Path) -> None
     assert [o for o in outputs if "image/png" in o.get("data", {})], "no picture is stored"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=names(NOTEBOOKS))
 def test_notebook_runs(path: Path, tmp_path: Path) -> None:
     """In a process and folder of its own, so that a hanging kernel or a written file does no harm."""

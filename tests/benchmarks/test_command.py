@@ -26,6 +26,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(digits, "CONTESTANTS", {"PBP, kernel chain": digits.KernelChain, "SVM": digits.SupportVectors})
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("alone")
 def test_all_benchmarks_run_and_say_what_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["--tiny", "--rounds", "1", "--output", str(tmp_path)])

@@ -28,6 +28,7 @@ def only_sums(tolerance: float = 1e-9) -> Any:
     return lambda answers: check({label: {"sum": answer["sum"]} for label, answer in answers.items()})
 
 
+@pytest.mark.slow
 def test_right_answers_are_timed_in_a_process_of_their_own(workers: Workers) -> None:
     settings = Settings(workers, rounds=3)
     contestants = [Adder("one", [1.0, 2.0]), Adder("other", [2.0, 1.0]), Adder("two threads", [3.0], threads=2)]
@@ -43,12 +44,14 @@ def test_right_answers_are_timed_in_a_process_of_their_own(workers: Workers) -> 
     assert [float(a["threads"][0]) for a in outcome.answers.values()] == [1, 1, 2]
 
 
+@pytest.mark.slow
 def test_who_would_exceed_the_budget_is_measured_once(workers: Workers) -> None:
     outcome = contest(Settings(workers, rounds=3, budget=0.0), [Adder("one", [1.0])], "sums")
     assert outcome.comparison is not None
     assert len(outcome.comparison.seconds["one"]) == 1
 
 
+@pytest.mark.slow
 def test_a_wrong_answer_stops_everything_before_timing(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.contest._rounds", lambda *_: pytest.fail("timed"))
     contestants = [Adder("right", [1.0]), Adder("liar", [1.0], "wrong")]
@@ -56,6 +59,7 @@ def test_a_wrong_answer_stops_everything_before_timing(workers: Workers, monkeyp
         contest(Settings(workers), contestants, "sums", only_sums())
 
 
+@pytest.mark.slow
 def test_who_fails_is_left_out_with_the_reason(workers: Workers) -> None:
     contestants = [Adder("right", [1.0]), Adder("broken", [1.0], "error"), Absent("absent", [1.0])]
     outcome = contest(Settings(workers, rounds=1), contestants, "sums")

@@ -17,7 +17,7 @@ FEATURES = GenerativeClassifier(templates.mixture, PBP, {"features": Nystroem(4,
 
 
 EXPECTED_FAILURES = {
-    ("features", "check_estimators_overwrite_params"): "compares pickles, and those of a torch module and its copy differ"
+    "features-check_estimators_overwrite_params": "compares pickles, and those of a torch module and its copy differ"
 }
 
 
@@ -25,11 +25,11 @@ def scikit_learn_checks():
     """scikit-learn's own checks, named without the memory addresses that its ids have: processes must agree on names."""
     for name, estimator in (("kernel", KERNEL), ("features", FEATURES)):
         for checked, check in estimator_checks_generator(estimator):
-            title = check.func.__name__
-            reason = EXPECTED_FAILURES.get((name, title))
+            title = f"{name}-{check.func.__name__}"
+            reason = EXPECTED_FAILURES.get(title)
             marks = [] if reason is None else [pytest.mark.xfail(reason=reason, strict=True)]
             options = "".join(f"-{option}={value}" for option, value in check.keywords.items())
-            yield pytest.param(checked, check, id=f"{name}-{title}{options}", marks=marks)
+            yield pytest.param(checked, check, id=title + options, marks=marks)
 
 
 def test_the_expected_failure_is_none_of_the_classifier():

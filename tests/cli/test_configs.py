@@ -21,6 +21,7 @@ from torchpbp.tasks.ng_one_embedding import embedding_graph
 from train import check_regressor, check_size
 
 CONF = Path(__file__).parents[2] / "conf"
+SETTINGS = {"model", "learner", "trainer", "regressor", "seed", "threads", "objective", "output_dir", "resume"}
 
 
 def options(group: str) -> list[str]:
@@ -74,17 +75,11 @@ def test_the_promised_choices_exist() -> None:
 
 
 @pytest.mark.parametrize("choice", all_choices())
-def test_every_choice_composes_and_resolves(choice: str) -> None:
-    resolved = OmegaConf.to_container(composed(choice), resolve=True, throw_on_missing=True)
-    assert isinstance(resolved, dict)
-    assert {"model", "learner", "trainer", "regressor", "seed", "threads", "objective", "output_dir", "resume"} == set(
-        resolved
-    )
-
-
-@pytest.mark.parametrize("choice", all_choices())
-def test_every_choice_builds_its_task_and_learner(choice: str) -> None:
+def test_every_choice_composes_and_builds_its_task_and_learner(choice: str) -> None:
     cfg = composed(choice)
+    resolved = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
+    assert isinstance(resolved, dict)
+    assert set(resolved) == SETTINGS
     task = instantiate(cfg.model, _convert_="all")
     inspect.signature(task.func).bind(learner=None, **task.keywords)
     assert type(task.keywords.get("sizes", [])) is list  # no DictConfig or ListConfig reaches the library

@@ -40,6 +40,7 @@ def debug_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.Comp
     return run(folder, "debug=default"), folder
 
 
+@pytest.mark.slow
 def test_plain_command_runs_the_digits_and_writes_the_promised_files(
     debug_run: tuple[subprocess.CompletedProcess[str], Path],
 ) -> None:
@@ -57,6 +58,7 @@ def test_plain_command_runs_the_digits_and_writes_the_promised_files(
         assert (output / picture).read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_it_prints_config_progress_table_and_folder(
     debug_run: tuple[subprocess.CompletedProcess[str], Path],
 ) -> None:
@@ -72,6 +74,7 @@ def test_it_prints_config_progress_table_and_folder(
     assert "classes: 100%" in result.stderr
 
 
+@pytest.mark.slow
 def test_the_classifier_is_loaded_and_predicts_the_same(
     debug_run: tuple[subprocess.CompletedProcess[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -97,6 +100,7 @@ def test_the_classifier_is_loaded_and_predicts_the_same(
     assert "classifier.pt: GenerativeClassifier with a ScoreAverage for each of 10 classes" in report
 
 
+@pytest.mark.slow
 def test_same_seed_same_metrics(debug_run: tuple[subprocess.CompletedProcess[str], Path]) -> None:
     _, folder = debug_run
     (output,) = (folder / "outputs").iterdir()

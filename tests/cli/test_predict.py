@@ -173,6 +173,7 @@ def test_a_classifier_is_shown_and_refuses_queries(files: Path, capsys: pytest.C
     )
 
 
+@pytest.mark.slow
 def test_as_people_call_it(files: Path, tmp_path: Path) -> None:
     TABLE[:2].to_csv(tmp_path / "rows.csv", index=False)
     command = [sys.executable, "-m", "torchpbp", "predict", str(files / "classifier.pt"), str(tmp_path / "rows.csv")]

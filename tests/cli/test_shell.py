@@ -139,6 +139,7 @@ def test_a_learner_refuses_the_files_of_others(name: str, files: dict[str, Path]
         getattr(torchpbp, name).load(files["PBP"])
 
 
+@pytest.mark.slow
 def test_as_people_call_it(files: dict[str, Path]) -> None:
     command = [sys.executable, "-m", "torchpbp", "query", str(files["EM"]), "--evidence", "x1=1", "--target", "x2"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=120)

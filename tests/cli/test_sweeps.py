@@ -32,6 +32,7 @@ def composed(*overrides: str, hydra: bool = False) -> DictConfig:
         return compose("config", overrides=[*overrides, "output_dir=null"], return_hydra_config=hydra)
 
 
+@pytest.mark.slow
 def test_a_multirun_ends_with_its_summary(tmp_path: Path) -> None:
     result = run(tmp_path, "-m", *QUICK, "seed=1,2", "learner.ridge.1=0.1,1000")
     assert result.returncode == 0, result.stderr
@@ -51,6 +52,7 @@ def test_a_multirun_ends_with_its_summary(tmp_path: Path) -> None:
     assert f"{statistics.fmean(kl[0::2]):.4g} ± {errors[0]:.2g}" in end
 
 
+@pytest.mark.slow
 def test_a_multirun_with_a_failure_has_its_summary_too(tmp_path: Path) -> None:
     result = run(tmp_path, "-m", *QUICK, "seed=1", "model.repeats=1,0")
     assert result.returncode != 0

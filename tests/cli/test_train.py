@@ -43,6 +43,7 @@ def debug_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.Comp
     return run(folder, "model=synthetic", "debug=default", "seed=3"), folder
 
 
+@pytest.mark.slow
 def test_debug_run_writes_the_promised_files(debug_run: tuple[subprocess.CompletedProcess[str], Path]) -> None:
     result, folder = debug_run
     assert result.returncode == 0, result.stderr
@@ -58,6 +59,7 @@ def test_debug_run_writes_the_promised_files(debug_run: tuple[subprocess.Complet
     assert int(model.rows) == 2000
 
 
+@pytest.mark.slow
 def test_debug_run_prints_config_progress_table_and_folder(
     debug_run: tuple[subprocess.CompletedProcess[str], Path],
 ) -> None:
@@ -73,6 +75,7 @@ def test_debug_run_prints_config_progress_table_and_folder(
     assert "4/4" in result.stderr  # the progress bar came to its end
 
 
+@pytest.mark.slow
 def test_same_seed_same_metrics(debug_run: tuple[subprocess.CompletedProcess[str], Path]) -> None:
     _, folder = debug_run
     (output,) = (folder / "outputs").iterdir()
@@ -86,6 +89,7 @@ def test_same_seed_same_metrics(debug_run: tuple[subprocess.CompletedProcess[str
     assert again["question/1"] != other["question/1"]
 
 
+@pytest.mark.slow
 def test_multirun_gives_each_job_its_folder(tmp_path: Path) -> None:
     result = run(
         tmp_path, "-m", "model=synthetic", "debug=default", "seed=1", "model/graph=hmm,naive_bayes", "model.sizes=[300]"
@@ -102,6 +106,7 @@ def test_multirun_gives_each_job_its_folder(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_wrong_choice_lists_the_options(tmp_path: Path) -> None:
     result = run(tmp_path, "model=synthetic", "model/graph=triangle")
     assert result.returncode != 0
@@ -111,6 +116,7 @@ def test_a_wrong_choice_lists_the_options(tmp_path: Path) -> None:
     assert not (tmp_path / "outputs").exists()
 
 
+@pytest.mark.slow
 def test_help_tells_choices_and_examples(tmp_path: Path) -> None:
     result = run(tmp_path, "--help")
     assert result.returncode == 0

@@ -16,6 +16,8 @@ import yaml
 import torchpbp
 from torchpbp.train import CONF
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 

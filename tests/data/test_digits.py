@@ -106,6 +106,7 @@ def test_reads_the_original_files(folder: Path) -> None:
     load_digits(str(folder))
 
 
+@pytest.mark.slow
 def test_reads_from_a_zipped_package(tmp_path: Path) -> None:
     package = Path(torchpbp.__file__).parent
     archive = tmp_path / "package.zip"

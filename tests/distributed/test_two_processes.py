@@ -14,6 +14,8 @@ import torch
 
 from tests.distributed.two_processes import fit_all
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).with_name("two_processes.py")
 
 

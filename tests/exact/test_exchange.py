@@ -150,6 +150,7 @@ def test_refusals(pgmpy: Any) -> None:
         LatentGraph.from_pgmpy(model)
 
 
+@pytest.mark.slow
 def test_pgmpy_is_loaded_only_to_make_its_models() -> None:
     code = (
         "import sys; sys.modules['pgmpy'] = None\n"

@@ -59,6 +59,7 @@ def test_the_instrumental_form_is_exact_in_the_population_however_poor_the_regre
         )
 
 
+@pytest.mark.slow
 def test_different_strength_of_the_two_regressions_biases_the_plain_form_and_not_the_instrumental_one():
     graph = templates.hmm(4, states=2, observed_states=3)
     evidence = everything_else(graph, "x1")
@@ -83,6 +84,7 @@ def test_different_strength_of_the_two_regressions_biases_the_plain_form_and_not
 # -- memorisation ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_net_that_memorises_biases_both_forms_until_it_is_cross_fitted():
     """Nine observables of six states: hardly a row's outside occurs twice, and a net can learn each by heart.
 
@@ -150,6 +152,7 @@ def test_linear_stage_one_is_blind_to_parity_and_says_so():
     assert (table["significant"] == 2).any()  # leaves see their siblings
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "regressor", [KernelRidge(landmarks=100), MLP(folds=2, trainer=QUIET)], ids=["kernel_ridge", "mlp"]
 )
@@ -164,6 +167,7 @@ def test_learned_stage_one_sees_parity_and_improves_with_rows(regressor):
 # -- generic networks ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_nets_lose_little_where_linear_regression_does():
     errors = {"ridge": 0.0, "mlp": 0.0}
     for graph, seed in itertools.product((templates.hmm(5), templates.loopy_network()), range(3)):

@@ -117,6 +117,7 @@ def test_what_cannot_be_drawn_is_refused(call: Any, error: type[Exception], mess
     assert plt.get_fignums() == []
 
 
+@pytest.mark.slow
 def test_the_library_offers_plotting_without_loading_matplotlib() -> None:
     code = (
         "import sys, torchpbp; torchpbp.plotting.plot_messages; "

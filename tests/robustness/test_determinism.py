@@ -57,6 +57,7 @@ def fits(hash_seed: str) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", FITS], env=environment, text=True, stdout=subprocess.PIPE)
 
 
+@pytest.mark.slow
 def test_fits_have_the_same_bits_in_every_process() -> None:
     """Names are hashed differently in each process, so sets of them come in another order."""
     outputs = [fits(seed).communicate(timeout=300)[0] for seed in ("1", "12345")]
@@ -69,6 +70,7 @@ def state(folder: Path) -> dict[str, Any]:
     return PBP.load(folder / "model.pt").state_dict()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overrides", [SYNTHETIC, NETS], ids=["ridge", "nets"])
 def test_the_same_command_gives_the_same_metrics_and_model(tmp_path: Path, overrides: list[str]) -> None:
     quick = [*overrides, "model.repeats=1", "model.sizes=[200]"]

@@ -28,6 +28,7 @@ def limited(size: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
 
+@pytest.mark.slow
 def test_a_model_is_whole_whenever_its_writer_is_killed(tmp_path: Path) -> None:
     path = tmp_path / "model.pt"
     draw = random.Random(0)
@@ -51,6 +52,7 @@ def test_a_model_is_whole_whenever_its_writer_is_killed(tmp_path: Path) -> None:
     assert half_written > 0  # some were hit while writing
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [0, 1000, 20_000])
 def test_a_model_that_does_not_fit_on_the_disk_leaves_the_old_file(tmp_path: Path, size: int) -> None:
     path, log = tmp_path / "model.pt", tmp_path / "log"
@@ -71,6 +73,7 @@ def test_a_model_that_does_not_fit_on_the_disk_leaves_the_old_file(tmp_path: Pat
     assert {p.name for p in tmp_path.iterdir()} == {"model.pt", "log"}
 
 
+@pytest.mark.slow
 def test_metrics_that_do_not_fit_on_the_disk_leave_the_old_file(tmp_path: Path) -> None:
     path, log = tmp_path / "metrics.json", tmp_path / "log"
     write_json(path, {"a": 1.0})

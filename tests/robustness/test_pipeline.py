@@ -127,6 +127,7 @@ def test_kinds_of_tables_are_what_they_say() -> None:
     assert tables["sharp"].max(axis=-1).min() > tables["smooth"].max(axis=-1).min()
 
 
+@pytest.mark.slow
 def test_a_chain_of_a_thousand_sites() -> None:
     """Messages neither underflow nor grow over a thousand steps, and evidence at one end is heard nearby only."""
     graph = templates.hmm(1000, 2, 3)

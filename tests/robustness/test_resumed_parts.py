@@ -21,6 +21,8 @@ from torchpbp.errors import RunError
 from torchpbp.tasks.run_folder import Parts
 from torchpbp.train import train
 
+pytestmark = pytest.mark.slow
+
 T = TypeVar("T")
 
 

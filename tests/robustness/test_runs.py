@@ -32,11 +32,13 @@ from torchpbp.train import train
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 
+@pytest.mark.slow
 def test_a_run_killed_at_random_moments_goes_on_to_the_same_results(tmp_path: Path) -> None:
     """``python -m tests.robustness --kills 20`` does this more often."""
     kill_and_resume(tmp_path, SYNTHETIC, kills=3, seed=0)
 
 
+@pytest.mark.slow
 def test_training_of_nets_goes_on_after_a_kill(tmp_path: Path) -> None:
     log = tmp_path / "log"
     plain, killed = tmp_path / "plain", tmp_path / "killed"
@@ -52,6 +54,7 @@ def test_training_of_nets_goes_on_after_a_kill(tmp_path: Path) -> None:
     assert not (killed / ".run" / "training").exists()  # not needed any more
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_a_run_that_can_go_on(tmp_path: Path) -> None:
     log, folder = tmp_path / "log", tmp_path / "run"
     cfg = configuration(folder, *SYNTHETIC, "model.repeats=60", "resume=true")
@@ -71,6 +74,7 @@ def test_ctrl_c_leaves_a_run_that_can_go_on(tmp_path: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in kept} == stamps  # what was done was not done again
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_lightning_leaves_a_checkpoint_that_training_goes_on_from(tmp_path: Path) -> None:
     log, folder = tmp_path / "log", tmp_path / "run"
     overrides = ["model=digits_embedding", *QUICK, "model.epochs=12", "model.teacher=null", "model.companion=null"]
@@ -107,6 +111,7 @@ def test_a_run_with_other_settings_is_not_gone_on_with(tmp_path: Path) -> None:
         train(configuration(tmp_path, *SYNTHETIC, "seed=1", "model.repeats=3", "resume=true"))
 
 
+@pytest.mark.slow
 def test_a_second_process_is_refused_and_a_dead_one_is_forgotten(tmp_path: Path) -> None:
     log = tmp_path / "log"
 
@@ -125,6 +130,7 @@ def test_a_second_process_is_refused_and_a_dead_one_is_forgotten(tmp_path: Path)
         pass
 
 
+@pytest.mark.slow
 def test_of_many_processes_in_one_folder_one_runs(tmp_path: Path) -> None:
     cfg = configuration(tmp_path / "run", *SYNTHETIC)
     children = [run_in_child(cfg, tmp_path / f"log{i}") for i in range(4)]
