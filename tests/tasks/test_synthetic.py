@@ -43,15 +43,6 @@ def run(**options: Any) -> dict[str, Any]:
     return run_synthetic(**{**settings, "verbose": False, **options})
 
 
-def test_kl_falls_like_one_over_n() -> None:
-    metrics = run(sizes=[1_000, 10_000, 100_000], repeats=6, questions=[["d1", "a1", "b1", "c1"]])
-    small, middle, large = (metrics[f"kl/{n}"] for n in (1_000, 10_000, 100_000))
-    assert middle < 0.25 * small
-    assert large < 0.25 * middle
-    assert middle < 0.002
-    assert large < 0.0003
-
-
 def test_a_learner_that_learns_nothing_does_not_improve() -> None:
     metrics = run(learner=Constant)
     assert metrics["kl/3000"] == metrics["kl/300"] > 0.05
