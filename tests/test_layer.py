@@ -36,6 +36,7 @@ def test_the_layer_equals_exact_posteriors(layer, network, evidence):
     assert layer({})["a1"].shape == (1, 4)
 
 
+@pytest.mark.slow
 def test_compiled_without_graph_breaks(layer, evidence):
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
     eager = layer(evidence)
@@ -203,6 +204,7 @@ def test_estimates_keep_signs_and_lead_to_the_answers(layer, evidence):
     torch.testing.assert_close(alone, found["d2"])
 
 
+@pytest.mark.slow
 def test_continuous_evidence_compiles_without_graph_breaks():
     graph = LatentGraph([("h", "x"), ("h", "y"), ("h", "z")], {"h": 2, "x": Continuous(), "y": 3, "z": 3}, ["h"])
     generator = torch.Generator().manual_seed(0)

@@ -70,6 +70,7 @@ def test_who_fails_is_left_out_with_the_reason(workers: Workers) -> None:
     assert list(outcome.answers) == ["right"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["slow", "dies"])
 def test_a_lost_process_does_not_stop_the_others_of_its_library(workers: Workers, fault: str) -> None:
     contestants = [Adder("before", [1.0]), Adder("lost", [1.0], fault), Adder("after", [1.0])]

@@ -56,7 +56,7 @@ def test_structured_arrays_by_field(tmp_path):
     assert read(np.load(tmp_path / "rows.npy", mmap_mode="r")) == [X, Y]
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_data_loaders_of_tensors(workers):
     x, y, both = torch.tensor(X), torch.tensor(Y), torch.tensor(ROWS)
     options = {"batch_size": 3, "num_workers": workers}

@@ -1,6 +1,5 @@
 """Learning from data: consistency, streaming, input kinds, ranks chosen on held-out rows."""
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch

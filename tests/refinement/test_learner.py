@@ -81,6 +81,7 @@ def test_tables_batches_and_labels_give_the_same_model(network, data, fitted):
     assert torch.allclose(labelled.posterior("x5", {"x1": ["a"]}), fitted.posterior("x5", {"x1": [0]}), atol=1e-9)
 
 
+@pytest.mark.slow
 def test_refinement_brings_conditionals_closer_on_average():
     """Three networks on the default diamond: the mean KL to exact posteriors must fall, none may get much worse."""
     before, after = [], []

@@ -81,6 +81,7 @@ def test_each_draw_pairs_strokes_with_their_answers() -> None:
     assert torch.equal(again, drawn.float())
 
 
+@pytest.mark.slow
 def test_networks_learn_what_the_teacher_says_even_against_the_labels(rows: tuple[Tensor, Tensor]) -> None:
     """A teacher that calls every digit by the next one's name, with a large weight, is believed."""
     wrong = (rows[1] + 1) % 10

@@ -63,6 +63,7 @@ def test_run_measures_all_contestants_and_writes_files(tmp_path: Path) -> None:
     assert metrics["accuracy/letters/60"] == pytest.approx(rows["right"].sum() / rows["checked"].sum())
 
 
+@pytest.mark.slow
 def test_same_seed_same_choice_other_seed_other_folds() -> None:
     quick = {**SMALL, "ridges": ((1.0, 100.0),)}
     first, again, other = run_splice(**quick), run_splice(**quick), run_splice(seed=1, **quick)
@@ -111,6 +112,7 @@ def test_bad_settings(options: dict[str, Any], error: type[Exception], message: 
         run_splice(**{**SMALL, **options})
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Columns .* hold one state only")
 def test_choice_counts_the_held_out_rows_that_classifiers_get_right() -> None:
     """The quick way, models planned and rows counted once, against a classifier fitted anew for each candidate."""
