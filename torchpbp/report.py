@@ -57,7 +57,7 @@ def write_report(folder: str | os.PathLike[str], config: str | None = None, seco
         Path of the report.
 
     Raises:
-        DataError: no such folder, or a result file in it that cannot be read.
+        DataError: no such folder, a result file in it that cannot be read, or a report that cannot be written.
     """
     root = Path(folder)
     if not root.is_dir():
@@ -82,8 +82,11 @@ def write_report(folder: str | os.PathLike[str], config: str | None = None, seco
             html.section("Files", html.table(_files(root))),
         ],
     )
-    with replacing(root / NAME) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    try:
+        with replacing(root / NAME) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"Report: {root / NAME} could not be written: {error.strerror or error}. Make room.") from error
     return root / NAME
 
 

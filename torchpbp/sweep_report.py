@@ -16,7 +16,7 @@ from typing import Any
 
 import pandas as pd
 
-from torchpbp.errors import TorchPBPError
+from torchpbp.errors import DataError, TorchPBPError
 from torchpbp.files import replacing
 from torchpbp.report import NAME as REPORT
 from torchpbp.tasks import html
@@ -52,19 +52,22 @@ def report(
         The summary as text.
 
     Raises:
-        DataError: nothing to read, a broken file, or no such metric.
+        DataError: nothing to read, a broken file, no such metric, or files that cannot be written.
     """
     runs = read_sweep(folder)
     chosen = choose_metrics(runs, metrics)
     summary = summarise(runs, chosen)
-    target = Path(folder if output is None else output)
-    write_csv(target / "sweep.csv", run_table(runs))
-    write_csv(target / "summary.csv", summary)
-    if chosen:  # no run has finished otherwise: nothing to draw
-        write_sweep_plot(target / "sweep.png", summary, override_names(runs)[0], chosen)
     text = format_report(runs, chosen, summary)
-    with replacing(target / REPORT) as temporary:
-        temporary.write_text(_page(Path(folder), target, runs, summary, text, bool(chosen)), encoding="utf-8")
+    target = Path(folder if output is None else output)
+    try:
+        write_csv(target / "sweep.csv", run_table(runs))
+        write_csv(target / "summary.csv", summary)
+        if chosen:  # no run has finished otherwise: nothing to draw
+            write_sweep_plot(target / "sweep.png", summary, override_names(runs)[0], chosen)
+        with replacing(target / REPORT) as temporary:
+            temporary.write_text(_page(Path(folder), target, runs, summary, text, bool(chosen)), encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"Sweep report in {target}: could not be written: {error}. Choose another --output.") from error
     return f"{text}\nSweep summary: {target}"
 
 

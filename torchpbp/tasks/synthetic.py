@@ -17,7 +17,7 @@ from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.tasks.experiment import ascending, check_positive, check_takes_graph, seeds_of
 from torchpbp.tasks.plots import write_kl_plot
-from torchpbp.tasks.results import Metrics, environment, replacing, write_results
+from torchpbp.tasks.results import Metrics, environment, write_results
 from torchpbp.tasks.run_folder import Parts
 from torchpbp.tasks.synthetic_questions import (
     Answered,
@@ -135,8 +135,7 @@ def run_synthetic(
         folder = write_results(output_dir, metrics, pd.DataFrame(rows).sort_values(["rows", "repeat"]))
         errors = [line.kl_standard_error or 0.0 for line in summary]
         write_kl_plot(folder / "kl.png", sizes, [line.kl for line in summary], errors, f"{repeats} random networks")
-        with replacing(folder / "model.pt") as temporary:
-            fitted[0].save(temporary)
+        fitted[0].save(folder / "model.pt")
     if verbose:
         ignoring = f"{'no evidence':>10}  {metrics['kl_ignoring_evidence']:>10.6f}"
         print(*described, format_summary(summary), ignoring, sep="\n", flush=True)
