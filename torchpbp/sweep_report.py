@@ -11,6 +11,7 @@ import math
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,12 @@ from torchpbp.errors import DataError, TorchPBPError
 from torchpbp.files import replacing
 from torchpbp.report import NAME as REPORT
 from torchpbp.tasks import html
+from torchpbp.tasks.empty_folders import nearest_existing, remove_empty
 from torchpbp.tasks.results import write_csv
 from torchpbp.tasks.sweep_plots import write_sweep_plot
 from torchpbp.tasks.sweeps import (
     DONE,
+    PLAN,
     Run,
     choose_metrics,
     metric_names,
@@ -126,7 +129,8 @@ class SweepSummary:
     """Hydra callback that reports on a multirun when it ends, whether or not all its jobs succeeded.
 
     Hydra calls callbacks by the names of their methods, so nothing of Hydra is needed here. Where a job fails, Hydra
-    leaves without a further call; the report is then made as Python exits.
+    leaves without a further call; the report is then made as Python exits. If all jobs until then were rejected, no run has
+    changed, and the folder of the multirun is left as it was.
 
     Args:
         metrics: see :func:`report`.
@@ -135,14 +139,33 @@ class SweepSummary:
     def __init__(self, metrics: Sequence[str] | None = None) -> None:
         self.metrics = None if metrics is None else [str(name) for name in metrics]
         self.folder: Path | None = None
+        self.existing: Path | None = None
+        self.jobs: dict[Path, tuple[int, int]] = {}
+        self.plan: bytes | None = None
 
     def on_multirun_start(self, config: Any, **kwargs: Any) -> None:
         self.folder = Path(config.hydra.sweep.dir).absolute()
-        atexit.register(self.show)
+        self.existing, self.jobs = nearest_existing(self.folder), _job_records(self.folder)
+        plan = self.folder / PLAN
+        self.plan = plan.read_bytes() if plan.is_file() else None
+        atexit.register(self.stop)
 
     def on_multirun_end(self, config: Any, **kwargs: Any) -> None:
-        atexit.unregister(self.show)
+        atexit.unregister(self.stop)
         self.show()
+
+    def stop(self) -> None:
+        """Report on a multirun that a job ended; if no job was accepted, take back what Hydra wrote for the multirun."""
+        if self.folder is None or self.existing is None or _job_records(self.folder) != self.jobs:
+            self.show()
+            return
+        with suppress(OSError):
+            if self.plan is None:
+                (self.folder / PLAN).unlink(missing_ok=True)
+            elif (self.folder / PLAN).read_bytes() != self.plan:
+                with replacing(self.folder / PLAN) as temporary:
+                    temporary.write_bytes(self.plan)
+        remove_empty(self.folder, self.existing)
 
     def show(self) -> None:
         """Print the report; what hinders it is printed instead, for the runs themselves are done."""
@@ -161,6 +184,12 @@ class SweepSummary:
     def on_job_start(self, config: Any, **kwargs: Any) -> None: ...
 
     def on_job_end(self, config: Any, **kwargs: Any) -> None: ...
+
+
+def _job_records(folder: Path) -> dict[Path, tuple[int, int]]:
+    """What tells whether a job has begun since: each that does writes its settings anew."""
+    found = {path: path.stat() for path in folder.rglob(".hydra/overrides.yaml")}
+    return {path: (facts.st_ino, facts.st_mtime_ns) for path, facts in found.items()}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

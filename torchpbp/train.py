@@ -24,7 +24,8 @@ from torchpbp.report import NAME as REPORT
 from torchpbp.report import write_report
 from torchpbp.tasks.objective import checked_objective, objective_value
 from torchpbp.tasks.results import Metrics
-from torchpbp.tasks.run_folder import run_folder
+from torchpbp.tasks.run_folder import run_folder, training_folder
+from torchpbp.tasks.run_log import written_logs
 from torchpbp.tasks.setting_types import check_setting, check_settings
 
 INSTALLED, CHECKOUT = Path(__file__).parent / "conf", Path(__file__).parents[1] / "conf"
@@ -41,25 +42,34 @@ def train(cfg: DictConfig) -> Metrics:
     """
     check_types(cfg)
     check_devices(cfg.trainer.accelerator)
+    check_resume(cfg)
     if cfg.threads is not None:
         torch.set_num_threads(cfg.threads)
     torch.set_flush_denormal(True)  # kernels of far-away points underflow, and denormal numbers are slow
     if cfg.trainer.strategy == "ddp":
         cfg = share_out(cfg)
-    resume = bool(cfg.get("resume"))
     if cfg.output_dir is None:
-        return run(cfg)
-    with run_folder(cfg.output_dir, decisive(cfg), resume) as folder:
+        return run(cfg, *made(cfg))
+    settings, notes = decisive(cfg), records(cfg)
+    if cfg.get("resume"):
+        cfg = going_on(cfg)
+    parts = made(cfg)  # settings that make no experiment are noticed before a folder changes
+    with run_folder(cfg.output_dir, settings, bool(cfg.get("resume")), notes) as folder:
         if folder.finished:
             print(f"{folder.path}: this run is finished. Run it again without resume to start from the beginning.")
             return folder.metrics()
-        return run(going_on(cfg, folder.training) if resume else cfg)
+        with written_logs(folder.path):
+            return run(cfg, *parts)
 
 
-def run(cfg: DictConfig) -> Metrics:
-    """Make what the configuration describes and run it."""
+def made(cfg: DictConfig) -> tuple[Any, Any]:
+    """The experiment and the learner that the configuration describes."""
     experiment = hydra.utils.instantiate(cfg.model, _convert_="all")
-    learner = hydra.utils.instantiate(cfg.learner, _convert_="all")
+    return experiment, hydra.utils.instantiate(cfg.learner, _convert_="all")
+
+
+def run(cfg: DictConfig, experiment: Any, learner: Any) -> Metrics:
+    """Run an experiment and describe it."""
     start = time.perf_counter()
     metrics: Metrics = experiment(learner=learner, seed=cfg.seed, output_dir=cfg.output_dir)
     if cfg.output_dir is not None:
@@ -102,24 +112,38 @@ def decisive(cfg: DictConfig) -> dict[str, Any]:
     return settings
 
 
-def going_on(cfg: DictConfig, training: Path) -> DictConfig:
-    """Settings with which training keeps its state and goes on from one that an earlier run left.
+def records(cfg: DictConfig) -> dict[str, str]:
+    """File in the folder of the run -> text: the files that Hydra would write before the folder is claimed.
 
     Args:
-        cfg: composed.
-        training: folder for states of stage 1.
+        cfg: composed. One that Hydra did not start the program with is not recorded.
     """
-    if cfg.trainer.strategy == "ddp":
+    if not HydraConfig.initialized():
+        return {}
+    return {
+        ".hydra/config.yaml": OmegaConf.to_yaml(cfg),
+        ".hydra/hydra.yaml": OmegaConf.to_yaml(HydraConfig.instance().cfg),
+        ".hydra/overrides.yaml": OmegaConf.to_yaml(HydraConfig.get().overrides.task),
+    }
+
+
+def check_resume(cfg: DictConfig) -> None:
+    """Refuse to go on in several processes."""
+    if cfg.get("resume") and cfg.trainer.strategy == "ddp":
         raise RunError(
             "resume: expected a run in one process, got trainer=ddp. Give model.ckpt_path= (model=digits_embedding) or "
             "regressor.checkpoint= (regressor=mlp) instead."
         )
+
+
+def going_on(cfg: DictConfig) -> DictConfig:
+    """Settings with which training keeps its state and goes on from one that an earlier run left."""
     found: dict[str, Any] = {}
     last = Path(cfg.output_dir) / "checkpoints" / "last.ckpt"
     if "ckpt_path" in cfg.model and cfg.model.ckpt_path is None and last.is_file():
         found["model"] = {"ckpt_path": str(last)}
     if "checkpoint" in cfg.regressor and cfg.regressor.checkpoint is None:
-        found["regressor"] = {"checkpoint": str(training)}
+        found["regressor"] = {"checkpoint": str(training_folder(cfg.output_dir))}
     return OmegaConf.merge(cfg, found)
 
 

@@ -173,11 +173,20 @@ def test_a_run_without_resume_forgets_parts(tmp_path: Path) -> None:
             raise ZeroDivisionError
 
 
-def test_what_a_killed_run_left_half_written_is_removed(tmp_path: Path) -> None:
-    left = tmp_path / ".metrics.json.1.abc.tmp"
-    left.write_text("{")
-    with run_folder(tmp_path, {}, False):
-        assert not left.exists()
+def test_what_a_killed_run_left_half_written_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    places = [tmp_path, tmp_path / "checkpoints", tmp_path / ".hydra", tmp_path / ".run" / "parts" / "fold 1"]
+    left = [place / f".metrics.json.{4_000_000 + i}.0123abcd.tmp" for i, place in enumerate(places)]
+    foreign = [place / name for place in places for name in (".cache.tmp", ".foo.tmp", ".foo.1.abc.tmp", "a.tmp")]
+    for path in (*left, *foreign):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("{")
+    with replacing(tmp_path / "other") as being_written:
+        being_written.write_text("x")
+        with pytest.raises(ZeroDivisionError), run_folder(tmp_path, {"n": 1}, False):
+            raise ZeroDivisionError  # parts are deleted without resume, whatever is in them
+        assert being_written.exists()
+    assert not [path for path in left if path.exists()]
+    assert [path for path in foreign if not path.exists()] == foreign[-4:]
 
 
 def test_an_unreadable_training_state_is_named(tmp_path: Path) -> None:

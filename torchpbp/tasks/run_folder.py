@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from torchpbp.distributed import world_size
 from torchpbp.errors import CheckpointError, RunError
-from torchpbp.files import replacing
+from torchpbp.files import lock_file, remove_leftovers, replacing
 from torchpbp.model.checkpoint import read_checkpoint, write_checkpoint
 from torchpbp.tasks.results import Metrics
 
@@ -22,6 +22,15 @@ T = TypeVar("T")
 HIDDEN = ".run"
 """Folder for the lock, the settings and the parts that are done, within the run's own."""
 PART = "torchpbp.Part"
+
+
+def training_folder(path: str | os.PathLike[str]) -> Path:
+    """Where states of training may be kept; deleted when the run is over.
+
+    Args:
+        path: of the folder of the run.
+    """
+    return Path(path) / HIDDEN / "training"
 
 
 class RunFolder:
@@ -34,11 +43,6 @@ class RunFolder:
 
     def __init__(self, path: Path, finished: bool) -> None:
         self.path, self.finished = path, finished
-
-    @property
-    def training(self) -> Path:
-        """Where states of training may be kept; deleted when the run is over."""
-        return self.path / HIDDEN / "training"
 
     def metrics(self) -> Metrics:
         """What a finished run wrote."""
@@ -53,13 +57,18 @@ class RunFolder:
 
 
 @contextmanager
-def run_folder(path: str | os.PathLike[str], settings: Mapping[str, Any], resume: bool) -> Iterator[RunFolder]:
+def run_folder(
+    path: str | os.PathLike[str], settings: Mapping[str, Any], resume: bool, records: Mapping[str, str] | None = None
+) -> Iterator[RunFolder]:
     """Claim a folder for a run until the block ends; if it ends without an error, the run is noted as finished.
+
+    A folder that cannot be claimed stays as it was, to the last byte, and so does that of a finished run to go on with.
 
     Args:
         path: of the folder; made if there is none.
         settings: all that decides the results, in plain values.
         resume: go on with what an earlier run with the same settings left; otherwise that is deleted.
+        records: file within the folder -> text, written once the folder is claimed.
 
     Raises:
         RunError: the folder cannot be written to, another process is at work in it, or the run to go on with had other
@@ -67,31 +76,34 @@ def run_folder(path: str | os.PathLike[str], settings: Mapping[str, Any], resume
     """
     folder = Path(path)
     hidden = folder / HIDDEN
+    if resume:
+        _earlier(folder, settings)  # before a lock is made where there is none
     try:
         hidden.mkdir(parents=True, exist_ok=True)
         opened = open(hidden / "lock", "a+", encoding="utf-8")  # noqa: SIM115  closed below
     except OSError as error:
-        raise RunError(
-            f"output_dir: expected a folder that can be written to, got {folder} ({error.strerror}). Choose another with "
-            "hydra.run.dir=<folder>."
-        ) from error
+        raise _not_writable(folder, error) from error
     with opened as lock:
         _claim(lock, folder)
-        for left in (*folder.glob(".*.tmp"), *folder.glob("checkpoints/.*.tmp"), *hidden.glob("**/.*.tmp")):
-            left.unlink(missing_ok=True)  # of a run that was killed while writing
-        before = _settings(hidden) if resume else None
-        if before is None:
-            shutil.rmtree(hidden / "parts", ignore_errors=True)
-            shutil.rmtree(hidden / "training", ignore_errors=True)
-        else:
-            _compare(before["settings"], json.loads(json.dumps(settings, default=str)), folder)
-        finished = before is not None and bool(before["finished"])
-        (hidden / "parts").mkdir(exist_ok=True)
-        _note(hidden, settings, finished)
-        yield RunFolder(folder, finished)
+        before = _earlier(folder, settings) if resume else None
+        if before is not None and before["finished"]:
+            yield RunFolder(folder, True)
+            return
+        try:
+            _sign(lock)
+            _remove_leftovers(folder)
+            if before is None:
+                _forget(hidden)
+            (hidden / "parts").mkdir(exist_ok=True)
+            _note(hidden, settings, False)
+            for name, text in (records or {}).items():
+                with replacing(folder / name) as temporary:
+                    temporary.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise _not_writable(folder, error) from error
+        yield RunFolder(folder, False)
         _note(hidden, settings, True)
-        shutil.rmtree(hidden / "parts", ignore_errors=True)
-        shutil.rmtree(hidden / "training", ignore_errors=True)
+        _forget(hidden)
 
 
 class Parts:
@@ -129,37 +141,62 @@ class Parts:
         return result
 
 
+def _not_writable(folder: Path, error: OSError) -> RunError:
+    return RunError(
+        f"output_dir: expected a folder that can be written to, got {folder} ({error.strerror}). Choose another with "
+        "hydra.run.dir=<folder>."
+    )
+
+
 def _claim(lock: IO[str], folder: Path) -> None:
-    """Lock a file for as long as it is open. The system lets go of it when the process ends, however it ends."""
-    try:
-        import fcntl
-    except ImportError:  # Windows: no lock
-        return
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
+    """Lock a file for as long as it is open; without locks, as on Windows, nothing keeps a second run out."""
+    if lock_file(lock.fileno()) is False:
         lock.seek(0)
         holder = lock.read().strip() or "unknown"
         raise RunError(
             f"Folder '{folder}': another run (process {holder}) is writing to it. Wait for it to end, or choose another "
             "output_dir."
-        ) from error
+        )
+
+
+def _sign(lock: IO[str]) -> None:
+    """Say which process holds the lock."""
     lock.seek(0)
     lock.truncate()
     lock.write(str(os.getpid()))
     lock.flush()
 
 
-def _settings(hidden: Path) -> dict[str, Any] | None:
-    """What an earlier run noted; None if there was none."""
-    path = hidden / "settings.json"
-    if not path.exists():
-        return None
+def _remove_leftovers(folder: Path) -> None:
+    """Delete what a run that was killed while writing left half-written."""
+    hidden = folder / HIDDEN
+    below = [path for path in hidden.rglob("*") if path.is_dir()]
+    for place in (folder, folder / "checkpoints", folder / ".hydra", hidden, *below):
+        remove_leftovers(place)
+
+
+def _forget(hidden: Path) -> None:
+    """Delete parts and states of training."""
+    shutil.rmtree(hidden / "parts", ignore_errors=True)
+    shutil.rmtree(training_folder(hidden.parent), ignore_errors=True)
+
+
+def _earlier(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What an earlier run with the same settings noted; None if there was no run.
+
+    Raises:
+        RunError: it had other settings, or its note cannot be read.
+    """
+    path = folder / HIDDEN / "settings.json"
     try:
         noted = json.loads(path.read_text(encoding="utf-8"))
-        return {"settings": noted["settings"], "finished": noted["finished"]}
-    except (ValueError, KeyError, TypeError) as error:
+        before = {"settings": noted["settings"], "finished": bool(noted["finished"])}
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunError(f"{path} cannot be read ({error}). Run again without resume.") from error
+    _compare(before["settings"], json.loads(json.dumps(settings, default=str)), folder)
+    return before
 
 
 def _note(hidden: Path, settings: Mapping[str, Any], finished: bool) -> None:

@@ -20,6 +20,8 @@ import yaml
 from torchpbp.errors import DataError
 
 SEED = "seed"
+PLAN = "multirun.yaml"
+"""What Hydra notes about a sweep over listed values before its first job."""
 DONE, NO_METRICS, NOT_STARTED = "done", "no metrics.json: failed or not finished", "not started"
 MOST_DEFAULT_METRICS = 6
 
@@ -76,7 +78,7 @@ def read_sweep(folder: str | os.PathLike[str]) -> list[Run]:
     names = {path.relative_to(root).as_posix(): path for path in found}
     runs = [_read_run(name, names[name]) for name in sorted(names, key=_natural)]
     if all(name.isdigit() for name in names):
-        for number, overrides in enumerate(_planned(root / "multirun.yaml")):
+        for number, overrides in enumerate(_planned(root / PLAN)):
             if str(number) not in names:
                 runs.append(Run(str(number), overrides, NOT_STARTED, {}))
     return sorted(runs, key=lambda run: _natural(run.job))

@@ -1,0 +1,62 @@
+"""Folders that were made for a run and stayed empty, because the run did not start."""
+
+from __future__ import annotations
+
+import atexit
+from pathlib import Path
+from typing import Any
+
+
+def nearest_existing(folder: Path) -> Path:
+    """The folder itself, or the one above it that is there."""
+    return next(path for path in (folder, *folder.parents) if path.exists())
+
+
+def remove_empty(folder: Path, above: Path) -> None:
+    """Delete a folder if it is empty, then the one that held it, and so on.
+
+    Args:
+        folder: to begin with.
+        above: is kept, and so is what is outside of it.
+    """
+    while above in folder.parents:
+        try:
+            folder.rmdir()
+        except OSError:
+            return  # not empty
+        folder = folder.parent
+
+
+class EmptyFolders:
+    """Hydra callback that takes back folders that Hydra made for runs that wrote nothing, and no others.
+
+    Hydra makes the folder of a run before the program can look at the settings. Hydra calls callbacks by the names of their
+    methods, so nothing of Hydra is needed here. A run that is rejected leaves the program at once, without a further call;
+    its folder is then removed as Python exits.
+    """
+
+    def __init__(self) -> None:
+        self.sweep: Path | None = None
+        self.jobs: frozenset[str] = frozenset()
+
+    def on_run_start(self, config: Any, **kwargs: Any) -> None:
+        folder = Path(config.hydra.run.dir).absolute()
+        atexit.register(remove_empty, folder, nearest_existing(folder))
+
+    def on_multirun_start(self, config: Any, **kwargs: Any) -> None:
+        self.sweep = Path(config.hydra.sweep.dir).absolute()
+        self.jobs = frozenset(path.name for path in self.sweep.iterdir()) if self.sweep.is_dir() else frozenset()
+
+    def on_job_end(self, config: Any, **kwargs: Any) -> None:
+        folder = Path(config.hydra.runtime.output_dir)
+        if self.sweep is None or self.sweep not in folder.parents:
+            return
+        if folder.relative_to(self.sweep).parts[0] not in self.jobs:  # made by this sweep
+            remove_empty(folder, self.sweep)
+
+    def on_run_end(self, config: Any, **kwargs: Any) -> None:
+        """Nothing to do; Hydra calls it nevertheless, as it does the next two."""
+
+    def on_multirun_end(self, config: Any, **kwargs: Any) -> None: ...
+
+    def on_job_start(self, config: Any, **kwargs: Any) -> None: ...
