@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import os
 import zlib
 from itertools import product
@@ -10,28 +11,35 @@ from pathlib import Path
 
 from torchpbp.errors import DataError
 from torchpbp.files import replacing
-from torchpbp.graph.bif_parser import BIF, TOKEN, Table, parse_bif
+from torchpbp.graph.bif_parser import BIF, Table, parse_bif
+from torchpbp.graph.bif_tokens import TOKEN
 
 __all__ = ["BIF", "format_bif", "parse_bif", "read_bif", "write_bif"]
+
+
+LARGEST_FILE = 2**26
+"""Most bytes of text that are read: 64 MiB, also where a compressed file holds more. Published networks have 6 MB at most."""
+CHUNK = 2**20
 
 
 def read_bif(path: str | os.PathLike[str]) -> BIF:
     """Read a file, plain or compressed by gzip.
 
     Raises:
-        DataError: no such file, or not in this format; with the line.
+        DataError: no such file, not in this format (with the line), more than ``LARGEST_FILE`` bytes, or tables that are
+            too large (see :func:`parse_bif`).
     """
-    source = str(path)
     try:
-        content = Path(path).expanduser().read_bytes()
-        if content[:2] == b"\x1f\x8b":
-            content = gzip.decompress(content)
+        with open(_checked(path), "rb") as raw:
+            compressed = raw.peek(2)[:2] == b"\x1f\x8b"
+            content = _bounded(gzip.GzipFile(fileobj=raw) if compressed else raw, str(path))
         text = content.decode("utf-8")
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"Could not read {source}: {getattr(error, 'strerror', None) or error}.") from error
     except UnicodeDecodeError as error:
-        raise DataError(f"{source}: expected text in the Bayesian Interchange Format, got other bytes.") from error
-    return parse_bif(text, source)
+        raise DataError(f"{path}: expected text in the Bayesian Interchange Format, got other bytes.") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"Could not read {path}: {getattr(error, 'strerror', None) or error}.") from error
+    del content  # the text is enough
+    return parse_bif(text, str(path))
 
 
 def format_bif(bif: BIF, name: str = "unknown") -> str:
@@ -55,14 +63,51 @@ def format_bif(bif: BIF, name: str = "unknown") -> str:
 
 
 def write_bif(path: str | os.PathLike[str], bif: BIF, name: str = "unknown") -> None:
-    """Write a network, whole or not at all; compressed by gzip if the path ends with .gz. Missing folders are made."""
-    target = Path(path).expanduser()
-    content = format_bif(bif, name).encode("utf-8")
+    """Write a network, whole or not at all; compressed by gzip if the path ends with .gz. Missing folders are made.
+
+    Raises:
+        DataError: the file cannot be written, or a name cannot be written in this format.
+    """
+    target = _checked(path)
     try:
+        content = format_bif(bif, name).encode("utf-8")
         with replacing(target) as temporary:
             temporary.write_bytes(gzip.compress(content) if target.suffix == ".gz" else content)
+    except UnicodeEncodeError as error:
+        raise DataError(f"Could not write {target}: {error.object[error.start : error.end]!r} is no text.") from error
     except OSError as error:
         raise DataError(f"Could not write {target}: {error.strerror or error}.") from error
+
+
+def _checked(path: str | os.PathLike[str]) -> Path:
+    """The path of a file, ~ standing for the user's folder."""
+    if not isinstance(path, str | os.PathLike):
+        raise DataError(f"Expected the path of a BIF file, got {path!r}.")
+    try:
+        found = Path(path).expanduser()
+        os.fsencode(found)
+    except (RuntimeError, TypeError, ValueError) as error:  # no such user; bytes; not a name
+        raise DataError(f"Expected the path of a BIF file, got {path!r} ({error}).") from error
+    if "\0" in str(found):
+        raise DataError(f"Expected the path of a BIF file, got {path!r}: names of files hold no null characters.")
+    return found
+
+
+def _bounded(stream: io.BufferedReader | gzip.GzipFile, source: str) -> bytearray:
+    """All bytes of a stream.
+
+    Raises:
+        DataError: there are more than ``LARGEST_FILE``; no more than one beyond is read.
+    """
+    content = bytearray()
+    while chunk := stream.read(min(CHUNK, LARGEST_FILE + 1 - len(content))):
+        content += chunk
+        if len(content) > LARGEST_FILE:
+            raise DataError(
+                f"{source}: expected at most {LARGEST_FILE:,} bytes of text, got more. If it is meant to be that large, raise "
+                "torchpbp.graph.bif.LARGEST_FILE."
+            )
+    return content
 
 
 def _numbers(row: Table) -> str:
@@ -71,6 +116,8 @@ def _numbers(row: Table) -> str:
 
 def _quoted(word: str) -> str:
     """A name as it is, or in quotation marks if the format would take it apart."""
+    if not isinstance(word, str):
+        raise DataError(f"Expected a name of letters or other characters, got {word!r}.")
     match = TOKEN.fullmatch(word)
     plain = match is not None and match.lastgroup == "word" and not word.startswith(("//", "/*"))
     if plain:

@@ -1,29 +1,32 @@
-"""The text of a network in the Bayesian Interchange Format, taken apart."""
+"""The grammar of the Bayesian Interchange Format: from words and marks to a network."""
 
 from __future__ import annotations
 
-import re
+import math
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from torchpbp.errors import DataError
+from torchpbp.graph.bif_tokens import tokens
 
 Table = npt.NDArray[np.float64]
 
 ROUNDING = 0.02
 """Printed probabilities are rounded; rows whose sum is within this of 1 are scaled to it."""
-
-TOKEN = re.compile(
-    r"""(?P<blank>\s+|//[^\n]*|/\*.*?\*/)      # also comments
-      |"(?P<quoted>[^"\n]*)"
-      |(?P<mark>[{}()\[\]|,;])
-      |(?P<word>[^\s{}()\[\]|,;"]+)""",
-    re.VERBOSE | re.DOTALL,
-)
+LARGEST_TABLE = 2**24
+"""Most entries of one table; a ``default`` line fills any number of them with a few words."""
+LARGEST_NETWORK = 2**25
+"""Most entries of all tables together: 256 MiB."""
+MOST_AXES = 32
+"""Most variables of one table: numpy's arrays have no more axes."""
+SHOWN = 60
+"""Characters of the text that a message repeats."""
+MARKS = frozenset("{}()[]|,;")
 
 
 @dataclass
@@ -46,52 +49,74 @@ class BIF:
 
 
 def parse_bif(text: str, source: str = "BIF text") -> BIF:
-    """Read a network from text.
+    """Read a network from text, in time and memory proportional to its length and to the entries of its tables.
 
     Args:
         text: in this format; ``property`` lines and comments are passed over.
         source: its name, for messages.
 
     Raises:
-        DataError: not in this format; with the line.
+        DataError: not in this format, with the line; or tables beyond ``LARGEST_TABLE``, ``LARGEST_NETWORK`` or ``MOST_AXES``.
     """
+    if not isinstance(text, str):
+        raise DataError(f"{source}: expected text in the Bayesian Interchange Format, got a {type(text).__name__}.")
     return _Parser(text, source).parse()
 
 
-class _Token(NamedTuple):
-    """A word or mark of the text; the last one is empty and marks the end.
+class _Rows:
+    """Probabilities of a variable, given row by row: kept as they came, for most rows may be left to a ``default``.
 
     Args:
-        text: without quotation marks.
-        line: where it begins.
-        quoted: a word in quotation marks is a name even if it looks like a mark.
+        shape: (states of each parent…, states of the variable).
     """
 
-    text: str
-    line: int
-    quoted: bool = False
+    def __init__(self, shape: Sequence[int]) -> None:
+        self.shape = tuple(shape)
+        self.default: Table | None = None
+        self.whole: Table | None = None
+        self._seen: set[int] = set()
+        self._order = array("q")
+        self._values = array("d")
+
+    @property
+    def empty(self) -> bool:
+        return self.whole is None and not self._seen
+
+    def __contains__(self, place: int) -> bool:
+        return self.whole is not None or place in self._seen
+
+    def add(self, place: int, row: Table) -> None:
+        self._seen.add(place)
+        self._order.append(place)
+        self._values.extend(row)
+
+    def table(self) -> Table | None:
+        """The whole table; None if rows are missing."""
+        if self.whole is not None:
+            return self.whole
+        states = self.shape[-1]
+        count = math.prod(self.shape[:-1])
+        if self.default is None and len(self._seen) < count:
+            return None
+        table = np.empty((count, states))
+        if self.default is not None:
+            table[:] = self.default
+        if self._seen:
+            table[np.frombuffer(self._order, dtype=np.int64)] = np.frombuffer(self._values).reshape(-1, states)
+        return table.reshape(self.shape)
 
 
 class _Parser:
-    """Recursive descent over the tokens."""
+    """Recursive descent over the tokens, of which only the next one is kept."""
 
     def __init__(self, text: str, source: str) -> None:
         self._source = source
-        self._tokens = list(self._split(text))
-        self._next = 0
+        self._tokens = tokens(text, source)
+        self._token = next(self._tokens)
+        self._line = 1  # of the token before
         self._result = BIF()
-
-    def _split(self, text: str) -> Iterator[_Token]:
-        place, line = 0, 1
-        while place < len(text):
-            match = TOKEN.match(text, place)
-            if match is None:
-                raise DataError(f"{self._source}, line {line}: a quotation mark is not closed.")
-            if match.lastgroup != "blank":
-                yield _Token(match[match.lastgroup or 0], line, match.lastgroup == "quoted")
-            line += match[0].count("\n")
-            place = match.end()
-        yield _Token("", line)
+        self._places: dict[str, dict[str, int]] = {}
+        self._entries = 0
 
     # -- grammar -------------------------------------------------------------------------------------------------
 
@@ -111,13 +136,16 @@ class _Parser:
             self._fail("a variable", "none")
         missing = [v for v in self._result.states if v not in self._result.tables]
         if missing:
-            raise DataError(f"{self._source}: no probabilities for the variables {', '.join(missing)}.")
+            more = f" and {len(missing) - 10:,} more" if len(missing) > 10 else ""
+            raise DataError(
+                f"{self._source}: no probabilities for the variables {', '.join(map(_short, missing[:10]))}{more}."
+            )
         return self._result
 
     def _variable(self) -> None:
         name = self._take()
         if name in self._result.states:
-            self._fail(f"each variable once, but '{name}' came before", name, back=True)
+            self._fail(f"each variable once, but '{_short(name)}' came before", name, back=True)
         self._expect("{")
         labels: tuple[str, ...] = ()
         while not self._at("}"):
@@ -130,13 +158,16 @@ class _Parser:
             count = self._take()
             self._expect("]")
             self._expect("{")
-            labels = tuple(self._list("}"))
+            labels = tuple(self._words("}"))
             self._expect(";")
             if count != str(len(labels)) or len(set(labels)) != len(labels) or not labels:
-                self._fail(f"{count} different states of '{name}'", f"{len(labels)}: {', '.join(labels)}")
+                shown = ", ".join(labels[:SHOWN])
+                self._fail(
+                    f"{_short(count)} different states of '{_short(name)}'", f"{len(labels)}: {shown}", back=True
+                )
         self._expect("}")
         if not labels:
-            self._fail(f"the type of '{name}'", "none")
+            self._fail(f"the type of '{_short(name)}'", "none")
         self._result.states[name] = labels
 
     def _probability(self) -> None:
@@ -145,96 +176,154 @@ class _Parser:
         parents: tuple[str, ...] = ()
         if self._at("|"):
             self._take()
-            parents = tuple(self._known(p) for p in self._list(")"))
+            parents = tuple(self._known(p) for p in self._words(")"))
         else:
             self._expect(")")
         if name in self._result.tables:
-            self._fail(f"one table per variable, but '{name}' has one", name)
-        states = self._result.states
-        table = np.full([len(states[v]) for v in (*parents, name)], np.nan)
+            self._fail(f"one table per variable, but '{_short(name)}' has one", name)
+        rows = _Rows(self._shape(name, parents))
         self._expect("{")
-        default: Table | None = None
         while not self._at("}"):
             kind = self._take()
             if kind == "property":
                 self._skip_to(";")
             elif kind == "table":
-                if not np.isnan(table).all():
-                    self._fail(f"the probabilities of '{name}' once", "a table besides others", back=True)
-                numbers = self._probabilities(table.size, name)
-                table = np.moveaxis(numbers.reshape(len(states[name]), *table.shape[:-1]), 0, -1)
+                if not rows.empty:
+                    self._fail(f"the probabilities of '{_short(name)}' once", "a table besides others", back=True)
+                numbers = self._probabilities(math.prod(rows.shape), name)
+                rows.whole = np.moveaxis(numbers.reshape(rows.shape[-1], *rows.shape[:-1]), 0, -1)
             elif kind == "default":
-                default = self._probabilities(len(states[name]), name)
+                rows.default = self._probabilities(rows.shape[-1], name)
             elif kind == "(":
-                given = self._list(")")
-                at = self._place(given, parents, name)
-                if not np.isnan(table[at]).all():
-                    self._fail(f"the probabilities of '{name}' once", f"({', '.join(given)}) again", back=True)
-                table[at] = self._probabilities(len(states[name]), name)
+                given = self._up_to(len(parents) + 1, ")")
+                place = self._place(given, parents, name)
+                if place in rows:
+                    self._fail(f"the probabilities of '{_short(name)}' once", f"({', '.join(given)}) again", back=True)
+                rows.add(place, self._probabilities(rows.shape[-1], name))
             else:
                 self._fail("table, default or a row of states", kind, back=True)
         self._expect("}")
-        if default is not None:
-            table = np.where(np.isnan(table), default, table)
         self._result.parents[name] = parents
-        self._result.tables[name] = self._scaled(table, name)
+        self._result.tables[name] = self._scaled(rows.table(), name)
 
-    def _place(self, given: Sequence[str], parents: Sequence[str], name: str) -> tuple[int, ...]:
-        states = self._result.states
-        if len(given) != len(parents) or any(g not in states[p] for g, p in zip(given, parents, strict=True)):
-            self._fail(f"states of {', '.join(parents) or 'no parents'} for '{name}'", ", ".join(given))
-        return tuple(states[p].index(g) for g, p in zip(given, parents, strict=True))
+    def _shape(self, name: str, parents: Sequence[str]) -> list[int]:
+        """Numbers of states of the parents and of the variable itself, whose product is one that memory can hold."""
+        shape = [len(self._result.states[v]) for v in (*parents, name)]
+        entries = 1
+        for states in shape:
+            entries *= states
+            if entries > 10**30:  # exact numbers of that size take long
+                break
+        if entries > LARGEST_TABLE:
+            shown = "more than 10^30" if entries > 10**30 else f"{entries:,}"
+            self._too_large(f"the table of '{_short(name)}' has {shown} entries, at most {LARGEST_TABLE:,} can be read")
+        if len(shape) > MOST_AXES:
+            self._too_large(
+                f"the table of '{_short(name)}' ({entries:,} entries) has {len(shape):,} variables, at most {MOST_AXES} can be read"
+            )
+        self._entries += entries
+        if self._entries > LARGEST_NETWORK:
+            self._too_large(
+                f"the tables up to that of '{_short(name)}' have {self._entries:,} entries, at most {LARGEST_NETWORK:,} can be read"
+            )
+        return shape
+
+    def _too_large(self, what: str) -> NoReturn:
+        raise DataError(f"{self._source}, line {self._line}: {what}. Give variables fewer parents or fewer states.")
+
+    def _place(self, given: Sequence[str], parents: Sequence[str], name: str) -> int:
+        """Number of a row, the state of the last parent changing fastest."""
+        place = 0
+        if len(given) == len(parents):
+            for label, parent in zip(given, parents, strict=True):
+                states = self._numbered(parent)
+                if label not in states:
+                    break
+                place = place * len(states) + states[label]
+            else:
+                return place
+        self._fail(
+            f"states of {', '.join(map(_short, parents)) or 'no parents'} for '{_short(name)}'", ", ".join(given)
+        )
+
+    def _numbered(self, name: str) -> dict[str, int]:
+        """Label -> number of the states of a variable; made once it is asked for."""
+        if name not in self._places:
+            self._places[name] = {label: i for i, label in enumerate(self._result.states[name])}
+        return self._places[name]
 
     def _probabilities(self, count: int, name: str) -> Table:
-        words = self._list(";")
-        try:
-            numbers = np.array([float(w) for w in words])
-        except ValueError:
-            self._fail(f"probabilities of '{name}'", ", ".join(words)[:60])
-        if len(numbers) != count or not (np.isfinite(numbers) & (numbers >= 0)).all():
-            self._fail(f"{count} probabilities of '{name}'", ", ".join(words)[:60])
-        return numbers
+        numbers = array("d")
+        found, wrong = 0, False
+        shown: list[str] = []
+        for word in self._words(";"):
+            found += 1
+            if found <= SHOWN:
+                shown.append(word[:SHOWN])
+            try:
+                number = float(word)
+            except ValueError:
+                wrong = True
+                continue
+            if found <= count:
+                numbers.append(number)
+        if wrong:
+            self._fail(f"probabilities of '{_short(name)}'", ", ".join(shown), back=True)
+        row = np.frombuffer(numbers) if numbers else np.empty(0)
+        if found != count or not (np.isfinite(row) & (row >= 0)).all():
+            self._fail(f"{count} probabilities of '{_short(name)}'", ", ".join(shown), back=True)
+        return row
 
-    def _scaled(self, table: Table, name: str) -> Table:
-        if np.isnan(table).any():
-            raise DataError(f"{self._source}: the probabilities of '{name}' leave out some states of its parents.")
-        total = table.sum(axis=-1, keepdims=True)
-        if np.abs(total - 1).max() > ROUNDING:
+    def _scaled(self, table: Table | None, name: str) -> Table:
+        if table is None:
             raise DataError(
-                f"{self._source}: expected probabilities of '{name}' that sum to 1, got a sum of "
-                f"{float(total.flat[np.abs(total - 1).argmax()]):.4g}."
+                f"{self._source}: the probabilities of '{_short(name)}' leave out some states of its parents."
             )
-        return table / total
+        total = table.sum(axis=-1, keepdims=True)
+        distance = np.abs(total - 1)
+        if distance.max() > ROUNDING:
+            raise DataError(
+                f"{self._source}: expected probabilities of '{_short(name)}' that sum to 1, got a sum of "
+                f"{float(total.flat[distance.argmax()]):.4g}."
+            )
+        table /= total
+        return table
 
     # -- tokens --------------------------------------------------------------------------------------------------
 
     def _at(self, wanted: str) -> bool:
         """Whether a mark or keyword comes next; the empty one stands for the end."""
-        token = self._tokens[self._next]
-        return not token.quoted and token.text == wanted
+        return not self._token.quoted and self._token.text == wanted
 
     def _take(self) -> str:
         if self._at(""):
             self._fail("more", "the end of the file")
-        self._next += 1
-        return self._tokens[self._next - 1].text
+        taken, self._token = self._token, next(self._tokens)
+        self._line = taken.line
+        return taken.text
 
     def _expect(self, wanted: str) -> None:
         if not self._at(wanted):
-            self._fail(f"'{wanted}'", "the end of the file" if self._at("") else self._tokens[self._next].text)
+            self._fail(f"'{wanted}'", "the end of the file" if self._at("") else self._token.text)
         self._take()
 
-    def _list(self, end: str) -> list[str]:
+    def _words(self, end: str) -> Iterator[str]:
         """Words up to an end mark, with or without commas."""
-        words = []
         while not self._at(end):
-            separator, mark = self._at(","), any(self._at(m) for m in "{}()[]|;")
+            mark = not self._token.quoted and self._token.text in MARKS
             word = self._take()
-            if mark:
+            if not mark:
+                yield word
+            elif word != ",":
                 self._fail(f"'{end}'", word, back=True)
-            if not separator:
-                words.append(word)
         self._take()
+
+    def _up_to(self, most: int, end: str) -> list[str]:
+        """The first words up to an end mark; further ones are passed over."""
+        words: list[str] = []
+        for word in self._words(end):
+            if len(words) < most:
+                words.append(word)
         return words
 
     def _skip_to(self, mark: str) -> None:
@@ -254,5 +343,10 @@ class _Parser:
         return name
 
     def _fail(self, wanted: str, got: str, back: bool = False) -> NoReturn:
-        line = self._tokens[max(0, self._next - back)].line
-        raise DataError(f"{self._source}, line {line}: expected {wanted}, got {got!r}.")
+        """Tell what was expected instead of the next token, or, going back, of the one before."""
+        line = self._line if back else self._token.line
+        raise DataError(f"{self._source}, line {line}: expected {wanted}, got {_short(got)!r}.")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
