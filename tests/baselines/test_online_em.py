@@ -37,7 +37,7 @@ def test_candidates_side_by_side_equal_candidates_alone():
     assert len({len(run.objective) for run in together.runs}) > 1  # some stopped before others
     for place, a in enumerate([0.6, 1.0]):
         (alone,) = OnlineEM(NETWORK.graph, exponents=[a], **settings).fit(data).runs
-        assert together.runs[place].objective == pytest.approx(alone.objective, rel=1e-12)
+        assert together.runs[place].objective == pytest.approx(alone.objective, rel=1e-10)
         assert (together.runs[place].seed, together.runs[place].exponent) == (alone.seed, a)
 
 
