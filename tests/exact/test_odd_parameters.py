@@ -36,7 +36,10 @@ def test_the_size_of_a_factor_does_not_matter(size: float, method: Any) -> None:
     for weights in rows:
         given = {v: torch.from_numpy(w) for v, w in weights.items()}
         np.testing.assert_allclose(scaled.posterior("b", given, method=method), exact.posterior("b", weights))
-    assert scaled.sample(5, seed=1)["b"].tolist() == plain.sample(5, seed=1)["b"].tolist()
+    torch.testing.assert_close(scaled.joint(("a", "b", "c")), plain.joint(("a", "b", "c")))
+    # The same uniform numbers draw the same states, unless one lies within rounding of where two states meet.
+    drawn, expected = (torch.stack(list(n.sample(500, seed=1).values())) for n in (scaled, plain))
+    assert (drawn == expected).double().mean() > 0.99
 
 
 def test_scaling_a_factor_keeps_its_gradient() -> None:
