@@ -169,7 +169,7 @@ def test_gram_models_agree_as_landmarks_grow():
     for few, some, many, whole, more in zip(*errors, strict=True):
         assert few > some > 2 * many
         assert many < 0.02
-        assert whole == more == 0  # all rows: no approximation is made
+        assert max(whole, more) < 1e-12  # all rows: no approximation is made
 
 
 def test_compressed_features_and_product_kernels_approach_each_other_with_rows():

@@ -151,7 +151,7 @@ def test_partial_evidence_inside_a_leaf_matters(model):
     assert low < neither - 0.2 < neither + 0.2 < high
     answers = model.posteriors({**rest, "y2": torch.tensor([1.5])})
     assert set(answers) == {"x2", "x3", "y3", "x4", "y4", "x5", "y5"}
-    assert answers["x2"].mean.item() == pytest.approx(high, abs=1e-12)
+    assert answers["x2"].mean.item() == pytest.approx(high, abs=1e-10)
 
 
 def test_long_batches_are_cut_into_pieces(model, monkeypatch):
