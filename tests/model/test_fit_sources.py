@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+from tests.closeness import assert_same_up_to_rounding, weights
 from torchpbp import (
     PBP,
     Continuous,
@@ -57,11 +58,11 @@ def test_all_sources_give_the_same_model(tmp_path):
     expected, twice = PBP(GRAPH).fit(DATA), PBP(GRAPH).fit([DATA, DATA])
     for name, (data, columns) in sources(tmp_path).items():
         found = PBP(GRAPH).fit(data, batch_size=128, columns=columns)
-        assert torch.equal(found.root.weight, expected.root.weight), name
+        assert_same_up_to_rounding(weights(found), weights(expected), name)
         counted = PBP(GRAPH).count(data, columns=columns)
         assert torch.equal(counted.tables.counts, expected.counts.tables.counts), name
         halves = PBP(GRAPH).partial_fit(data, columns=columns).partial_fit(data, columns=columns)
-        torch.testing.assert_close(halves.root.weight, twice.root.weight, rtol=1e-12, atol=1e-12)
+        assert_same_up_to_rounding(weights(halves), weights(twice), name)
 
 
 def test_large_batches_are_counted_by_covers(monkeypatch):
@@ -69,7 +70,7 @@ def test_large_batches_are_counted_by_covers(monkeypatch):
     monkeypatch.setattr(joint_tables, "ENOUGH_ROWS", 1)
     found = PBP(GRAPH).fit(DATA)
     assert torch.equal(found.counts.tables.counts, expected.counts.tables.counts)
-    assert torch.equal(found.root.weight, expected.root.weight)
+    assert_same_up_to_rounding(weights(found), weights(expected))
 
 
 def test_continuous_variables_from_files_and_loaders(tmp_path):
@@ -79,13 +80,14 @@ def test_continuous_variables_from_files_and_loaders(tmp_path):
     table = {"x": rows[:, 0], "y": rows[:, 1].long(), "z": rows[:, 2].long()}
     pd.DataFrame({v: x.numpy() for v, x in table.items()}).to_parquet(tmp_path / "rows.parquet", row_group_size=70)
 
-    def fitted(data: object, **options: object) -> torch.Tensor:
-        return PBP(MIXED, features=Nystroem(4)).fit(data, **options).root.weight.detach()
+    def fitted(data: object) -> torch.Tensor:
+        """Answers, not operators: singular vectors may come with either sign."""
+        return PBP(MIXED, features=Nystroem(4)).fit(data).log_evidence(table).detach()
 
     expected = fitted(table)
     loader = DataLoader(TensorDataset(rows), batch_size=70)
     for data in (rows, loader, tmp_path / "rows.parquet"):
-        torch.testing.assert_close(fitted(data), expected, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(fitted(data), expected, rtol=0, atol=1e-8)
     stored = pq.read_table(tmp_path)
     for one_way in (iter(loader), pa.RecordBatchReader.from_batches(stored.schema, stored.to_batches())):
         with pytest.raises(DataError, match=r"Continuous variables need several passes .* one-way iterator"):
@@ -109,7 +111,8 @@ def test_other_learners_read_them_as_well():
     expected = SpectralJunctionTree(GRAPH).fit(DATA).posterior("d1", {"a1": [0, 1]})
     table = pa.table({v: MATRIX[:, i] for i, v in enumerate(GRAPH.observed)})
     for data in (MATRIX, table, [(torch.from_numpy(MATRIX),)]):
-        assert torch.equal(SpectralJunctionTree(GRAPH).fit(data).posterior("d1", {"a1": [0, 1]}), expected)
+        found = SpectralJunctionTree(GRAPH).fit(data).posterior("d1", {"a1": [0, 1]})
+        assert_same_up_to_rounding(found, expected)
 
 
 def test_progress_is_shown_in_rows(monkeypatch, tmp_path):
@@ -142,7 +145,7 @@ def test_refinement_reads_arrays_too():
     order = list(reversed(GRAPH.observed))
     expected = RefinedPBP(GRAPH, steps=1, folds=2, progress=False).fit({v: x[:200] for v, x in DATA.items()})
     found = RefinedPBP(GRAPH, steps=1, folds=2, progress=False).fit(MATRIX[:200, ::-1], columns=order)
-    assert torch.equal(found.root.weight, expected.root.weight)
+    assert_same_up_to_rounding(weights(found), weights(expected), rtol=1e-8, atol=1e-9)  # after a step of descent
 
 
 def test_a_wrong_width_is_refused():

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import torchpbp
+from tests.closeness import assert_same_up_to_rounding
 from torchpbp import PBP, Continuous, Counts, DiscreteNetwork, KernelRidge, LatentGraph, Nystroem, RefinedPBP, templates
 from torchpbp.errors import CheckpointError, DataError, DataWarning, NotFittedError, StructureError
 from torchpbp.stage2 import joint_tables
@@ -28,11 +29,8 @@ def part(start: int, stop: int | None = None) -> dict[str, torch.Tensor]:
 
 def same(model: PBP, other: PBP) -> None:
     """Operators, floor, answers and row counts agree."""
-    state, expected = model.state_dict(), other.state_dict()
-    assert state.keys() == expected.keys()
-    for name in state:
-        torch.testing.assert_close(state[name], expected[name], rtol=1e-12, atol=1e-12, msg=name)
-    torch.testing.assert_close(model.posterior("d1", EVIDENCE), other.posterior("d1", EVIDENCE), rtol=1e-12, atol=1e-12)
+    assert_same_up_to_rounding(dict(model.state_dict()), dict(other.state_dict()))
+    assert_same_up_to_rounding(model.posterior("d1", EVIDENCE), other.posterior("d1", EVIDENCE))
     assert int(model.rows) == int(other.rows)
 
 

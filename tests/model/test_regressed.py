@@ -29,17 +29,18 @@ def everything_else(graph, query):
 
 
 @pytest.mark.parametrize(
-    "regressor",
+    ("regressor", "tolerance"),
     [
-        KernelRidge(landmarks=60),
-        MLP(epochs=1, folds=1, patience=None, linear=False, trainer=QUIET, dtype=torch.float64),
-        MLP(epochs=1, linear=False, hidden=(4,), trainer=QUIET),
-        MLP(epochs=1, folds=1, patience=None, trainer=QUIET),
+        (KernelRidge(landmarks=60), 1e-7),
+        (MLP(epochs=1, folds=1, patience=None, linear=False, trainer=QUIET, dtype=torch.float64), 1e-7),
+        (MLP(epochs=1, linear=False, hidden=(4,), trainer=QUIET), 1e-7),
+        # Predictions in single precision all but repeat the linear features: what is left of them is hardly more than rounding.
+        (MLP(epochs=1, folds=1, patience=None, trainer=QUIET), 1e-5),
     ],
     ids=["kernel", "net of one epoch", "small net of one epoch", "net and linear features"],
 )
 @pytest.mark.parametrize("name", ["hmm", "diamond", "latent_tree", "parity"])
-def test_the_instrumental_form_is_exact_in_the_population_however_poor_the_regressor(name, regressor):
+def test_the_instrumental_form_is_exact_in_the_population_however_poor_the_regressor(name, regressor, tolerance):
     """Enumerated joint states with their probabilities in, exact posteriors out: a poor net is an instrument still."""
     graph = {
         "hmm": templates.hmm(4, states=2, observed_states=3),
@@ -52,10 +53,10 @@ def test_the_instrumental_form_is_exact_in_the_population_however_poor_the_regre
     for query in graph.observed[:2]:
         evidence = everything_else(graph, query)
         torch.testing.assert_close(
-            model.posterior(query, evidence).detach(), network.posterior(query, evidence), atol=1e-7, rtol=0
+            model.posterior(query, evidence).detach(), network.posterior(query, evidence), atol=tolerance, rtol=0
         )
         torch.testing.assert_close(
-            model.log_evidence(evidence).detach(), network.log_evidence(evidence), atol=1e-6, rtol=0
+            model.log_evidence(evidence).detach(), network.log_evidence(evidence), atol=10 * tolerance, rtol=0
         )
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.closeness import assert_same_up_to_rounding
 from tests.model.continuous.mixed_model import errors_against_quadrature, mixed, mixed_graph
 from torchpbp import PBP, DiscreteNetwork, KernelRidge, Nystroem, templates
 from torchpbp.errors import DataError
@@ -112,8 +113,10 @@ def test_batches_passes_and_choices_with_gaps():
     data = holed(3_000, 1)
     whole = PBP(mixed_graph()).fit(data)
     parts = PBP(mixed_graph()).fit([{v: x[i : i + 700] for v, x in data.items()} for i in range(0, 3_000, 700)])
-    for a, b in zip(whole.parameters(), parts.parameters(), strict=True):
-        assert torch.allclose(a, b, atol=1e-8)
+    # Answers, not operators: singular vectors may come with either sign. Whitening amplifies the rounding of sums.
+    rows = {v: x[:50] for v, x in data.items()}
+    assert_same_up_to_rounding(parts.log_evidence(rows), whole.log_evidence(rows), rtol=0, atol=1e-8)
+    assert_same_up_to_rounding(parts.posterior("c").detach(), whole.posterior("c").detach(), rtol=0, atol=1e-8)
     chosen = PBP(mixed_graph(states=None), rank="auto", max_rank=4, features=Nystroem(10, bandwidth="validate"))
     chosen.fit(holed(6_000, 2))
     assert max(p.rank for p in chosen.specification.plans) >= 2
