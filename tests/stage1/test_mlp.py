@@ -12,7 +12,14 @@ from torchpbp.stage1.regressor import Regression
 from torchpbp.stage1.rows import Rows
 
 STATES = {"a": 2, "b": 3, "c": 4, "d": 3, "e": 2}
-GENERATOR = torch.Generator().manual_seed(0)
+GENERATOR = torch.Generator()
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    """Each test draws the same numbers, whichever ran before it."""
+    GENERATOR.manual_seed(0)
+    torch.manual_seed(0)
 
 
 def discrete_rows(count: int = 40) -> Rows:
