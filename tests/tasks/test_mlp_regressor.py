@@ -63,7 +63,7 @@ def test_no_row_has_a_say_in_its_own_prediction():
     again = regressor.fit(other, [task], "stage1a")
     (after,) = again.predict(other, everything)
     assert torch.equal(again.fold, predictor.fold)
-    assert torch.equal(before[changed], after[changed])
+    torch.testing.assert_close(before[changed], after[changed], rtol=1e-5, atol=1e-6)  # trained in single precision
     assert not torch.isclose(before[~changed], after[~changed]).any()
 
 

@@ -56,7 +56,7 @@ def test_mean_and_standard_error_over_seeds(tmp_path: Path) -> None:
     assert override_names(runs) == (["a"], ["model"])
     table = summarise(runs, ["kl"]).set_index("a")
     assert table["runs"].tolist() == [2, 1]
-    assert table.loc["x", ["kl", "kl standard error"]].tolist() == [2.0, 1.0]
+    assert table.loc["x", ["kl", "kl standard error"]].tolist() == pytest.approx([2.0, 1.0])
     assert table.loc["y", "kl"] == 5.0
     assert np.isnan(table.loc["y", "kl standard error"])  # one run has no spread
     assert remarks(runs, ["kl"]) == []
@@ -127,7 +127,7 @@ def test_the_same_seed_twice_is_one_run(tmp_path: Path) -> None:
     runs = read_sweep(tmp_path)
     assert [run.seed for run in runs] == ["0", "0", "0", "7"]
     line = summarise(runs, ["kl"]).iloc[0]
-    assert (line["runs"], line["kl"], line["kl standard error"]) == (2, 2.0, 1.0)
+    assert (line["runs"], line["kl"], line["kl standard error"]) == pytest.approx((2, 2.0, 1.0))
     assert remarks(runs, ["kl"]) == ["jobs 0, 1, 2: same overrides, same seed; counted as one run"]
 
 

@@ -46,7 +46,7 @@ def test_a_run_measures_both_heads_and_writes_its_files(tmp_path: Path) -> None:
     assert written == metrics
     table = pd.read_csv(tmp_path / "metrics.csv")
     assert list(table["hidden"]) == [0, 4]
-    assert table["twin_accuracy"].tolist() == [metrics["hidden/0/twin"], metrics["hidden/4/twin"]]
+    assert table["twin_accuracy"].tolist() == pytest.approx([metrics["hidden/0/twin"], metrics["hidden/4/twin"]])
     assert metrics["hidden/4/pbp"] == metrics["test/accuracy_half_hidden"]
     assert 0.9 < metrics["parameters/twin_heads"] / metrics["parameters/pbp_heads"] <= 1
     assert len(pd.read_csv(tmp_path / "training.csv")) == 4
@@ -72,10 +72,9 @@ def test_a_companion_has_a_say_in_both_networks_answers(tmp_path: Path) -> None:
         # Two epochs on twenty strokes per digit teach a network little, a kernel density a lot.
         assert metrics[f"{name}_with_companion/accuracy"] > metrics[f"{name}/accuracy"] + 0.2
     assert metrics["hidden/4/pbp_companion"] == metrics["test_with_companion/accuracy_half_hidden"]
-    assert list(pd.read_csv(tmp_path / "metrics.csv")["companion_accuracy"]) == [
-        metrics["companion/accuracy"],
-        metrics["companion/accuracy_half_hidden"],
-    ]
+    assert list(pd.read_csv(tmp_path / "metrics.csv")["companion_accuracy"]) == pytest.approx(
+        [metrics["companion/accuracy"], metrics["companion/accuracy_half_hidden"]]
+    )
     silent = run(companion_weight=0.0, companion_gain=0.0, **options)
     assert silent["test_with_companion/log_loss"] == pytest.approx(silent["test/log_loss"])
 
