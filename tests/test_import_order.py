@@ -131,6 +131,13 @@ def test_importing_the_library_loads_no_heavy_package():
 
 
 @pytest.mark.slow
+def test_the_help_of_the_program_loads_no_experiment():
+    loaded = loaded_after("import torchpbp.train")
+    assert loaded <= {"hydra", "omegaconf", "pandas"}
+    assert "hydra" in loaded
+
+
+@pytest.mark.slow
 def test_tensors_are_learned_from_without_pandas():
     code = """
 import torch

@@ -14,14 +14,11 @@ import hydra
 import torch
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from lightning.fabric import Fabric
 from omegaconf import DictConfig, OmegaConf
 
 from torchpbp import __version__
 from torchpbp.distributed import process_rank
 from torchpbp.errors import RunError, SettingError, StructureError, TorchPBPError
-from torchpbp.report import NAME as REPORT
-from torchpbp.report import write_report
 from torchpbp.tasks.objective import checked_objective, objective_value
 from torchpbp.tasks.results import Metrics
 from torchpbp.tasks.run_folder import run_folder, training_folder
@@ -79,10 +76,12 @@ def run(cfg: DictConfig, experiment: Any, learner: Any) -> Metrics:
 
 def describe(cfg: DictConfig, seconds: float) -> None:
     """Write report.html; what hinders it is printed instead, for the results themselves are written."""
+    from torchpbp import report  # loads matplotlib, which people who read the help need not wait for
+
     try:
-        write_report(cfg.output_dir, OmegaConf.to_yaml(cfg, resolve=True), seconds)
+        report.write_report(cfg.output_dir, OmegaConf.to_yaml(cfg, resolve=True), seconds)
     except Exception as error:  # whatever it is: hours of work are not to end in failure for a picture
-        print(f"No {REPORT}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        print(f"No {report.NAME}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
 
 
 def check_types(cfg: DictConfig) -> None:
@@ -179,6 +178,8 @@ def in_words(alone: bool) -> Iterator[None]:
 
 def share_out(cfg: DictConfig) -> DictConfig:
     """Start the other processes, each of which runs this program too; only the first prints and writes files."""
+    from lightning.fabric import Fabric
+
     trainer = cfg.trainer
     Fabric(accelerator=trainer.accelerator, devices=trainer.devices, strategy=trainer.strategy).launch()
     if process_rank() > 0:

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pandas as pd
 import torch
 
 from torchpbp.files import replacing
+from torchpbp.lazy import pandas as pd
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
