@@ -71,6 +71,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_an_accepted_run_is_recorded_as_by_hydra(finished: Path) -> None:
     records = {path.name: yaml.safe_load(path.read_text()) for path in (finished / ".hydra").iterdir()}
     assert set(records) == {"config.yaml", "hydra.yaml", "overrides.yaml"}

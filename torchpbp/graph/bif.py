@@ -11,7 +11,8 @@ from pathlib import Path
 
 from torchpbp.errors import DataError
 from torchpbp.files import replacing
-from torchpbp.graph.bif_parser import BIF, Table, parse_bif
+from torchpbp.graph.bif_parser import BIF, parse_bif
+from torchpbp.graph.bif_rows import Table
 from torchpbp.graph.bif_tokens import TOKEN
 
 __all__ = ["BIF", "format_bif", "parse_bif", "read_bif", "write_bif"]

@@ -9,12 +9,10 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 import numpy as np
-import numpy.typing as npt
 
 from torchpbp.errors import DataError
+from torchpbp.graph.bif_rows import Rows, Table
 from torchpbp.graph.bif_tokens import tokens
-
-Table = npt.NDArray[np.float64]
 
 ROUNDING = 0.02
 """Printed probabilities are rounded; rows whose sum is within this of 1 are scaled to it."""
@@ -61,49 +59,6 @@ def parse_bif(text: str, source: str = "BIF text") -> BIF:
     if not isinstance(text, str):
         raise DataError(f"{source}: expected text in the Bayesian Interchange Format, got a {type(text).__name__}.")
     return _Parser(text, source).parse()
-
-
-class _Rows:
-    """Probabilities of a variable, given row by row: kept as they came, for most rows may be left to a ``default``.
-
-    Args:
-        shape: (states of each parent…, states of the variable).
-    """
-
-    def __init__(self, shape: Sequence[int]) -> None:
-        self.shape = tuple(shape)
-        self.default: Table | None = None
-        self.whole: Table | None = None
-        self._seen: set[int] = set()
-        self._order = array("q")
-        self._values = array("d")
-
-    @property
-    def empty(self) -> bool:
-        return self.whole is None and not self._seen
-
-    def __contains__(self, place: int) -> bool:
-        return self.whole is not None or place in self._seen
-
-    def add(self, place: int, row: Table) -> None:
-        self._seen.add(place)
-        self._order.append(place)
-        self._values.extend(row)
-
-    def table(self) -> Table | None:
-        """The whole table; None if rows are missing."""
-        if self.whole is not None:
-            return self.whole
-        states = self.shape[-1]
-        count = math.prod(self.shape[:-1])
-        if self.default is None and len(self._seen) < count:
-            return None
-        table = np.empty((count, states))
-        if self.default is not None:
-            table[:] = self.default
-        if self._seen:
-            table[np.frombuffer(self._order, dtype=np.int64)] = np.frombuffer(self._values).reshape(-1, states)
-        return table.reshape(self.shape)
 
 
 class _Parser:
@@ -181,7 +136,7 @@ class _Parser:
             self._expect(")")
         if name in self._result.tables:
             self._fail(f"one table per variable, but '{_short(name)}' has one", name)
-        rows = _Rows(self._shape(name, parents))
+        rows = Rows(self._shape(name, parents))
         self._expect("{")
         while not self._at("}"):
             kind = self._take()
