@@ -88,12 +88,13 @@ def checked_latent(latent: Iterable[str], variables: Mapping[str, Domain]) -> tu
         raise StructureError(f"latent: expected a list of names, got the string '{latent}'. Write ['{latent}'].")
     if not is_series(latent):
         raise StructureError(f"latent: expected a list of names, got {latent!r}. Leave it out where nothing is hidden.")
-    names = tuple(latent)
-    for i, name in enumerate(names):
+    names, seen = tuple(latent), set[str]()
+    for name in names:
         if not isinstance(name, str) or name not in variables:
             raise StructureError(f"Latent variable '{name}' is listed but absent from variables. Add it or drop it.")
-        if name in names[:i]:
+        if name in seen:
             raise StructureError(f"Duplicate latent variable '{name}'. List each latent once.")
+        seen.add(name)
     return names
 
 

@@ -28,6 +28,9 @@ from torchpbp.graph.tree_draft import MAX_NEIGHBOURS, bound_degree, contract, pr
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+SHOWN = 4
+"""Observables that the name of a separator lists."""
+
 
 @dataclass(frozen=True)
 class JunctionTree(CliqueTree):
@@ -68,6 +71,15 @@ class JunctionTree(CliqueTree):
             result[self.parent[node]] |= result[node]
         return tuple(frozenset(r) for r in result)
 
+    @cached_property
+    def _first_inside(self) -> tuple[list[str], ...]:
+        """The first observables below each separator, by name, one more than are shown: all of them would take n² steps."""
+        result = [sorted(group)[: SHOWN + 1] for group in self.leaf_observables]
+        for node in range(len(self.cliques) - 1, 0, -1):
+            above = self.parent[node]
+            result[above] = sorted(result[above] + result[node])[: SHOWN + 1]
+        return tuple(result)
+
     def outside(self, node: int) -> frozenset[str]:
         """Observables not below separator ``node``, OV[Out(S)]."""
         return self.inside[0] - self.inside[node]
@@ -96,8 +108,8 @@ class JunctionTree(CliqueTree):
 
     def separator_name(self, node: int) -> str:
         """A name for messages: the separator's variables and what lies below it."""
-        below = sorted(self.inside[node])
-        shown = ", ".join(below[:4]) + (", …" if len(below) > 4 else "")
+        below = self._first_inside[node]
+        shown = ", ".join(below[:SHOWN]) + (", …" if len(below) > SHOWN else "")
         return f"{braces(self.separators[node])} above {{{shown}}}"
 
     def validate(self) -> None:
