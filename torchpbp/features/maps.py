@@ -126,9 +126,18 @@ class KernelMap(FeatureMap):
     def from_dict(saved: Mapping[str, Any]) -> KernelMap:
         """Inverse of :meth:`to_dict`."""
         settings = dict(saved)
-        kinds: dict[str, type[KernelMap]] = {"Nystroem": Nystroem, "RandomFourier": RandomFourier}
-        kind = kinds[settings.pop("map")]
+        kind = _kinds()[settings.pop("map")]
         return kind(kernel=Kernel.from_dict(settings.pop("kernel")), **settings)
+
+    @staticmethod
+    def saved_shapes(saved: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+        """Shapes of the buffers that a map with these settings (see :meth:`to_dict`) has, without making them."""
+        return _kinds()[saved["map"]].shapes(saved["size"])
+
+    @staticmethod
+    @abstractmethod
+    def shapes(size: int) -> dict[str, tuple[int, ...]]:
+        """Buffer -> shape, for buffers whose shape depends on the number of features."""
 
     @abstractmethod
     def _fit(self, standard: Tensor, width: float) -> None:
@@ -180,8 +189,12 @@ class Nystroem(KernelMap):
         if landmarks not in ("kmeans", "grid"):
             raise DataError(f"landmarks: expected 'kmeans' or 'grid', got {landmarks!r}.")
         self.landmarks = landmarks
-        self.register_buffer("centres", torch.zeros(size, dtype=torch.float64))
-        self.register_buffer("whitener", torch.zeros(size, size, dtype=torch.float64))
+        for name, shape in self.shapes(size).items():
+            self.register_buffer(name, torch.zeros(shape, dtype=torch.float64))
+
+    @staticmethod
+    def shapes(size: int) -> dict[str, tuple[int, ...]]:
+        return {"centres": (size,), "whitener": (size, size)}
 
     def settings(self) -> dict[str, Any]:
         return {**super().settings(), "landmarks": self.landmarks}
@@ -228,6 +241,10 @@ class RandomFourier(KernelMap):
         generator = torch.Generator().manual_seed(seed)
         self.register_buffer("frequencies", self.kernel.frequencies(size // 2, generator))
 
+    @staticmethod
+    def shapes(size: int) -> dict[str, tuple[int, ...]]:
+        return {"frequencies": (size // 2,)}
+
     def settings(self) -> dict[str, Any]:
         return {**super().settings(), "seed": self.seed}
 
@@ -237,6 +254,11 @@ class RandomFourier(KernelMap):
     def _embed(self, standard: Tensor, width: Tensor) -> Tensor:
         phase = standard.unsqueeze(-1) * self.frequencies / width
         return torch.cat([phase.cos(), phase.sin()], dim=-1) * (1 / len(self.frequencies)) ** 0.5
+
+
+def _kinds() -> dict[str, type[KernelMap]]:
+    """Maps by the name under which files know them."""
+    return {kind.__name__: kind for kind in (Nystroem, RandomFourier)}
 
 
 def _kmeans(values: Tensor, size: int, rounds: int = 50) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -73,17 +73,38 @@ class Specification:
         return self.plans[node - 1]
 
     def to_list(self) -> list[dict[str, Any]]:
-        """Plain lists and numbers, for saving."""
-        return [{**asdict(p), "core": list(p.core), "instrument": [list(g) for g in p.instrument]} for p in self.plans]
+        """Plain lists and numbers, for saving. Equal groups are one list, which a file holds once."""
+        groups: dict[Group, list[str]] = {}
+
+        def listed(group: Group) -> list[str]:
+            return groups.setdefault(group, list(group))
+
+        return [
+            {
+                "node": p.node,
+                "core": listed(p.core),
+                "instrument": [listed(g) for g in p.instrument],
+                "rank": p.rank,
+                "needed": p.needed,
+                "reached": p.reached,
+            }
+            for p in self.plans
+        ]
 
     @classmethod
     def from_list(cls, saved: list[dict[str, Any]]) -> Specification:
-        return cls(
-            tuple(
-                SeparatorPlan(**{**p, "core": tuple(p["core"]), "instrument": tuple(tuple(g) for g in p["instrument"])})
-                for p in saved
-            )
-        )
+        """Inverse of :meth:`to_list`.
+
+        Raises:
+            StructureError: plans that are not numbered like the nodes, or whose numbers are none.
+        """
+        plans = []
+        for node, p in enumerate(saved, 1):
+            numbers = {name: p[name] for name in ("node", "rank", "needed", "reached")}
+            if numbers["node"] != node or any(type(n) is not int or n < 0 for n in numbers.values()):
+                raise StructureError(f"Plan of node {node}: expected its number, ranks from 0 on, got {numbers}.")
+            plans.append(SeparatorPlan(core=tuple(p["core"]), instrument=tuple(map(tuple, p["instrument"])), **numbers))
+        return cls(tuple(plans))
 
 
 def specify(

@@ -19,7 +19,7 @@ from torchpbp.distributed import gather_objects, sum_over_processes
 from torchpbp.errors import DataError, NotFittedError, StructureError
 from torchpbp.inputs.sources import narrow_dtype
 from torchpbp.stage2.covers import Cover, count_rows
-from torchpbp.stage2.table_layout import Scope, table_layout
+from torchpbp.stage2.table_layout import Scope, TableLayout, table_layout
 from torchpbp.stage2.table_reading import reading
 
 INDEX_BUDGET = 1 << 22
@@ -40,9 +40,8 @@ class JointTables:
     """
 
     def __init__(self, scopes: Iterable[Iterable[str]], states: Mapping[str, int], gaps: Iterable[str] = ()) -> None:
-        wanted = tuple(tuple(s) for s in scopes)
         self.states, self.gaps = dict(states), frozenset(gaps)
-        self.layout = table_layout(wanted, tuple((v, n + (v in self.gaps)) for v, n in self.states.items()))
+        self.layout = layout_of(scopes, self.states, self.gaps)
         self.scopes, self.offsets = self.layout.scopes, self.layout.offsets
         self.rows = 0.0
         self._counts = torch.zeros(self.layout.cells, dtype=torch.float64)
@@ -236,3 +235,9 @@ class JointTables:
     def constant_variables(self) -> list[str]:
         """Variables with several states of which only one was ever seen."""
         return [v for v, p in self.marginals().items() if len(p) > 1 and float(p.max()) == 1.0]
+
+
+def layout_of(scopes: Iterable[Iterable[str]], states: Mapping[str, int], gaps: Iterable[str] = ()) -> TableLayout:
+    """Where the cells of such :class:`JointTables` lie, and how many there are, before any is allocated."""
+    wider = frozenset(gaps)
+    return table_layout(tuple(tuple(s) for s in scopes), tuple((v, n + (v in wider)) for v, n in states.items()))
