@@ -22,7 +22,19 @@ from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.inputs.classes import checked_classes, read_classes, written_classes
 from torchpbp.inputs.feature_tables import FeatureReader, feature_names
 from torchpbp.loading import LEARNERS, LOADERS, packed, unfitted, unpacked
-from torchpbp.model.checkpoint import plain, read_model, whole_model, write_checkpoint
+from torchpbp.model.checkpoint import (
+    REMEDY,
+    checked_labels,
+    plain,
+    read_model,
+    require_finite,
+    whole_model,
+    write_checkpoint,
+)
+from torchpbp.model.tensors import with_own_storage
+
+LONGEST_CLASSES = 1 << 24
+"""Bytes that classes may take beyond those of the longest: an array of strings can be wider than they are."""
 
 
 class ClassifierNotFittedError(NotFittedError, sklearn.exceptions.NotFittedError):
@@ -191,10 +203,12 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
             operators: of kernel models, as in :meth:`torchpbp.KernelPBP.save`.
 
         Raises:
-            CheckpointError: models without a file format, or classes that are neither numbers nor strings.
+            CheckpointError: models without a file format, classes that are neither numbers nor strings, or NaN or infinity in
+                what answers are made of.
         """
         if not hasattr(self, "models_"):
             raise ClassifierNotFittedError("This GenerativeClassifier is not fitted yet. Call fit(X, y) before save().")
+        require_finite({"log_prior": torch.from_numpy(self._log_prior)}, path, saving=True)
         learner = next((name for name, kind in LEARNERS.items() if kind is self.learner), None)
         content = {
             "learner": "GenerativeClassifier",
@@ -204,7 +218,7 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
                 packed(m, f"GenerativeClassifier, model of class {c}", operators)
                 for c, m in zip(self.classes_, self.models_, strict=True)
             ],
-            "labels": {v: list(x) for v, x in self.labels_.items()},
+            "labels": {v: list(x) for v, x in checked_labels(self.labels_, self.graph_.variables, path).items()},
             "named": hasattr(self, "feature_names_in_"),
             "prior": self.prior,
             "log_prior": torch.from_numpy(self._log_prior),
@@ -219,19 +233,26 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
     def load(cls, path: str | os.PathLike[str], map_location: torch.device | str = "cpu") -> GenerativeClassifier:
         """Read a classifier written by :meth:`save`. Only tensors and plain values are read; no code is executed."""
         saved = read_model(path, "GenerativeClassifier")
+        _check_classes(saved["classes"], path)
         graph, classes = LatentGraph.from_dict(saved["graph"]), read_classes(saved["classes"])
         bar = tqdm(list(zip(classes, saved["models"], strict=True)), desc="loading", unit="class", delay=2, leave=False)
         models = [unpacked(m, f"{path}, model of class {c}", map_location) for c, m in bar]
-        log_prior = saved["log_prior"].double().numpy()
+        log_prior = with_own_storage(saved["log_prior"]).double().numpy()
         if log_prior.shape != classes.shape or not len(classes):
             raise CheckpointError(
                 f"'{path}': expected a prior for each of {len(classes)} classes, got {log_prior.shape}."
             )
+        require_finite({"log_prior": saved["log_prior"]}, path)
+        reader = FeatureReader(graph)
+        differing = [v for m in models for v, n in reader.counts.items() if m.graph.variables.get(v) != n]
+        if differing:
+            raise CheckpointError(
+                f"'{path}': its models give {differing[:8]} other numbers of states than its own graph. {REMEDY}"
+            )
         options = saved["options"]
         learner = unfitted(saved["models"][0]) if options is None else LEARNERS[saved["made_by"]]
         model = cls(graph, learner, options or None, saved["prior"], saved["progress"])
-        reader = FeatureReader(graph)
-        reader.labels = {v: tuple(x) for v, x in saved["labels"].items()}
+        reader.labels = checked_labels(saved["labels"], graph.variables, path)
         model._keep(classes, models, graph, reader, bool(saved["named"]), log_prior)
         return model
 
@@ -273,6 +294,17 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
         if not isinstance(self.options, Mapping | None):
             raise StructureError(f"options: expected names and values for the learner, got {self.options!r}.")
         return self.learner(graph, **(self.options or {}))
+
+
+def _check_classes(saved: Mapping[str, Any], path: object) -> None:
+    """Refuse a type that makes classes much larger than they are: a file can ask for strings of any length."""
+    needed = np.array(saved["values"]).nbytes
+    declared = len(saved["values"]) * np.dtype(saved["dtype"]).itemsize
+    if declared > needed + LONGEST_CLASSES:
+        raise CheckpointError(
+            f"'{path}': its {len(saved['values'])} classes of type {saved['dtype']!r} would take {declared:,} bytes, and "
+            f"{needed:,} are enough. {REMEDY}"
+        )
 
 
 def _written_options(options: Mapping[str, Any] | None) -> dict[str, Any] | None:

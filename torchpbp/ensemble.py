@@ -14,7 +14,7 @@ from torchpbp.errors import StructureError
 from torchpbp.inputs.columns import DataLike
 from torchpbp.inputs.evidence import EvidenceLike
 from torchpbp.loading import LOADERS, UNFITTED, packed, unfitted, unpacked
-from torchpbp.model.checkpoint import read_model, whole_model, write_checkpoint
+from torchpbp.model.checkpoint import read_model, require_finite, whole_model, write_checkpoint
 
 
 class ScoreAverage(nn.Module):
@@ -102,8 +102,9 @@ class ScoreAverage(nn.Module):
             operators: of kernel models, as in :meth:`torchpbp.KernelPBP.save`.
 
         Raises:
-            CheckpointError: a member that has no file format.
+            CheckpointError: a member that has no file format, or NaN or infinity in what answers are made of.
         """
+        require_finite(_answering(self.weights, self.floor), path, saving=True)
         parts = [packed(m, f"ScoreAverage, member {i}", operators) for i, m in enumerate(self.members, 1)]
         share_examples(parts)
         content = {"learner": "ScoreAverage", "members": parts, "weights": self.weights, "floor": float(self.floor)}
@@ -114,6 +115,7 @@ class ScoreAverage(nn.Module):
     def load(cls, path: str | os.PathLike[str], map_location: torch.device | str = "cpu") -> ScoreAverage:
         """Read a model written by :meth:`save`. Only tensors and plain values are read; no code is executed."""
         saved = read_model(path, "ScoreAverage")
+        require_finite(_answering(saved["weights"], saved["floor"]), path)
         members = [unpacked(m, f"{path}, member {i}", map_location) for i, m in enumerate(saved["members"], 1)]
         model = cls(members, saved["weights"], saved["floor"])
         model.weights = [float(w) for w in saved["weights"]]  # to divide by their sum again would round again
@@ -132,6 +134,11 @@ class ScoreAverage(nn.Module):
 
 LOADERS["ScoreAverage"] = ScoreAverage.load
 UNFITTED["ScoreAverage"] = ScoreAverage.unfitted
+
+
+def _answering(weights: Sequence[float], floor: float) -> dict[str, Tensor]:
+    """Numbers that must be finite; a floor of -inf means none."""
+    return {"weights": torch.tensor(weights), "floor": torch.tensor(0.0 if floor == -math.inf else floor)}
 
 
 def share_examples(parts: Sequence[dict[str, Any]]) -> None:

@@ -13,7 +13,7 @@ from torch import nn
 from torchpbp.baselines import EM, NormalGraphLearner, SpectralJunctionTree
 from torchpbp.errors import CheckpointError
 from torchpbp.gram.kernel_pbp import KernelPBP
-from torchpbp.model.checkpoint import Parcel, read_checkpoint
+from torchpbp.model.checkpoint import Parcel, opened, read_checkpoint
 from torchpbp.model.pbp import PBP
 
 LEARNERS: dict[str, Any] = {
@@ -46,13 +46,14 @@ def load(path: str | os.PathLike[str] | Parcel) -> Any:
         ...     print(load(f"{folder}/model.pt"))
         PBP(LatentGraph(directed, 3 observed, 1 latent, 3 edges), fitted on 500 rows)
     """
-    learner = str(read_checkpoint(path, "cpu").get("learner", "PBP"))
+    parcel = opened(path)
+    learner = str(read_checkpoint(parcel, "cpu").get("learner", "PBP"))
     if learner not in LOADERS:
         raise CheckpointError(
             f"'{path}' was made by the learner {learner}; this torchpbp reads those of {', '.join(LOADERS)}. Upgrade "
             "torchpbp."
         )
-    return LOADERS[learner](path)
+    return LOADERS[learner](parcel)
 
 
 def packed(model: Any, name: str, operators: bool | None = None) -> dict[str, Any]:

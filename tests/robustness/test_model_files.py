@@ -161,7 +161,8 @@ def test_newer_and_unversioned_files_are_refused(
     path = tmp_path / "model.pt"
     path.write_bytes(content)
     saved = torch.load(path, weights_only=True)
-    for version, message in ((99, "format version 99.*Upgrade"), (None, "expected a format version"), ("2", "version")):
+    odd = [(v, "expected a format version from 1 on") for v in (None, "2", 0, -3, True, False, 1.0, [1])]
+    for version, message in ((99, "format version 99.*Upgrade"), *odd):
         torch.save({**saved, "version": version}, path)
         for load in loaders(kind):
             with pytest.raises(CheckpointError, match=message):
@@ -187,6 +188,57 @@ def test_content_that_makes_no_model_is_refused(name: str, files: dict[str, tupl
                     refused += 1
                     assert re.search(f"{REMEDIES}|{re.escape(str(path))}", str(error))  # noqa: PT017
     assert refused > len(needed)  # most of it matters
+
+
+def labelled(saved: Any, labels: Any) -> Any:
+    """The content of a file with other labels of x1, in the models inside it too."""
+    if isinstance(saved, list):
+        return [labelled(v, labels) for v in saved]
+    if not isinstance(saved, dict):
+        return saved
+    return {k: labels if k == "labels" else labelled(v, labels) for k, v in saved.items()}
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ({"x1": ["a", "b", "c"]}, "labels of 'x1': expected at most 2 different ones, for its states, got 3"),
+        ({"x1": ["a", "a"]}, "labels of 'x1': expected at most 2 different ones, for its states, got 2"),
+        ({"x1": [1, True]}, "different"),
+        ({"x1": "ab"}, "expected a list for a discrete variable"),
+        ({"x9": ["a", "b"]}, "labels of 'x9'"),
+        ({7: ["a", "b"]}, "labels of 7"),
+        ({"x1": [["a"], "b"]}, "do not make a model"),
+    ],
+)
+@pytest.mark.parametrize("name", MAKERS)
+def test_labels_that_states_cannot_have_are_refused(
+    name: str, labels: Any, message: str, files: dict[str, tuple[Any, bytes]], tmp_path: Path
+) -> None:
+    kind, content = files[name]
+    path = tmp_path / "model.pt"
+    path.write_bytes(content)
+    saved = torch.load(path, weights_only=True)
+    torch.save(labelled(saved, {"x1": ["a"]}), path)  # a state that never occurred may have none
+    kind.load(path)
+    torch.save(labelled(saved, labels), path)
+    for load in loaders(kind):
+        with pytest.raises(CheckpointError, match=message):
+            load(path)
+
+
+@pytest.mark.parametrize("name", [n for n in MAKERS if n not in ("ScoreAverage", "GenerativeClassifier")])
+def test_labels_that_states_cannot_have_are_not_written(
+    name: str, files: dict[str, tuple[Any, bytes]], tmp_path: Path
+) -> None:
+    kind, content = files[name]
+    path = tmp_path / "model.pt"
+    path.write_bytes(content)
+    model = kind.load(path)
+    model.labels = {"x1": ("a", "b", "c")}
+    with pytest.raises(CheckpointError, match="labels of 'x1'"):
+        model.save(path)
+    assert path.read_bytes() == content
 
 
 @pytest.mark.parametrize(

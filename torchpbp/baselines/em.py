@@ -29,7 +29,7 @@ from torchpbp.inputs.columns import ColumnReader, DataLike
 from torchpbp.inputs.evidence import Evidence, EvidenceLike, query_names, read_evidence
 from torchpbp.inputs.gaps import informative
 from torchpbp.model.answers import check_query
-from torchpbp.model.checkpoint import read_checkpoint, whole_model, write_checkpoint
+from torchpbp.model.checkpoint import checked_labels, read_checkpoint, require_finite, whole_model, write_checkpoint
 from torchpbp.model.fitting import check_labels
 
 
@@ -264,12 +264,18 @@ class EM(Frames):
     # -- saving --------------------------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write graph and tables to one file."""
+        """Write graph and tables to one file.
+
+        Raises:
+            CheckpointError: tables with NaN or infinity, or a file that cannot be written.
+        """
+        tables = dict(self.network.cpts)
+        require_finite({f"tables.{v}": table for v, table in tables.items()}, path, saving=True)
         content = {
             "learner": "EM",
             "graph": self.graph.to_dict(),
-            "tables": dict(self.network.cpts),
-            "labels": {v: list(x) for v, x in self.labels.items()},
+            "tables": tables,
+            "labels": {v: list(x) for v, x in checked_labels(self.labels, self.graph.variables, path).items()},
         }
         write_checkpoint(path, content)
 
@@ -281,8 +287,9 @@ class EM(Frames):
         if saved.get("learner") != "EM":
             raise CheckpointError(f"'{path}' holds no model learned by EM.")
         model = cls(LatentGraph.from_dict(saved["graph"]))
-        model._network = DiscreteNetwork(model.graph, saved["tables"])
-        model.labels = model._network.labels = {v: tuple(x) for v, x in saved["labels"].items()}
+        model._network = DiscreteNetwork(model.graph, saved["tables"])  # refuses what are no conditional probabilities
+        model.labels = checked_labels(saved["labels"], model.graph.variables, path)
+        model._network.labels = model.labels
         return model
 
 

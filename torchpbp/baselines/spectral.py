@@ -22,10 +22,11 @@ from torchpbp.graph.junction_tree import build_junction_tree, checked_root
 from torchpbp.graph.latent_graph import Continuous, LatentGraph, require_graph
 from torchpbp.inference.schedule import build_schedule
 from torchpbp.inputs.columns import ColumnReader, DataLike
-from torchpbp.model.checkpoint import read_checkpoint, whole_model, write_checkpoint
+from torchpbp.model.checkpoint import checked_labels, read_checkpoint, require_finite, whole_model, write_checkpoint
 from torchpbp.model.fitting import check_labels, clipping_floor
 from torchpbp.model.operators import operator_shapes
 from torchpbp.model.pbp import EXACT_FLOOR
+from torchpbp.model.tensors import with_own_storage
 from torchpbp.specification.specification import Specification, SpecificationOptions, specify
 from torchpbp.stage2.joint_tables import JointTables
 from torchpbp.stage2.moments import Group
@@ -179,8 +180,13 @@ class SpectralJunctionTree(SpectralAnswers):
     # -- saving --------------------------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write graph, settings and tensors to one file."""
+        """Write graph, settings and tensors to one file.
+
+        Raises:
+            CheckpointError: operators with NaN or infinity, or a file that cannot be written.
+        """
         operators, root, values = self.representation
+        require_finite(self.representation.answering(self.floor), path, saving=True)
         content = {
             "learner": "SpectralJunctionTree",
             "graph": self.graph.to_dict(),
@@ -197,7 +203,7 @@ class SpectralJunctionTree(SpectralAnswers):
             "operators": list(operators),
             "root": root,
             "singular_values": list(values),
-            "labels": {v: list(x) for v, x in self.labels.items()},
+            "labels": {v: list(x) for v, x in checked_labels(self.labels, self.graph.variables, path).items()},
             "rows": self.rows,
             "floor": self.floor,
         }
@@ -214,9 +220,15 @@ class SpectralJunctionTree(SpectralAnswers):
         model._configure(LatentGraph.from_dict(saved["graph"]), **saved["settings"])
         choices = {n: tuple(tuple(g) for g in groups) for n, groups in saved["choices"].items()}
         model._plan(Specification.from_list(saved["specification"]), choices)
-        found = Representation(tuple(saved["operators"]), saved["root"], tuple(saved["singular_values"]))
-        found.check(operator_shapes(model.tree, model.specification, model.states))
+        found = Representation(
+            tuple(map(with_own_storage, saved["operators"])),
+            with_own_storage(saved["root"]),
+            tuple(map(with_own_storage, saved["singular_values"])),
+        )
+        root = tuple(model.specification.plan(c).rank for c in model.tree.children[0])
+        found.check(operator_shapes(model.tree, model.specification, model.states), root)
+        require_finite(found.answering(saved["floor"]), path)
         model._representation = found
-        model.labels = {v: tuple(x) for v, x in saved["labels"].items()}
+        model.labels = checked_labels(saved["labels"], model.graph.variables, path)
         model.rows, model.floor = saved["rows"], saved["floor"]
         return model

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchpbp.errors import DataError, ShapeError
+from torchpbp.errors import ShapeError
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.graph.junction_tree import JunctionTree
 from torchpbp.model.two_stage import equal, targets
@@ -47,17 +47,27 @@ class Representation(NamedTuple):
     root: Tensor
     singular_values: tuple[Tensor, ...]
 
-    def check(self, shapes: Sequence[tuple[int, ...]]) -> None:
-        """Refuse tensors of other shapes, or with entries that are no numbers.
+    def check(self, shapes: Sequence[tuple[int, ...]], root: tuple[int, ...]) -> None:
+        """Refuse tensors of other shapes.
 
         Args:
-            shapes: of each node's operator; that of the root is not looked at.
+            shapes: of each node's operator; entry 0 is not looked at.
+            root: shape of the root's.
         """
+        if self.root.shape != root:
+            raise ShapeError(f"A root of shape {tuple(self.root.shape)} does not fit the tree, which asks for {root}.")
         if [tuple(t.shape) for t in self.operators[1:]] != list(shapes[1:]):
             found = [tuple(t.shape) for t in self.operators[1:]]
             raise ShapeError(f"Operators of shapes {found} do not fit the tree, which asks for {list(shapes[1:])}.")
-        if not all(bool(t.isfinite().all()) for t in (*self.operators[1:], self.root)):
-            raise DataError("Operators hold entries that are no finite numbers.")
+
+    def answering(self, floor: float) -> dict[str, Tensor]:
+        """The tensors that answers are made of, by name; the singular values only tell of lost rank.
+
+        Args:
+            floor: of clipped estimates.
+        """
+        operators = {f"operators.{node}": t for node, t in enumerate(self.operators) if node}
+        return {**operators, "root": self.root, "floor": torch.tensor(floor, dtype=torch.float64)}
 
 
 def outside_choices(

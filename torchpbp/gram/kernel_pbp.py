@@ -33,11 +33,20 @@ from torchpbp.gram.learning import (
 from torchpbp.gram.operators import GramOperator
 from torchpbp.gram.structure import check_specification, nearest_leaves
 from torchpbp.graph.junction_tree import build_junction_tree, checked_root
-from torchpbp.graph.latent_graph import Continuous, LatentGraph, require_graph
+from torchpbp.graph.latent_graph import Continuous, Domain, LatentGraph, require_graph
 from torchpbp.inputs.columns import ColumnReader, DataLike
 from torchpbp.inputs.gaps import observed
-from torchpbp.model.checkpoint import read_model, whole_model, write_checkpoint
+from torchpbp.model.checkpoint import (
+    checked_labels,
+    read_model,
+    require_finite,
+    require_none,
+    whole_model,
+    write_checkpoint,
+)
+from torchpbp.model.tensors import with_own_storage
 from torchpbp.specification.specification import SeparatorPlan, Specification
+from torchpbp.stage2.table_layout import LARGEST_TABLE
 
 
 class KernelPBP(GramAnswers):
@@ -102,6 +111,11 @@ class KernelPBP(GramAnswers):
             raise StructureError(f"kernel: expected RBF(), Laplace(), Matern(…) or None, got {kernel!r}.")
         if fill not in ("draw", "mean"):
             raise StructureError(f"fill: expected 'draw' or 'mean', got {fill!r}.")
+        many = [v for v in graph.observed if isinstance(n := graph.variables[v], int) and n > LARGEST_TABLE]
+        if many:  # each answer has an entry for each of them
+            raise StructureError(
+                f"KernelPBP: expected at most {LARGEST_TABLE:,} states, {many[:8]} have more. Declare them Continuous()."
+            )
         self.fill = fill
         self.missing: dict[str, float] = {}
         self.graph = graph
@@ -205,6 +219,11 @@ class KernelPBP(GramAnswers):
 
     # -- saving --------------------------------------------------------------------------------------------------
 
+    def _answering(self) -> dict[str, Tensor]:
+        """The tensors that answers are made of, by name, which must be finite: missing training values are completed first."""
+        found = {name: getattr(self, name) for name in ("examples", "widths", "evidence_widths", "bounds")}
+        return {**found, **{f"operators.{name}": t for name, t in self.operators.named_buffers()}}
+
     def save(self, path: str | os.PathLike[str], operators: bool | None = None) -> None:
         """Write graph, settings, training rows and operators to one file.
 
@@ -217,12 +236,14 @@ class KernelPBP(GramAnswers):
                 those of ``landmarks`` are large for what they hold and quickly solved for, so they are not.
 
         Raises:
-            CheckpointError: a kernel of one's own, or a file that cannot be written.
+            CheckpointError: a kernel of one's own, NaN or infinity in what answers are made of, or a file that cannot be
+                written.
         """
         if not self.fitted:
             raise NotFittedError("This KernelPBP model is not fitted yet. Call fit(data) before save().")
         written = self.landmarks is None if operators is None else operators
         named: Any = self._solved_operators().items() if written else ()
+        require_finite(self._answering(), path, saving=True)
         content = {
             "learner": "KernelPBP",
             "graph": self.graph.to_dict(),
@@ -241,7 +262,7 @@ class KernelPBP(GramAnswers):
             "kernel": self.kernel.to_dict(),
             "dtype": str(self.dtype).removeprefix("torch."),
             "specification": self.specification.to_list(),
-            "labels": {v: list(x) for v, x in self.labels.items()},
+            "labels": {v: list(x) for v, x in checked_labels(self.labels, self.graph.variables, path).items()},
             "missing": self.missing,
             "examples": self.examples,
             "scales": [self.widths, self.evidence_widths, self.bounds],
@@ -255,7 +276,8 @@ class KernelPBP(GramAnswers):
         """Read a model written by :meth:`save`. Only tensors and plain values are read; no code is executed."""
         saved = read_model(path, "KernelPBP", "model learned by KernelPBP")
         model = cls.unfitted(saved)
-        rows, (widths, evidence_widths, bounds) = saved["examples"], saved["scales"]
+        rows, (widths, evidence_widths, bounds) = saved["examples"], map(with_own_storage, saved["scales"])
+        rows = with_own_storage(rows)
         count = len(model.names)
         if (
             rows.shape[1:] != (count,)
@@ -265,16 +287,20 @@ class KernelPBP(GramAnswers):
             raise CheckpointError(
                 f"'{path}': {tuple(rows.shape)} training values, their bandwidths or ranges do not fit its {count} variables."
             )
+        require_finite({"examples": rows}, path)
+        require_none(_example_fault(rows, model._domains()), path)
         operators = nn.ModuleDict()
         if saved["operators"] is not None:
-            operators.update({node: GramOperator(*parts) for node, parts in saved["operators"].items()})
             expected = {str(p.node) for p in model._inner_plans()}
-            if set(operators) != expected:
+            if set(saved["operators"]) != expected:
                 raise CheckpointError(
-                    f"'{path}': expected operators of nodes {sorted(expected)}, got {sorted(operators)}."
+                    f"'{path}': expected operators of nodes {sorted(expected)}, got {sorted(saved['operators'])}."
                 )
+            require_none(_operator_fault(saved["operators"], len(rows)), path)
+            operators.update({node: _own_operator(*parts) for node, parts in saved["operators"].items()})
         model._keep(rows, widths, evidence_widths, bounds, operators)
-        model.labels = {v: tuple(x) for v, x in saved["labels"].items()}
+        require_finite(model._answering(), path)
+        model.labels = checked_labels(saved["labels"], model.graph.variables, path)
         model.missing = dict(saved["missing"])
         return model.to(map_location)
 
@@ -298,6 +324,28 @@ class KernelPBP(GramAnswers):
 def _solve_first(model: KernelPBP, prefix: str, keep_vars: bool) -> None:
     """A state is whole."""
     model._solved_operators()
+
+
+def _example_fault(rows: Tensor, domains: Mapping[str, Domain]) -> str | None:
+    """The first discrete variable that has training values which are none of its states."""
+    for (v, states), column in zip(domains.items(), rows.T, strict=True):
+        if isinstance(states, int) and bool(((column != column.round()) | (column < 0) | (column >= states)).any()):
+            return f"examples of '{v}': expected states from 0 to {states - 1}"
+    return None
+
+
+def _operator_fault(saved: Mapping[str, tuple[Tensor, Tensor | None]], rows: int) -> str | None:
+    """The first operator that does not take values at the training rows to values there."""
+    for node, (left, right) in saved.items():
+        inner = rows if right is None else right.shape[0]
+        if left.shape != (rows, inner) or (right is not None and right.shape != (inner, rows)):
+            shapes = tuple(left.shape), None if right is None else tuple(right.shape)
+            return f"operators.{node}: expected values at {rows} training rows, got shapes {shapes}"
+    return None
+
+
+def _own_operator(left: Tensor, right: Tensor | None) -> GramOperator:
+    return GramOperator(with_own_storage(left), None if right is None else with_own_storage(right))
 
 
 def _plain(bandwidth: Bandwidth) -> Any:

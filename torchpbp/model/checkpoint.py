@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
-import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from torchpbp.errors import CheckpointError
 from torchpbp.files import replacing
+from torchpbp.graph.domains import Domain
+from torchpbp.model.archive import check_archive
+from torchpbp.model.tensors import number_fault, size_fault, with_shared_storages
 
 FORMAT = "torchpbp.PBP"
 VERSION = 1
@@ -37,6 +40,11 @@ class Parcel:
         return self.name
 
 
+def opened(path: str | os.PathLike[str] | Parcel) -> Parcel:
+    """A model file read into memory, for loaders that look at it more than once."""
+    return path if isinstance(path, Parcel) else Parcel(str(path), _read(path, "cpu"))
+
+
 def write_checkpoint(path: str | os.PathLike[str] | Parcel, content: dict[str, Any], kind: str = FORMAT) -> None:
     """Write to a neighbouring temporary file first, then put it in place in one step.
 
@@ -45,15 +53,18 @@ def write_checkpoint(path: str | os.PathLike[str] | Parcel, content: dict[str, A
             that was there before is kept.
     """
     if kind == FORMAT:
-        content = {key: plain(value, key) for key, value in content.items()}
+        done: dict[int, Any] = {}
+        content = {key: plain(value, key, done) for key, value in content.items()}
     if not isinstance(path, str | os.PathLike | Parcel):
         raise CheckpointError(f"Expected a path to write a model file to, got {path!r}.")
+    whole = {"format": kind, "version": VERSION, **content}
     if isinstance(path, Parcel):
-        path.content = {"format": kind, "version": VERSION, **content}
+        path.content = whole
         return
+    whole = with_shared_storages(whole)
     try:
         with replacing(path) as temporary, open(temporary, "wb") as file:
-            torch.save({"format": kind, "version": VERSION, **content}, file)
+            torch.save(whole, file)
     except (OSError, RuntimeError) as error:
         cause = error if isinstance(error, OSError) else error.__context__ or error  # torch hides what went wrong
         if not isinstance(cause, Exception):
@@ -69,13 +80,14 @@ def read_checkpoint(
 ) -> dict[str, Any]:
     """Read and check a file written by :func:`write_checkpoint`."""
     content = path.content if isinstance(path, Parcel) else _read(path, map_location)
-    if not isinstance(content, dict) or content.get("format") != kind:
+    written_by = content.get("format") if isinstance(content, dict) else None
+    if not isinstance(written_by, str) or written_by != kind:
         raise CheckpointError(
             f"'{path}' was not written by {kind.removeprefix('torchpbp.')}.save(). Load it with what wrote it."
         )
     version = content.get("version")
-    if not isinstance(version, int):
-        raise CheckpointError(f"'{path}': expected a format version, got {version!r}. {REMEDY}")
+    if type(version) is not int or version < 1:  # True is an int too, and 1.0 equals 1
+        raise CheckpointError(f"'{path}': expected a format version from 1 on, got {version!r}. {REMEDY}")
     if version > VERSION:
         raise CheckpointError(
             f"'{path}' has format version {version}, this torchpbp reads up to {VERSION}. Upgrade torchpbp."
@@ -97,12 +109,71 @@ def read_model(path: str | os.PathLike[str] | Parcel, learner: str, what: str | 
     return saved
 
 
-def plain(value: Any, where: str) -> Any:
+def require_finite(named: Mapping[str, Tensor], path: object, saving: bool = False) -> None:
+    """Refuse to write or to read a model with NaN or infinity in numbers that answers are made of.
+
+    Args:
+        named: name -> tensor.
+        path: of the file.
+        saving: whether the file is about to be written.
+
+    Raises:
+        CheckpointError: naming the first such tensor.
+    """
+    fault = number_fault(named)
+    if fault and saving:
+        raise CheckpointError(
+            f"'{path}' was not written: {fault}. Whatever was there before is kept. Fit the model again, or go back to parameters "
+            "that were finite."
+        )
+    require_none(fault, path)
+
+
+def require_none(fault: str | None, path: object) -> None:
+    """Raise where something is wrong with what a file holds.
+
+    Args:
+        fault: what is wrong; None if nothing is.
+        path: of the file.
+    """
+    if fault:
+        raise CheckpointError(f"'{path}': its parts do not make a model: {fault}. {REMEDY}")
+
+
+def checked_labels(labels: Any, variables: Mapping[str, Domain], path: object) -> dict[str, tuple[Any, ...]]:
+    """Labels of states, no more than there are states, all different.
+
+    Args:
+        labels: name -> labels, of some variables.
+        variables: name -> number of states, for all.
+        path: of the file, for the error.
+
+    Raises:
+        CheckpointError: labels that a model cannot have, or of variables that it does not have.
+    """
+    found: dict[str, tuple[Any, ...]] = {}
+    for name, given in dict(labels).items():
+        states = variables.get(name)
+        if not isinstance(states, int) or not isinstance(given, list | tuple):
+            raise CheckpointError(
+                f"'{path}': labels of {name!r}: expected a list for a discrete variable of the model, got {given!r:.100}. {REMEDY}"
+            )
+        if len(given) > states or len(set(given)) < len(given):
+            raise CheckpointError(
+                f"'{path}': labels of '{name}': expected at most {states} different ones, for its states, got {len(given)}: "
+                f"{given!r:.100}. {REMEDY}"
+            )
+        found[name] = tuple(given)
+    return found
+
+
+def plain(value: Any, where: str, done: dict[int, Any] | None = None) -> Any:
     """The value, numpy's numbers and strings as Python's own: a file is read as tensors and plain values only.
 
     Args:
         value: to be written.
         where: its place, for the error.
+        done: lists and dicts seen before, by identity: what is one object stays one, which a file holds once.
 
     Raises:
         CheckpointError: something that could be written but not read back, such as a date.
@@ -111,14 +182,15 @@ def plain(value: Any, where: str) -> Any:
         value = value.item()
     if isinstance(value, torch.Tensor) or value is None or type(value) in (bool, int, float, str):
         return value
-    if type(value) is dict:
-        return {plain(k, where): plain(v, f"{where}, {k}") for k, v in value.items()}
-    if isinstance(value, dict):  # torch's own, with notes of its own
-        for k, v in value.items():
-            plain(v, f"{where}, {k}")
-        return value
+    done = {} if done is None else done
+    if id(value) in done:
+        return done[id(value)]
+    if isinstance(value, dict):
+        done[id(value)] = {plain(k, where, done): plain(v, f"{where}, {k}", done) for k, v in value.items()}
+        return done[id(value)]
     if type(value) in (list, tuple):
-        return type(value)(plain(v, where) for v in value)
+        done[id(value)] = type(value)(plain(v, where, done) for v in value)
+        return done[id(value)]
     raise CheckpointError(
         f"A model file holds numbers, strings and tensors; {where}: got {value!r} ({type(value).__name__}). Give it as a "
         "number or string, labels of states too."
@@ -137,22 +209,20 @@ def _read(path: str | os.PathLike[str], map_location: torch.device | str) -> Any
             f"map_location: expected a device that this machine has, such as 'cpu', got {str(map_location)!r} ({_short(error)})."
         ) from None
     try:
-        _check_sums(path)
-        return torch.load(path, map_location=map_location, weights_only=True)
+        with open(path, "rb") as file:  # once: what was checked is what is read
+            size = check_archive(file, str(path), REMEDY)
+            file.seek(0)
+            content = torch.load(file, map_location=map_location, weights_only=True)
+        require_none(size_fault(content, size), path)
+        return content
+    except CheckpointError:
+        raise
     except Exception as error:
         # torch's own text would advise to execute what the file holds.
         raise CheckpointError(
             f"'{path}' is not a readable torchpbp model ({type(error).__name__}): it is damaged, cut short, or another kind of "
             f"file. {REMEDY}"
         ) from error
-
-
-def _check_sums(path: str | os.PathLike[str]) -> None:
-    """Look for bytes that have changed since they were written; torch does not."""
-    with zipfile.ZipFile(path) as archive:
-        damaged = archive.testzip()
-    if damaged is not None:
-        raise zipfile.BadZipFile(f"damaged: {damaged}")
 
 
 def whole_model(load: Load) -> Load:

@@ -9,15 +9,23 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor
 
-from torchpbp.errors import DataError, NotFittedError, StructureError
+from torchpbp.errors import CheckpointError, DataError, NotFittedError, StructureError
 from torchpbp.inputs.columns import ROWS_PER_BATCH, ColumnReader
 from torchpbp.inputs.sources import DataLike, open_data, with_progress
 from torchpbp.model.answers import Answers
-from torchpbp.model.checkpoint import read_checkpoint, whole_model, write_checkpoint
+from torchpbp.model.checkpoint import (
+    REMEDY,
+    checked_labels,
+    read_checkpoint,
+    require_finite,
+    whole_model,
+    write_checkpoint,
+)
 from torchpbp.model.fitting import Fitted, Fitter, check_labels
 from torchpbp.model.learning import required_scopes
+from torchpbp.model.tensors import with_own_storage
 from torchpbp.specification.specification import Specification
-from torchpbp.stage2.joint_tables import JointTables
+from torchpbp.stage2.joint_tables import JointTables, layout_of
 from torchpbp.stage2.table_layout import Scope
 
 FORMAT = "torchpbp.Counts"
@@ -85,14 +93,20 @@ class Counts:
         return self
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write to a file; an existing one is replaced only once the new one is whole."""
+        """Write to a file; an existing one is replaced only once the new one is whole.
+
+        Raises:
+            CheckpointError: counts that are NaN or infinite, or a file that cannot be written.
+        """
+        require_finite({"counts": self.tables.counts}, path, saving=True)
+        checked_labels(self.labels, self.tables.states, path)
         write_checkpoint(path, self.to_dict(), FORMAT)
 
     @classmethod
     @whole_model
     def load(cls, path: str | os.PathLike[str]) -> Counts:
         """Read counts written by :meth:`save`. Only tensors and plain values are read; no code is executed."""
-        return cls.from_dict(read_checkpoint(path, "cpu", FORMAT))
+        return cls.from_dict(read_checkpoint(path, "cpu", FORMAT), path)
 
     def to_dict(self) -> dict[str, Any]:
         """Tensors and plain values."""
@@ -106,12 +120,29 @@ class Counts:
         }
 
     @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Counts:
-        """The inverse of :meth:`to_dict`."""
-        tables = JointTables(content["scopes"], content["states"], content.get("gaps", ()))
-        tables.counts = content["counts"].to("cpu", torch.float64)
-        tables.rows = float(content["rows"])
-        return cls(tables, content["labels"])
+    def from_dict(cls, content: Mapping[str, Any], path: object = "counts") -> Counts:
+        """The inverse of :meth:`to_dict`.
+
+        Args:
+            content: as saved.
+            path: of the file, for errors.
+
+        Raises:
+            CheckpointError: counts that do not fit the numbers of states, or are NaN or infinite; labels that are no labels.
+        """
+        scopes, states, gaps = content["scopes"], dict(content["states"]), content.get("gaps", ())
+        counts, rows = content["counts"], float(content["rows"])
+        if any(type(n) is not int or n < 1 for n in states.values()):
+            raise CheckpointError(f"'{path}': expected numbers of states from 1 on, got {states!r:.100}. {REMEDY}")
+        cells = layout_of(scopes, states, gaps).cells
+        if counts.shape != (cells,):  # before tables of the declared sizes are allocated
+            raise CheckpointError(f"'{path}': expected {cells:,} counts, got shape {tuple(counts.shape)}. {REMEDY}")
+        require_finite({"counts": counts, "rows": torch.tensor(rows)}, path)
+        labels = checked_labels(content["labels"], states, path)
+        tables = JointTables(scopes, states, gaps)
+        tables.counts = with_own_storage(counts.to("cpu", torch.float64))
+        tables.rows = rows
+        return cls(tables, labels)
 
     def __repr__(self) -> str:
         size = f"{len(self.tables.scopes)} tables, {self.nbytes:,} bytes"

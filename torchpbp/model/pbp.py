@@ -25,14 +25,23 @@ from torchpbp.inputs.evidence import Evidence, EvidenceLike
 from torchpbp.inputs.gaps import MissingValues
 from torchpbp.inputs.sources import DataLike, open_data, with_progress
 from torchpbp.lazy import pandas as pd
-from torchpbp.model.checkpoint import read_checkpoint, whole_model, write_checkpoint
+from torchpbp.model.checkpoint import (
+    checked_labels,
+    read_checkpoint,
+    require_finite,
+    require_none,
+    whole_model,
+    write_checkpoint,
+)
 from torchpbp.model.diagnostics import diagnostics_table, random_patterns
 from torchpbp.model.fitting import Fitted, Fitter, check_labels
 from torchpbp.model.operators import RootOperator, SeparatorOperator, operator_shapes
 from torchpbp.model.partial import CountedModel, Counts
 from torchpbp.model.planning import Plan, Planner
 from torchpbp.model.population import learn_population
+from torchpbp.model.saved_state import answering, graph_fault, observable_shapes, weight_shapes
 from torchpbp.model.selection import RankScore
+from torchpbp.model.tensors import copy_state, shape_fault
 from torchpbp.model.two_stage import Learned
 from torchpbp.specification.specification import Specification, SpecificationOptions
 from torchpbp.stage1.regressor import Regressor, Ridge
@@ -198,11 +207,13 @@ class PBP(CountedModel):
         shapes = operator_shapes(tree, specification, self.dims)
         self._tree, self._specification = tree, specification
         self._schedule = build_schedule(tree, shapes)
-        device = self.floor.device
         self.operators = nn.ModuleList(
             SeparatorOperator(shapes[n], tree.separator_name(n), self.dtype) for n in range(1, len(tree))
-        ).to(device)
-        self.root = RootOperator([specification.plan(c).rank for c in tree.children[0]], self.dtype).to(device)
+        )
+        self.root = RootOperator([specification.plan(c).rank for c in tree.children[0]], self.dtype)
+        if self.root.weight.device != self.floor.device:  # thousands of modules take their time
+            self.operators.to(self.floor.device)
+            self.root.to(self.floor.device)
 
     # -- learning ------------------------------------------------------------------------------------------------
 
@@ -388,10 +399,16 @@ class PBP(CountedModel):
             path: of the file.
             counts: write the counts behind the fit as well, so that the model can go on with :meth:`partial_fit` after
                 loading. They take ``model.counts.nbytes`` bytes.
+
+        Raises:
+            CheckpointError: NaN or infinity in what answers are made of, labels that are no labels, or a file that cannot be
+                written.
         """
         self._require_fitted()
         if counts and self.counts is None:
             raise NotFittedError("This model keeps no counts that could be saved. Save it with counts=False.")
+        state = dict(self.state_dict())
+        require_finite(answering(state), path, saving=True)
         settings = {
             "rank": self.rank,
             "ridge": list(self.ridge),
@@ -405,16 +422,17 @@ class PBP(CountedModel):
             "root": None if self.root_variables is None else list(self.root_variables),
             "seed": self.seed,
         }
+        graph, resolved = self.graph.to_dict(), self.tree.graph.to_dict()
         content = {
-            "graph": self.graph.to_dict(),
-            "resolved_graph": self.tree.graph.to_dict(),
+            "graph": graph,
+            "resolved_graph": graph if resolved == graph else resolved,  # one object is written once
             "settings": settings,
             "features": None if self.kernel_map is None else self.kernel_map.to_dict(),
             "specification": self.specification.to_list(),
-            "labels": {v: list(x) for v, x in self.labels.items()},
+            "labels": {v: list(x) for v, x in checked_labels(self.labels, self.graph.variables, path).items()},
             "missing": self.missing,
             "dtype": str(self._separators[0].weight.dtype).removeprefix("torch."),
-            "state": self.state_dict(),
+            "state": state,
             "counts": self.counts.to_dict() if counts and self.counts is not None else None,
         }
         write_checkpoint(path, content)
@@ -428,25 +446,33 @@ class PBP(CountedModel):
             raise CheckpointError(
                 f"'{path}' holds no model learned by PBP but one by {saved['learner']}. Use torchpbp.load()."
             )
-        settings = dict(saved["settings"])
+        settings, state = dict(saved["settings"]), dict(saved["state"])
         rank = settings.pop("rank")
         settings["ridge"] = tuple(settings["ridge"])
+        graph = LatentGraph.from_dict(saved["graph"])
+        require_none(shape_fault(observable_shapes(graph, saved["features"]), state), path)
+        require_finite(answering(state), path)
         model = cls(
-            LatentGraph.from_dict(saved["graph"]),
+            graph,
             rank="auto",  # operators are made from the saved specification instead of a new one
             dtype=getattr(torch, saved["dtype"]),
             features=None if saved["features"] is None else KernelMap.from_dict(saved["features"]),
             **settings,
         )
         model.rank = rank
-        tree = build_junction_tree(LatentGraph.from_dict(saved["resolved_graph"]), model.root_variables)
-        model._build(tree, Specification.from_list(saved["specification"]))
-        model.load_state_dict(saved["state"])
-        model.labels = {v: tuple(x) for v, x in saved["labels"].items()}
+        same = saved["resolved_graph"] == saved["graph"]
+        resolved = graph if same else LatentGraph.from_dict(saved["resolved_graph"])
+        require_none(graph_fault(graph, resolved), path)
+        tree = build_junction_tree(resolved, model.root_variables)
+        specification = Specification.from_list(saved["specification"])
+        require_none(shape_fault(weight_shapes(tree, specification, model.dims), state), path)
+        model._build(tree, specification)
+        require_none(copy_state(model, state), path)
+        model.labels = checked_labels(saved["labels"], graph.variables, path)
         model.missing = dict(saved.get("missing", {}))
-        model.counts = None if saved.get("counts") is None else Counts.from_dict(saved["counts"])
+        model.counts = None if saved.get("counts") is None else Counts.from_dict(saved["counts"], path)
         model.fitted = True
-        return model.to(map_location)
+        return model if model.floor.device == torch.device(map_location) else model.to(map_location)
 
 
 def _note_loaded(model: nn.Module, _: Any) -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import copy
 import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,7 +17,7 @@ from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.inputs.columns import ROWS_PER_BATCH, ColumnReader
 from torchpbp.inputs.evidence import Evidence
 from torchpbp.inputs.sources import DataLike, open_data
-from torchpbp.model.checkpoint import read_checkpoint, whole_model, write_checkpoint
+from torchpbp.model.checkpoint import Parcel, opened, read_checkpoint, whole_model, write_checkpoint
 from torchpbp.model.pbp import PBP
 from torchpbp.refinement.descent import take
 from torchpbp.refinement.guard import START, Guard, Trace
@@ -159,25 +157,24 @@ class RefinedPBP(PBP):
 
     def save(self, path: str | os.PathLike[str], counts: bool = False) -> None:
         """Write the model with its refinement settings. A loss function of one's own is not written."""
-        with tempfile.TemporaryDirectory() as folder:  # the file itself is replaced once, by the whole
-            plain = Path(folder, "plain.pt")
-            super().save(plain, counts)
-            content = read_checkpoint(plain, "cpu")
+        plain: Any = Parcel(str(path))  # the file itself is replaced once, by the whole
+        super().save(plain, counts)
         own = {f.name: getattr(self.settings, f.name) for f in fields(Settings) if f.name not in ("objective", "seed")}
         objective = self.settings.objective
         if isinstance(objective, SAVED_OBJECTIVES):
             own["objective"] = [type(objective).__name__, asdict(objective)]  # type: ignore[call-overload]
-        content["refinement"] = {**own, "folds": self.folds}
-        write_checkpoint(path, {k: v for k, v in content.items() if k not in ("format", "version")})
+        content = {k: v for k, v in plain.content.items() if k not in ("format", "version")}
+        write_checkpoint(path, {**content, "refinement": {**own, "folds": self.folds}})
 
     @classmethod
     @whole_model
     def load(cls, path: str | os.PathLike[str], map_location: torch.device | str = "cpu") -> RefinedPBP:
         """Read a model written by :meth:`save`, or by :meth:`PBP.save` with default refinement settings."""
-        model = super().load(path, map_location)
+        read: Any = opened(path)
+        model = super().load(read, map_location)
         if not isinstance(model, RefinedPBP):
             raise StructureError(f"load: expected a RefinedPBP, got {type(model).__name__}.")
-        own = dict(read_checkpoint(path, "cpu").get("refinement", {}))
+        own = dict(read_checkpoint(read, "cpu").get("refinement", {}))
         model.folds = own.pop("folds", model.folds)
         kinds = {kind.__name__: kind for kind in SAVED_OBJECTIVES}
         name, values = own.pop("objective", (None, {}))

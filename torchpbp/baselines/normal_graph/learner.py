@@ -25,7 +25,8 @@ from torchpbp.inputs.columns import ColumnReader, DataLike
 from torchpbp.inputs.evidence import Evidence, EvidenceLike, query_names, read_evidence
 from torchpbp.inputs.gaps import informative
 from torchpbp.model.answers import check_query
-from torchpbp.model.checkpoint import read_checkpoint, whole_model, write_checkpoint
+from torchpbp.model.checkpoint import checked_labels, read_checkpoint, require_finite, whole_model, write_checkpoint
+from torchpbp.model.tensors import with_own_storage
 
 ROWS_AT_ONCE = 1 << 15
 
@@ -250,13 +251,19 @@ class NormalGraphLearner(Frames):
     # -- saving --------------------------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write graph, rule and matrices to one file."""
+        """Write graph, rule and matrices to one file.
+
+        Raises:
+            CheckpointError: matrices with NaN or infinity, or a file that cannot be written.
+        """
+        tables = tables_from_thetas(self.graph, self.thetas)
+        require_finite({f"tables.{v}": table for v, table in tables.items()}, path, saving=True)
         content = {
             "learner": "NormalGraphLearner",
             "graph": self.graph.to_dict(),
             "rule": self.rule.name,
-            "tables": tables_from_thetas(self.graph, self.thetas),
-            "labels": {v: list(x) for v, x in self.labels.items()},
+            "tables": tables,
+            "labels": {v: list(x) for v, x in checked_labels(self.labels, self.graph.variables, path).items()},
         }
         write_checkpoint(path, content)
 
@@ -267,10 +274,13 @@ class NormalGraphLearner(Frames):
         saved = read_checkpoint(path, "cpu")
         if saved.get("learner") != "NormalGraphLearner":
             raise CheckpointError(f"'{path}' holds no model learned as a normal graph.")
-        model = cls(LatentGraph.from_dict(saved["graph"]), rule=saved["rule"])
-        DiscreteNetwork(model.graph, saved["tables"])  # refuses what are no conditional probabilities
-        model._thetas = thetas_from_tables(model.graph, saved["tables"])
-        model.labels = {v: tuple(x) for v, x in saved["labels"].items()}
+        graph = LatentGraph.from_dict(saved["graph"])
+        # Refuses what are no conditional probabilities, before product spaces of the declared sizes are allocated.
+        DiscreteNetwork(graph, saved["tables"])
+        model = cls(graph, rule=saved["rule"])
+        tables = {v: with_own_storage(table) for v, table in saved["tables"].items()}
+        model._thetas = thetas_from_tables(graph, tables)
+        model.labels = checked_labels(saved["labels"], graph.variables, path)
         return model
 
 
