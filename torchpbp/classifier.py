@@ -21,7 +21,7 @@ from torchpbp.errors import CheckpointError, DataError, DataWarning, NotFittedEr
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.inputs.classes import checked_classes, read_classes, written_classes
 from torchpbp.inputs.feature_tables import FeatureReader, feature_names
-from torchpbp.loading import LEARNERS, LOADERS, packed, unfitted, unpacked
+from torchpbp.loading import LEARNERS, model_class, packed, unfitted, unpacked
 from torchpbp.model.checkpoint import (
     REMEDY,
     checked_labels,
@@ -209,7 +209,7 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
         if not hasattr(self, "models_"):
             raise ClassifierNotFittedError("This GenerativeClassifier is not fitted yet. Call fit(X, y) before save().")
         require_finite({"log_prior": torch.from_numpy(self._log_prior)}, path, saving=True)
-        learner = next((name for name, kind in LEARNERS.items() if kind is self.learner), None)
+        learner = next((name for name in LEARNERS if model_class(name) is self.learner), None)
         content = {
             "learner": "GenerativeClassifier",
             "graph": self.graph_.to_dict(),
@@ -250,7 +250,12 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
                 f"'{path}': its models give {differing[:8]} other numbers of states than its own graph. {REMEDY}"
             )
         options = saved["options"]
-        learner = unfitted(saved["models"][0]) if options is None else LEARNERS[saved["made_by"]]
+        made_by = saved["made_by"]
+        if options is not None and made_by not in LEARNERS:
+            raise CheckpointError(
+                f"'{path}': expected a learner out of {', '.join(LEARNERS)}, got {made_by!r}. {REMEDY}"
+            )
+        learner = unfitted(saved["models"][0]) if options is None else model_class(made_by)
         model = cls(graph, learner, options or None, saved["prior"], saved["progress"])
         reader.labels = checked_labels(saved["labels"], graph.variables, path)
         model._keep(classes, models, graph, reader, bool(saved["named"]), log_prior)
@@ -314,6 +319,3 @@ def _written_options(options: Mapping[str, Any] | None) -> dict[str, Any] | None
     except CheckpointError:
         return None
     return found
-
-
-LOADERS["GenerativeClassifier"] = GenerativeClassifier.load

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torchpbp.errors import StructureError
 from torchpbp.inputs.columns import DataLike
 from torchpbp.inputs.evidence import EvidenceLike
-from torchpbp.loading import LOADERS, UNFITTED, packed, unfitted, unpacked
+from torchpbp.loading import packed, unfitted, unpacked
 from torchpbp.model.checkpoint import read_model, require_finite, whole_model, write_checkpoint
 
 
@@ -130,10 +130,6 @@ class ScoreAverage(nn.Module):
         model = cls(members, saved["weights"], saved["floor"])
         model.weights = [float(w) for w in saved["weights"]]
         return model
-
-
-LOADERS["ScoreAverage"] = ScoreAverage.load
-UNFITTED["ScoreAverage"] = ScoreAverage.unfitted
 
 
 def _answering(weights: Sequence[float], floor: float) -> dict[str, Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import os
 from collections.abc import Mapping
@@ -10,19 +11,25 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchpbp.baselines import EM, NormalGraphLearner, SpectralJunctionTree
 from torchpbp.errors import CheckpointError
-from torchpbp.gram.kernel_pbp import KernelPBP
 from torchpbp.model.checkpoint import Parcel, opened, read_checkpoint
-from torchpbp.model.pbp import PBP
 
-LEARNERS: dict[str, Any] = {
-    kind.__name__: kind for kind in (PBP, EM, SpectralJunctionTree, NormalGraphLearner, KernelPBP)
+LEARNERS = {
+    "PBP": "torchpbp.model.pbp",
+    "EM": "torchpbp.baselines.em",
+    "SpectralJunctionTree": "torchpbp.baselines.spectral",
+    "NormalGraphLearner": "torchpbp.baselines.normal_graph.learner",
+    "KernelPBP": "torchpbp.gram.kernel_pbp",
 }
-"""Learners that make a model of a graph."""
+"""Learners that make a model of a graph: name in a file -> module, loaded when it is needed."""
 
-LOADERS: dict[str, Any] = {name: kind.load for name, kind in LEARNERS.items()}
-"""What reads the files of each learner. Models made of others add themselves: they read their parts by way of here."""
+MODULES = {**LEARNERS, "ScoreAverage": "torchpbp.ensemble", "GenerativeClassifier": "torchpbp.classifier"}
+"""All that have model files. Models made of others read their parts by way of here."""
+
+
+def model_class(name: str) -> Any:
+    """The class whose models a file calls by this name, one of ``MODULES``."""
+    return getattr(importlib.import_module(MODULES[name]), name)
 
 
 def load(path: str | os.PathLike[str] | Parcel) -> Any:
@@ -39,7 +46,7 @@ def load(path: str | os.PathLike[str] | Parcel) -> Any:
 
     Example:
         >>> import tempfile
-        >>> from torchpbp import DiscreteNetwork, templates
+        >>> from torchpbp import PBP, DiscreteNetwork, templates
         >>> truth = DiscreteNetwork.random(templates.naive_bayes(3), seed=1)
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     PBP(truth.graph).fit(truth.sample(500, seed=0)).save(f"{folder}/model.pt")
@@ -48,12 +55,12 @@ def load(path: str | os.PathLike[str] | Parcel) -> Any:
     """
     parcel = opened(path)
     learner = str(read_checkpoint(parcel, "cpu").get("learner", "PBP"))
-    if learner not in LOADERS:
+    if learner not in MODULES:
         raise CheckpointError(
-            f"'{path}' was made by the learner {learner}; this torchpbp reads those of {', '.join(LOADERS)}. Upgrade "
+            f"'{path}' was made by the learner {learner}; this torchpbp reads those of {', '.join(MODULES)}. Upgrade "
             "torchpbp."
         )
-    return LOADERS[learner](parcel)
+    return model_class(learner).load(parcel)
 
 
 def packed(model: Any, name: str, operators: bool | None = None) -> dict[str, Any]:
@@ -76,7 +83,7 @@ def packed(model: Any, name: str, operators: bool | None = None) -> dict[str, An
     else:
         save(parcel)
     content = parcel.content
-    if not isinstance(content, dict) or content.get("learner", "PBP") not in LOADERS:
+    if not isinstance(content, dict) or content.get("learner", "PBP") not in MODULES:
         raise CheckpointError(f"{name}: {type(model).__name__} has a file format of its own. Save it by itself.")
     return content
 
@@ -89,8 +96,5 @@ def unpacked(content: Any, name: str, map_location: torch.device | str = "cpu") 
 
 def unfitted(content: Mapping[str, Any]) -> Any:
     """A model with the settings of the one whose file would hold this, nothing learned; None if files do not hold them all."""
-    maker = UNFITTED.get(str(content.get("learner")))
-    return None if maker is None else maker(content)
-
-
-UNFITTED: dict[str, Any] = {"KernelPBP": KernelPBP.unfitted}
+    learner = content.get("learner")
+    return model_class(learner).unfitted(content) if learner in ("KernelPBP", "ScoreAverage") else None
