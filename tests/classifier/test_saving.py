@@ -182,7 +182,7 @@ def test_files_that_make_no_classifier_name_what_is_wrong(tmp_path: Path) -> Non
         ({"models": [saved["models"][0], {**saved["models"][1], "learner": "Oracle"}, saved["models"][2]]}, "class 1'"),
         ({"log_prior": torch.zeros(2)}, "expected a prior for each of 3 classes"),
         ({"classes": {"dtype": "nonsense", "values": [0, 1, 2]}}, "its parts do not make a model"),
-        ({"made_by": "Oracle"}, "its parts do not make a model"),
+        ({"made_by": "Oracle"}, "expected a learner out of PBP, .* got 'Oracle'"),
     ):
         torch.save({**saved, **change}, path)
         with pytest.raises(CheckpointError, match=message):
