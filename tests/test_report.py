@@ -248,7 +248,7 @@ def test_a_report_that_fails_does_not_fail_the_run(
     def full(*_: Any) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr(torchpbp.train, "write_report", full)
+    monkeypatch.setattr(torchpbp.report, "write_report", full)
     assert "kl/200" in tiny_run(tmp_path)
     assert "No report.html: OSError: no space left" in capsys.readouterr().err
     assert (tmp_path / "metrics.json").exists()
@@ -259,6 +259,7 @@ def chromium(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
 def test_a_browser_shows_it(real: Path, tmp_path: Path) -> None:
     shown = chromium(f"--screenshot={tmp_path / 'shot.png'}", real.as_uri())
@@ -279,6 +280,7 @@ def test_a_browser_shows_it(real: Path, tmp_path: Path) -> None:
     assert min(widths) > 100
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
 def test_the_browser_notices_what_is_forbidden(real: Path, tmp_path: Path) -> None:
     """The check above can fail: a picture from elsewhere and a script are reported on the console."""
