@@ -24,7 +24,7 @@ from torchpbp import (
     load,
     templates,
 )
-from torchpbp.errors import QueryError
+from torchpbp.errors import LabelWarning, QueryError
 
 COLOURS = ["red", "green", "blue"]
 WHO = pd.DataFrame({"x2": [0, 1, None], "x3": [1, None, 0]}, index=pd.Index(["Ann", "Ben", "Cem"], name="who"))
@@ -149,7 +149,8 @@ def test_indices_are_kept_only_where_they_say_something(truth: DiscreteNetwork) 
 
 def test_states_without_a_label_go_by_their_number(truth: DiscreteNetwork, data: pd.DataFrame) -> None:
     few = data[data["x1"] != "blue"].assign(x1=lambda f: f["x1"].cat.remove_unused_categories())
-    model = PBP(truth.graph).fit(few)
+    with pytest.warns(LabelWarning, match=r"'x1' \(2 of 3\)"):
+        model = PBP(truth.graph).fit(few)
     assert model.posterior_frame("x1", WHO).columns.tolist() == ["red", "green", 2]
     plain = truth.sample_frame(20, seed=0)
     assert (plain.dtypes == np.int64).all()

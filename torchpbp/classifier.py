@@ -20,6 +20,7 @@ from tqdm.auto import tqdm
 from torchpbp.errors import CheckpointError, DataError, DataWarning, NotFittedError, ShapeError, StructureError
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.inputs.classes import checked_classes, read_classes, written_classes
+from torchpbp.inputs.columns import ColumnReader
 from torchpbp.inputs.feature_tables import FeatureReader, feature_names
 from torchpbp.loading import LEARNERS, model_class, packed, unfitted, unpacked
 from torchpbp.model.checkpoint import (
@@ -126,6 +127,8 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
         if rows == 0:
             raise DataError("The training data is empty: expected at least one row, got none.")
         check_classification_targets(labels)
+        # By the rows of X: the models, each with its class alone, would count rows in their own way.
+        (columns,) = ColumnReader({v: graph.variables[v] for v in graph.observed}, missing=True).tables(columns, rows)
         classes, counts = np.unique(labels, return_counts=True)
         lonely = classes[counts == 1].tolist()
         if lonely:

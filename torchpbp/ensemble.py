@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from torchpbp.errors import StructureError
+from torchpbp.errors import LabelWarning, StructureError
 from torchpbp.inputs.columns import DataLike
 from torchpbp.inputs.evidence import EvidenceLike
 from torchpbp.loading import packed, unfitted, unpacked
@@ -68,8 +69,11 @@ class ScoreAverage(nn.Module):
 
     def fit(self, data: DataLike) -> ScoreAverage:
         """Fit every member to the same data; each deals with missing values in its own way."""
-        for member in self.members:
-            member.fit(data)  # type: ignore[operator]
+        for i, member in enumerate(self.members):
+            with warnings.catch_warnings():
+                if i:
+                    warnings.simplefilter("ignore", LabelWarning)  # the first member has said it for all
+                member.fit(data)  # type: ignore[operator]
         return self
 
     def log_evidence(self, evidence: EvidenceLike = None) -> Tensor:

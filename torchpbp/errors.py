@@ -49,3 +49,11 @@ class RankWarning(TorchPBPWarning):
 
 class DataWarning(TorchPBPWarning):
     """The data can be used, but something in it deserves a look."""
+
+
+class LabelWarning(DataWarning):
+    """Columns given by label have fewer labels than their variables have states."""
+
+
+class QueryWarning(TorchPBPWarning):
+    """The question has an answer, but hardly the one that was meant."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -16,7 +17,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from torchpbp.errors import QueryError
+from torchpbp.errors import QueryError, QueryWarning
 from torchpbp.graph.latent_graph import Continuous, LatentGraph
 from torchpbp.inputs.evidence import EvidenceLike, query_names
 
@@ -88,7 +89,10 @@ class Frames:
         Returns:
             A row per row of evidence; columns (variable, state) by label, or (variable, mean, std or quantile).
         """
-        tables = {v: _table(self, v, answer) for v, answer in self.posteriors(evidence, **options).items()}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", QueryWarning)  # that nothing is left to ask is an error here
+            answers = self.posteriors(evidence, **options)
+        tables = {v: _table(self, v, answer) for v, answer in answers.items()}
         if not tables:
             raise QueryError("Every variable is observed in every row: nothing is left to ask. Leave some values out.")
         frame = pd.concat(tables, axis=1, names=["variable", "state"])

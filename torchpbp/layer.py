@@ -15,22 +15,22 @@ import torch
 from torch import Tensor, nn
 
 from torchpbp.arguments import check_counts, check_positive
-from torchpbp.errors import DataError, QueryError, ShapeError, StructureError
-from torchpbp.inputs.evidence import Evidence, query_names
+from torchpbp.errors import QueryError, ShapeError, StructureError
+from torchpbp.inputs.evidence import Evidence, left_to_ask, query_names
+from torchpbp.inputs.tensors import read_tensors
 from torchpbp.model.answers import check_query
 from torchpbp.model.pbp import PBP
-
-REFUSED = {torch.complex32, torch.complex64, torch.complex128, torch.uint16, torch.uint32, torch.uint64}
-"""Dtypes of evidence that cannot be compared with a number of states."""
 
 
 class PBPLayer(nn.Module):
     """Posteriors of the unobserved variables of a :class:`~torchpbp.PBP` model, differentiable in model and evidence.
 
-    Evidence is a dict of tensors: (batch,) integer states with -1 where not observed, (batch, states) non-negative
-    weights computed by an upstream network, or (batch,) floating-point values of a continuous variable with NaN where not
-    observed. Which variables are given, and in which form, is part of the program; only their values vary. A row with a state
-    out of range or a negative or NaN weight gets NaN answers: a check that raised could not be compiled.
+    Evidence is a dict of tensors: (batch,) states of any integer dtype with -1 where not observed, or booleans for the
+    states 0 and 1; (batch, states) non-negative weights computed by an upstream network; or (batch,) values of a continuous
+    variable with NaN where not observed. Which variables are given, and in which form, is part of the program; only their
+    values vary. A check that raised could not be compiled, so an invalid row gets NaN answers: a state out of range, a
+    weight that is negative, infinite or NaN, weights that are all 0, a value that is infinite or outside the range that the
+    graph declares. The gradients of the other rows do not feel it.
 
     Args:
         model: a PBP model with operators (fitted, loaded, or freshly initialised by :meth:`initialise`).
@@ -87,18 +87,16 @@ class PBPLayer(nn.Module):
             what all others say.
         """
         with self._full_precision():
-            read = self._evidence(evidence)
+            read, valid = self._evidence(evidence)
             observables = self.model.observables
-            valid = self._valid(evidence)
-            answers = {
-                v: observables[v].distribution(e, read, self.model.floor) for v, e in self.estimates(evidence).items()
-            }
-            return {v: torch.where(valid.unsqueeze(1), p, torch.nan) for v, p in answers.items()}
+            answers = {v: observables[v].distribution(e, read, self.model.floor) for v, e in self._open(read).items()}
+            return _where_valid(valid, answers)
 
     def estimates(self, evidence: Mapping[str, Tensor], variables: Sequence[str] | None = None) -> dict[str, Tensor]:
         """What :meth:`forward` makes distributions of: estimates that may be negative, up to a positive factor per row.
 
-        A variable's own weights are left out of its estimate: :meth:`forward` multiplies by them.
+        A variable's own weights are left out of its estimate: :meth:`forward` multiplies by them. Estimates are linear in
+        weights, so that negative ones are no mistake here.
 
         A loss on them has a gradient where clipped probabilities have none. The factor is a constant to autograd, so what
         is trained on should not depend on it: divide by a norm first.
@@ -108,22 +106,28 @@ class PBPLayer(nn.Module):
             variables: those wanted; fewer take less time.
 
         Returns:
-            name -> (batch, states).
+            name -> (batch, states), NaN in invalid rows.
         """
         with self._full_precision():
-            read = self._evidence(evidence)
-            wanted = [v for v in self.model.states if v not in read.hard]
-            if variables is not None:
-                wanted = list(query_names(variables))
-                check_query(self.model.graph, wanted, read)
-            leaves = None if variables is None else sorted({self.model.tree.leaf_of[v] for v in wanted})
-            return self.model._estimates(read, wanted, leaves)
+            read, valid = self._evidence(evidence, signed=True)
+            return _where_valid(valid, self._open(read, variables))
+
+    def _open(self, read: Evidence, variables: Sequence[str] | None = None) -> dict[str, Tensor]:
+        """Estimates of the variables asked for, or of all that are not given as states."""
+        if variables is not None:
+            wanted = list(query_names(variables))
+            check_query(self.model.graph, wanted, read)
+            return self.model._estimates(read, wanted, sorted({self.model.tree.leaf_of[v] for v in wanted}))
+        wanted = [v for v in self.model.states if v not in read.hard]
+        if not wanted and not torch.compiler.is_compiling():
+            left_to_ask((), read, stacklevel=4)  # warns
+        return self.model._estimates(read, wanted, None)
 
     def log_evidence(self, evidence: Mapping[str, Tensor]) -> Tensor:
         """(batch,) log P(evidence), floored where the estimate is not positive."""
         with self._full_precision():
-            answer = self.model.log_evidence(self._evidence(evidence))
-            return torch.where(self._valid(evidence), answer, torch.nan)
+            read, valid = self._evidence(evidence)
+            return torch.where(valid, self.model._log_evidence(read), torch.nan)
 
     def most_probable(self, evidence: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """name -> (batch,) the most probable state of each unobserved variable by itself; -1 in rows with NaN answers."""
@@ -155,57 +159,16 @@ class PBPLayer(nn.Module):
         device = self.model.floor.device.type
         return nullcontext() if device == "meta" else torch.autocast(device_type=device, enabled=False)
 
-    def _valid(self, evidence: Mapping[str, Tensor]) -> Tensor:
-        """(batch,) whether a row's states are in range and its weights are weights."""
-        valid = torch.ones(1, dtype=torch.bool, device=self.model.floor.device)
-        for name, value in evidence.items():
-            observable = self.model.observables[name]
-            if observable.continuous:
-                valid = valid & ~value.isinf()
-            elif value.is_floating_point():
-                valid = valid & ((value >= 0) & ~value.isinf()).all(dim=1)
-            else:
-                valid = valid & (value >= -1) & (value < observable.map.dim)
-        return valid
-
-    def _evidence(self, evidence: Mapping[str, Tensor]) -> Evidence:
+    def _evidence(self, evidence: Mapping[str, Tensor], signed: bool = False) -> tuple[Evidence, Tensor]:
+        """Evidence without what is invalid, and (batch,) which rows are valid; (1,) where there is no evidence."""
         self.model._require_fitted()
-        if not isinstance(evidence, Mapping):
-            raise DataError(
-                f"Evidence: a layer takes a dict of tensors by name, {{}} for none; got {type(evidence).__name__}."
-            )
-        observables = self.model.observables
-        hard: dict[str, Tensor] = {}
-        soft: dict[str, Tensor] = {}
-        real: dict[str, Tensor] = {}
-        batch = 1
-        for name, value in evidence.items():
-            if name not in observables:
-                raise QueryError(f"Evidence on '{name}': the layer observes {', '.join(observables)}.")
-            if not isinstance(value, Tensor) or value.dtype in REFUSED:
-                kind = value.dtype if isinstance(value, Tensor) else type(value).__name__
-                raise DataError(
-                    f"Evidence on '{name}': a layer takes tensors of states (int64) or weights, got {kind}."
-                )
-            observable = observables[name]
-            if observable.continuous:
-                expected, target = value.ndim == 1, real
-            elif value.is_floating_point():
-                expected, target = value.ndim == 2 and value.shape[1] == observable.map.dim, soft
-            else:
-                expected, target = value.ndim == 1, hard
-            if not expected:
-                raise ShapeError(
-                    f"Evidence on '{name}': expected (batch,) states or values, or (batch, {observable.map.dim}) weights; "
-                    f"got {str(value.dtype).removeprefix('torch.')} of shape {tuple(value.shape)}."
-                )
-            # A state out of range must not reach a gather; its row is answered with NaN (see _valid).
-            target[name] = torch.where(value < observable.map.dim, value, -1) if target is hard else value
-            batch = value.shape[0]
-        for name, value in evidence.items():
-            if value.shape[0] != batch:
-                raise ShapeError(f"Evidence on '{name}' has {value.shape[0]} rows, others have {batch}.")
-        return Evidence(batch, hard, soft, real)
+        domains = {v: o.domain for v, o in self.model.observables.items()}
+        return read_tensors(evidence, domains, self.model.root.weight.dtype, self.model.floor.device, signed)
+
+
+def _where_valid(valid: Tensor, answers: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Answers with NaN in invalid rows."""
+    return {v: torch.where(valid.unsqueeze(1), p, torch.nan) for v, p in answers.items()}
 
 
 class PBPDistribution:
@@ -228,7 +191,7 @@ class PBPDistribution:
     def __init__(self, layer: PBPLayer, evidence: Mapping[str, Tensor]) -> None:
         self.layer = layer
         self.evidence = dict(evidence)
-        self._read = layer._evidence(evidence)
+        self._read, self._valid = layer._evidence(evidence)
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -255,22 +218,32 @@ class PBPDistribution:
         clash = [v for v in values if v in self._read.hard or v in self._read.real]
         if clash:
             raise QueryError(f"log_prob of {clash}: already in the evidence.")
-        self.layer._evidence(values)  # refuses what is no evidence
-        soft = [v for v in values if v in self._read.soft]
-        extra = torch.zeros(
-            self._read.batch, dtype=self.layer.model.root.weight.dtype, device=self.layer.model.floor.device
-        )
-        for v in soft:
-            weights = self._read.soft[v].to(extra)
-            states = values[v].clamp(0, weights.shape[1] - 1)  # one out of range is answered with NaN below
-            extra = extra + weights.gather(1, states.unsqueeze(1)).squeeze(1).log()
-        joint = {**{v: t for v, t in self.evidence.items() if v not in soft}, **values}
-        return self.layer.log_evidence(joint) + extra - self.layer.log_evidence(self.evidence)
+        read, valid = self.layer._evidence(values)
+        if values and self.evidence and read.batch != self._read.batch:
+            raise ShapeError(f"log_prob: the values have {read.batch} rows, the evidence has {self._read.batch}.")
+        known = {**self._read.hard, **self._read.soft, **self._read.real}
+        joint: dict[str, Tensor] = {**known, **values}
+        extra = torch.zeros(1, dtype=self.layer.model.root.weight.dtype, device=self.layer.model.floor.device)
+        for v in self._read.soft.keys() & values.keys():
+            weights = self._read.soft[v]
+            if v in read.soft:
+                joint[v] = weights * values[v]
+                continue
+            seen, states = read.hard[v] >= 0, read.hard[v].clamp(min=0)
+            own = weights.gather(1, states.unsqueeze(1)).squeeze(1)
+            extra = extra + torch.where(seen, own, 1.0).log()
+            joint[v] = torch.where(seen.unsqueeze(1), nn.functional.one_hot(states, weights.shape[1]), weights)
+        answer = self.layer.log_evidence(joint) + extra - self.layer.log_evidence(known)
+        return torch.where(valid & self._valid, answer, torch.nan)
 
     def sample(self, sample_shape: int | Sequence[int] = (), seed: int | None = None) -> dict[str, Tensor]:
-        """name -> (*sample_shape, batch) joint draws of all observables; a number is taken for a shape of one dimension."""
+        """name -> (*sample_shape, batch) joint draws of all observables; a number is taken for a shape of one dimension.
+
+        Invalid rows of evidence have states of -1 and values of NaN.
+        """
         sample_shape = (sample_shape,) if isinstance(sample_shape, int) else tuple(sample_shape)
         check_counts(0, ShapeError, **{f"sample_shape[{i}]": size for i, size in enumerate(sample_shape)})
         count = math.prod(sample_shape)
         drawn = self.layer.model.sample(count, self._read, seed=seed)
-        return {v: x.reshape(*sample_shape, self._read.batch) for v, x in drawn.items()}
+        kept = {v: torch.where(self._valid, x, torch.nan if x.is_floating_point() else -1) for v, x in drawn.items()}
+        return {v: x.reshape(*sample_shape, self._read.batch) for v, x in kept.items()}

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from torchpbp import Continuous
-from torchpbp.errors import DataError
+from torchpbp.errors import DataError, LabelWarning
 from torchpbp.inputs import ColumnReader, arrow
 from torchpbp.inputs.sources import open_data
 
@@ -89,7 +89,9 @@ def test_dictionaries_that_differ_between_files(tmp_path):
     for name, column in (("1", ["b", "a"]), ("2", ["c", "b", "a"])):
         table = pa.table({"x": pa.array(column).dictionary_encode()})
         pq.write_table(table, tmp_path / f"{name}.parquet")
-    assert read(tmp_path, {"x": 4}) == ([[0, 1, 2, 0, 1]], {"x": ("b", "a", "c")})
+    assert read(tmp_path, {"x": 3}) == ([[0, 1, 2, 0, 1]], {"x": ("b", "a", "c")})
+    with pytest.warns(LabelWarning, match=r"fewer labels than the graph gives them states: 'x' \(3 of 4\)"):
+        assert read(tmp_path, {"x": 4}) == ([[0, 1, 2, 0, 1]], {"x": ("b", "a", "c")})
 
 
 def test_chunks_of_a_table_with_their_own_dictionaries():

@@ -124,7 +124,9 @@ def test_integer_categories_are_labels():
 
 def test_known_labels_are_kept():
     assert read({"x": ["c", "a"]}, {"x": 3}, labels={"x": ["c", "b", "a"]}) == [[0, 2]]
-    with pytest.raises(DataError, match=r"column 'x': unseen category 'z'\. Known categories: \['c', 'b', 'a'\]"):
+    with pytest.raises(
+        DataError, match=r"column 'x', row 1: unseen category 'z'\. Known categories: \['c', 'b', 'a'\]"
+    ):
         read({"x": ["c", "z"]}, {"x": 3}, labels={"x": ["c", "b", "a"]})
 
 

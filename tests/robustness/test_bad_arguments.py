@@ -29,6 +29,7 @@ from torchpbp.__main__ import main
 from torchpbp.errors import (
     CheckpointError,
     DataError,
+    LabelWarning,
     NotFittedError,
     QueryError,
     ShapeError,
@@ -291,7 +292,8 @@ def test_a_device_that_is_not_there_is_not_taken_for_a_damaged_file(model, tmp_p
 
 def test_shell_shows_states_that_have_no_label(rows, tmp_path, capsys) -> None:
     named = {v: np.array(["no", "yes"])[(x > 0).long().numpy()] for v, x in rows.items()}  # two labels, three states
-    PBP(GRAPH).fit(named).save(tmp_path / "model.pt")
+    with pytest.warns(LabelWarning, match=r"'x1' \(2 of 3\)"):
+        PBP(GRAPH).fit(named).save(tmp_path / "model.pt")
     assert main(["query", str(tmp_path / "model.pt"), "--evidence", "x2=yes", "--target", "x1"]) == 0
     printed = capsys.readouterr().out
     assert [line.split()[0] for line in printed.splitlines() if line.startswith("  ")] == ["no", "yes", "2"]

@@ -16,7 +16,7 @@ from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.inference.messages import upward_pass
 from torchpbp.inference.queries import as_distribution, evidence_estimate, joint_states
 from torchpbp.inference.schedule import Schedule
-from torchpbp.inputs.evidence import Evidence, EvidenceLike, query_names, read_evidence
+from torchpbp.inputs.evidence import Evidence, EvidenceLike, left_to_ask, query_names, read_evidence
 from torchpbp.model.answers import check_query
 
 LARGEST_QUERY = 4096
@@ -74,7 +74,9 @@ class SpectralAnswers(Frames):
             evidence: name -> states (-1: not observed) or (batch, states) weights.
             raw: return (sign, log of the absolute value) of the estimate as it is.
         """
-        value, size, log_scale = self._evaluated(self._read(evidence))
+        read = self._read(evidence)
+        value, size, log_scale = self._evaluated(read)
+        log_scale = read.scaled(log_scale)
         if raw:
             return value.sign(), value.abs().log() + log_scale
         positive = torch.maximum(value, self.floor * size).clamp(min=torch.finfo(value.dtype).tiny)
@@ -105,7 +107,7 @@ class SpectralAnswers(Frames):
     def posteriors(self, evidence: EvidenceLike = None) -> dict[str, Tensor]:
         """Posteriors of all observables that some row does not observe, each by itself."""
         read = self._read(evidence)
-        return {v: self.posterior(v, read) for v in self.states if not read.observed_everywhere(v)}
+        return {v: self.posterior(v, read) for v in left_to_ask(self.states, read)}
 
     def _read(self, evidence: EvidenceLike) -> Evidence:
         self.representation  # noqa: B018  raises NotFittedError before evidence is looked at

@@ -167,9 +167,16 @@ def plain_states(
         labels: labels of the states, where they have some.
     """
     if isinstance(evidence, Evidence):
-        if evidence.batch != 1 or evidence.soft:
+        if (
+            evidence.batch != 1
+            or evidence.soft
+            or evidence.real
+            or any(x.shape != (1,) for x in evidence.hard.values())
+        ):
             return None
-        return {v: int(column) for v, column in evidence.hard.items() if int(column) >= 0}
+        given = {v: int(column.item()) for v, column in evidence.hard.items()}
+        right = all(-1 <= state < states.get(v, -1) for v, state in given.items())
+        return {v: state for v, state in given.items() if state >= 0} if right else None
     if evidence is None:
         return {}
     if type(evidence) is not dict:

@@ -22,7 +22,7 @@ from torchpbp.exact.tables import check_tables, checked_table, refuse_unknown
 from torchpbp.frames import Frames, state_labels
 from torchpbp.graph.bif import BIF, read_bif, write_bif
 from torchpbp.graph.latent_graph import LatentGraph, require_graph
-from torchpbp.inputs.evidence import EvidenceLike, query_names, read_evidence
+from torchpbp.inputs.evidence import EvidenceLike, left_to_ask, query_names, read_evidence
 
 
 class DiscreteNetwork(Frames):
@@ -234,13 +234,13 @@ class DiscreteNetwork(Frames):
         """
         checked = read_evidence(evidence, self.states, labels=self.labels)
         pool = self.graph.names if include_latent else self.graph.observed
-        wanted = [v for v in pool if not checked.observed_everywhere(v)]
+        wanted = left_to_ask(pool, checked)
         return self._queries.posteriors(wanted, checked, method)
 
     def log_evidence(self, evidence: EvidenceLike = None, method: Method = "hugin") -> Tensor:
         """(batch,) log P(evidence); -inf where the evidence is impossible."""
         checked = read_evidence(evidence, self.states, labels=self.labels)
-        return self._queries.log_evidence(checked, method)
+        return checked.scaled(self._queries.log_evidence(checked, method))
 
     def joint(self, variables: str | Iterable[str]) -> Tensor:
         """Marginal table P(variables), any subset in any order, or that of one variable.

@@ -18,12 +18,16 @@ from tqdm.auto import tqdm
 from torchpbp.errors import DataError, ShapeError
 from torchpbp.features.kernels import median_bandwidth
 from torchpbp.graph.latent_graph import Continuous, Domain
+from torchpbp.inputs.columns import ColumnReader
 from torchpbp.inputs.gaps import observed
+from torchpbp.inputs.states import UNSIGNED
 
 MOST_DONORS = 4096
 """Rows that gaps are filled from, spread evenly over the data; bounds the time."""
 MISMATCH = 14.0
 """What different states of a discrete variable add to the squared distance: a weight of e^-7, in case no row agrees."""
+FARTHEST = 1e6
+"""Bandwidths at which outliers are taken to be: squares of larger distances would leave no digits for those of other rows."""
 ENTRIES = 1 << 22
 """Entries of one (rows, donors) matrix handled at once."""
 
@@ -73,15 +77,17 @@ def complete_table(table: Mapping[str, Tensor], domains: Mapping[str, Domain], s
         name -> complete columns, without the rows that had no value at all; the table itself if it has no gaps.
 
     Raises:
-        DataError: columns that are absent, are no tensors, or hold no value at all.
+        DataError: columns that are absent, are no tensors, hold no value at all, or values that the variable cannot take.
         ShapeError: columns of different lengths.
     """
     _check_columns(table, domains)
-    seen = torch.stack([observed(table[v]) for v in domains], dim=1)
+    reader = ColumnReader(domains, missing=True)
+    (checked,) = reader.tables({v: table[v] for v in domains}, max(1, len(table[next(iter(domains))])))
+    seen = torch.stack([observed(checked[v]) for v in domains], dim=1)
     if bool(seen.all()):
         return dict(table)
     some = seen.any(dim=1)
-    rows = torch.stack([table[v].double() for v in domains], dim=1).masked_fill(~seen, torch.nan)[some]
+    rows = torch.stack([checked[v].double() for v in domains], dim=1).masked_fill(~seen, torch.nan)[some]
     widths = torch.ones(len(domains), dtype=torch.float64)
     for i, domain in enumerate(domains.values()):
         values = rows[~rows[:, i].isnan(), i]
@@ -106,7 +112,7 @@ def _check_columns(table: Mapping[str, Tensor], domains: Mapping[str, Domain]) -
     shapes = {v: tuple(table[v].shape) for v in domains}
     if len(set(shapes.values())) > 1 or any(len(shape) != 1 for shape in shapes.values()):
         raise ShapeError(f"complete_table: expected columns of one length, got shapes {shapes}.")
-    empty = [v for v in domains if not bool(observed(table[v]).any())]
+    empty = [v for v in domains if table[v].dtype not in UNSIGNED and not bool(observed(table[v]).any())]
     if empty:
         raise DataError(f"complete_table: columns {empty} have no value to fill from. Leave them out.")
 
@@ -123,6 +129,8 @@ class _Filling:
         numbers = torch.tensor([isinstance(d, Continuous) for d in domains]).to(rows)
         self._centre = rows.nanmean(dim=0)  # squares of values far from 0 would drown their differences
         self._scale = numbers / torch.where(numbers > 0, widths, torch.ones_like(widths))  # 0 for states
+        if bool(((rows - self._centre) * self._scale).abs().nan_to_num(0.0).max() > FARTHEST):
+            self._centre = rows.nanmedian(dim=0).values  # an outlier draws the mean away from all other rows
         self._draw, self._generator = draw, torch.Generator().manual_seed(seed)
 
     def filled(self, rows: Tensor, donors: Tensor, own: Tensor) -> Tensor:
@@ -135,7 +143,7 @@ class _Filling:
     def _weights(self, rows: Tensor, donors: Tensor, own: Tensor) -> Tensor:
         """(n, donors) weights by distance in what both have, brought to the number of variables that the row has."""
         seen, known = (~rows.isnan()).to(rows), (~donors.isnan()).to(rows)
-        x, y = (((t - self._centre) * self._scale).nan_to_num(0.0) for t in (rows, donors))
+        x, y = (((t - self._centre) * self._scale).clamp(-FARTHEST, FARTHEST).nan_to_num(0.0) for t in (rows, donors))
         distance = (x.square() @ known.T + seen @ y.square().T - 2 * (x @ y.T)).clamp(min=0)
         for i in self._discrete:
             differ = (rows[:, i : i + 1] != donors[:, i]) * (seen[:, i : i + 1] * known[:, i])

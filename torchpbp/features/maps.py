@@ -19,6 +19,9 @@ from torchpbp.arguments import check_positive, whole_number
 from torchpbp.errors import DataError, NotFittedError
 from torchpbp.features.kernels import RBF, Kernel, median_bandwidth
 
+FARTHEST = 1e8
+"""Bandwidths from the mean beyond which the phase of a wave has lost its digits; kernels are 0 there, and so are features."""
+
 
 class FeatureMap(nn.Module, ABC):
     """The contract of all maps.
@@ -252,8 +255,10 @@ class RandomFourier(KernelMap):
         pass
 
     def _embed(self, standard: Tensor, width: Tensor) -> Tensor:
-        phase = standard.unsqueeze(-1) * self.frequencies / width
-        return torch.cat([phase.cos(), phase.sin()], dim=-1) * (1 / len(self.frequencies)) ** 0.5
+        far = (standard / width).abs() > FARTHEST
+        phase = torch.where(far, 0.0, standard).unsqueeze(-1) * self.frequencies / width
+        waves = torch.cat([phase.cos(), phase.sin()], dim=-1) * (1 / len(self.frequencies)) ** 0.5
+        return torch.where(far.unsqueeze(-1), 0.0, waves)
 
 
 def _kinds() -> dict[str, type[KernelMap]]:

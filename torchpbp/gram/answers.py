@@ -19,7 +19,7 @@ from torchpbp.gram.messages import MessagePassing, Upward, product
 from torchpbp.gram.sampling import Blur, draw_rows
 from torchpbp.graph.junction_tree import JunctionTree
 from torchpbp.graph.latent_graph import Continuous, Domain, LatentGraph
-from torchpbp.inputs.evidence import Evidence, EvidenceLike, read_evidence
+from torchpbp.inputs.evidence import Evidence, EvidenceLike, left_to_ask, read_evidence
 from torchpbp.model.answers import check_query
 
 BATCH_ELEMENTS = 1 << 22
@@ -74,7 +74,8 @@ class GramAnswers(Frames, nn.Module):
         for rows in self._chunks(checked):
             up = self._upward(rows)
             value = product([up.messages[c] for c in self.tree.children[0]]).mean(dim=1)
-            parts.append(value.clamp(min=torch.finfo(value.dtype).tiny).log().double() + up.log_scale)
+            logs = value.clamp(min=torch.finfo(value.dtype).tiny).log().double() + up.log_scale
+            parts.append(rows.scaled(logs))
         return torch.cat(parts)
 
     @torch.no_grad()
@@ -97,9 +98,12 @@ class GramAnswers(Frames, nn.Module):
 
     @torch.no_grad()
     def posteriors(self, evidence: EvidenceLike = None) -> dict[str, Any]:
-        """Posteriors of every observable that is not observed in all rows, from one pass up and one down."""
+        """Posteriors of every observable that is not observed in all rows, from one pass up and one down.
+
+        Complete rows leave nothing to ask: a warning says so, and :meth:`log_evidence` has their probability.
+        """
         checked = self._read(evidence)
-        wanted = [v for v in self.names if not checked.observed_everywhere(v)]
+        wanted = left_to_ask(self.names, checked, stacklevel=4)  # no_grad is a call of its own
         parts: dict[str, list[Any]] = {v: [] for v in wanted}
         for rows in self._chunks(checked):
             weights = self._weights(rows, wanted)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from torchpbp.errors import QueryError, ShapeError
 from torchpbp.features.kernels import Kernel
-from torchpbp.inference.density import GRID, Density, grid_density
+from torchpbp.inference.density import GRID, Density, as_points, grid_density
 
 
 def state_probabilities(
@@ -67,7 +67,7 @@ def value_density(weights: Tensor, values: Tensor, bounds: Tensor, kernel: Kerne
 
 def density_at(density: Density, at: Any) -> Tensor:
     """(batch, n) density at (n,) points."""
-    where = torch.as_tensor(at, dtype=torch.float64)
+    where = as_points(at)
     if where.ndim != 1:
         raise ShapeError(f"at: expected (n,) points, got shape {tuple(where.shape)}.")
     if not bool(where.isfinite().all()):

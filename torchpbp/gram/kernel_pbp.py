@@ -26,6 +26,7 @@ from torchpbp.gram.learning import (
     OperatorSettings,
     bandwidths,
     check_memory,
+    check_spans,
     checked_bandwidth,
     learn_operators,
     ranges,
@@ -34,6 +35,7 @@ from torchpbp.gram.operators import GramOperator
 from torchpbp.gram.structure import check_specification, nearest_leaves
 from torchpbp.graph.junction_tree import build_junction_tree, checked_root
 from torchpbp.graph.latent_graph import Continuous, Domain, LatentGraph, require_graph
+from torchpbp.inference.density import warn_of_coarse_grids
 from torchpbp.inputs.columns import ColumnReader, DataLike
 from torchpbp.inputs.gaps import observed
 from torchpbp.model.checkpoint import (
@@ -157,14 +159,16 @@ class KernelPBP(GramAnswers):
         like theirs first. Rows without any value are left out, with a warning.
 
         Raises:
-            DataError: bad data, a column without any value, or Gram matrices larger than ``max_bytes``; nothing is changed then.
+            DataError: bad data, a column without any value or with outliers so many bandwidths from the other values that
+                ``dtype`` cannot compare them, or Gram matrices larger than ``max_bytes``; nothing is changed then.
         """
         reader = ColumnReader(self._domains(), missing=True)
         parts = list(reader.tables(data))
         columns = [torch.cat([p[v] for p in parts]) for v in self.names]
         rows = torch.stack([c.double().masked_fill(~observed(c), torch.nan) for c in columns], dim=1)
         reader.gaps.check()
-        rows = rows[~rows.isnan().all(dim=1)] if reader.gaps.empty else rows
+        numbers = (~rows.isnan().all(dim=1)).nonzero().squeeze(1)
+        rows = rows[numbers] if reader.gaps.empty else rows
         check_memory(self._operator_settings(), len(self._inner_plans()), len(rows), self.max_bytes)
         if len(rows) < 2:
             raise DataError(f"KernelPBP needs at least 2 rows, got {len(rows)}.")
@@ -172,9 +176,15 @@ class KernelPBP(GramAnswers):
             rows = self._completed(rows)
         coordinates = self.chart.coordinates(rows)
         widths = bandwidths(self.bandwidth, self._domains(), coordinates)
-        operators = self._solved(rows, widths)
         evidence_widths = bandwidths(self.evidence_bandwidth, self._domains(), coordinates)
-        self._keep(rows, widths, evidence_widths, ranges(self._domains(), rows, evidence_widths), operators)
+        check_spans(self._domains(), rows, torch.minimum(widths, evidence_widths), self.dtype, numbers)
+        operators = self._solved(rows, widths)
+        bounds = ranges(self._domains(), rows, evidence_widths)
+        with_density = [i for i, v in enumerate(self.names) if evidence_widths[i] > 0 and v not in self.chart.moved]
+        warn_of_coarse_grids(
+            {self.names[i]: (float(bounds[i].diff()), float(evidence_widths[i])) for i in with_density}
+        )
+        self._keep(rows, widths, evidence_widths, bounds, operators)
         self.labels = reader.labels
         self.missing = reader.gaps.shares
         return self

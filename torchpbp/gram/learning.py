@@ -11,6 +11,7 @@ from tqdm.auto import tqdm
 
 from torchpbp.errors import DataError, StructureError
 from torchpbp.features.kernels import median_bandwidth
+from torchpbp.features.scales import check_span
 from torchpbp.gram.comparison import TrainingGram
 from torchpbp.gram.operators import GramOperator, full_operator, landmark_features, thin_operator
 from torchpbp.graph.latent_graph import Continuous, Domain, LatentGraph
@@ -58,6 +59,27 @@ def bandwidths(bandwidth: Bandwidth, domains: Mapping[str, Domain], coordinates:
         else:
             result[i] = bandwidth[v] if isinstance(bandwidth, Mapping) else float(bandwidth)
     return result
+
+
+def check_spans(
+    domains: Mapping[str, Domain], rows: Tensor, widths: Tensor, dtype: torch.dtype, numbers: Tensor | None = None
+) -> None:
+    """Refuse columns whose values lie too many bandwidths apart.
+
+    Args:
+        domains: the variables, in the order of the columns.
+        rows: (rows, variables) training rows; NaN where missing.
+        widths: (variables,) bandwidths.
+        dtype: in which rows are compared.
+        numbers: (rows,) numbers of the rows in the data, where some have been left out.
+    """
+    for i, (v, domain) in enumerate(domains.items()):
+        if isinstance(domain, Continuous):
+            column = rows[:, i]
+            seen, middle = column[~column.isnan()], float(column.nanmedian())
+            farthest = int((column - middle).abs().nan_to_num(-1.0).argmax())
+            row = farthest if numbers is None else int(numbers[farthest])
+            check_span(v, float(seen.min()), float(seen.max()), middle, float(widths[i]), dtype, row)
 
 
 def ranges(domains: Mapping[str, Domain], rows: Tensor, widths: Tensor) -> Tensor:

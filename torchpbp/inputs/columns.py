@@ -14,28 +14,24 @@ from torchpbp.errors import DataError, ShapeError
 from torchpbp.graph.latent_graph import Domain
 from torchpbp.inputs.gaps import MissingValues
 from torchpbp.inputs.labels import (
+    NO_LABELS,
     are_labels,
     as_array,
     is_code_range,
+    object_numbers,
     own_tensor,
     refuse_misaligned,
     states_from_labels,
+    warn_of_few_labels,
 )
 from torchpbp.inputs.sources import DataLike, Matrix, TableLike, narrow_dtype, open_data
+from torchpbp.inputs.states import comparable, whole_numbers
 from torchpbp.inputs.values import read_values
 
 __all__ = ["ROWS_PER_BATCH", "ColumnReader", "DataLike"]
 
 ROWS_PER_BATCH = 1 << 17
 """Rows of an in-memory table handled at once; bounds the memory of counting."""
-
-WIDENED = {
-    torch.bool: torch.uint8,
-    torch.uint16: torch.int32,
-    torch.uint32: torch.int64,
-    torch.uint64: torch.int64,
-}
-"""Dtypes that torch knows few operations for."""
 
 
 class ColumnReader:
@@ -51,13 +47,18 @@ class ColumnReader:
         states: number of states (or range, if continuous) of each variable wanted; other columns are ignored.
         labels: labels of variables known from before.
         missing: let missing values through; refused by default.
+        quiet: say nothing of labels that are fewer than states, as another reader of the same data will.
 
     Attributes:
         gaps: what is missing in the rows of the last pass, or of the present one so far.
     """
 
     def __init__(
-        self, states: Mapping[str, Domain], labels: Mapping[str, Sequence[Any]] | None = None, missing: bool = False
+        self,
+        states: Mapping[str, Domain],
+        labels: Mapping[str, Sequence[Any]] | None = None,
+        missing: bool = False,
+        quiet: bool = False,
     ) -> None:
         self.states = dict(states)
         self.missing = missing
@@ -65,6 +66,8 @@ class ColumnReader:
         self._read_before = False
         self._counts = {v: d for v, d in self.states.items() if isinstance(d, int)}
         self.labels: dict[str, tuple[Any, ...]] = {k: tuple(v) for k, v in (labels or {}).items()}
+        self._known = set(self.labels)
+        self._quiet = quiet
 
     def batches(self, data: DataLike, rows: int = ROWS_PER_BATCH) -> Iterator[Tensor]:
         """Yield (variables, rows) int64 tensors of states, -1 where missing, where all variables are discrete."""
@@ -114,6 +117,8 @@ class ColumnReader:
             )
         if total == 0:
             raise DataError("The training data is empty: expected at least one row, got none.")
+        if not self._read_before and not self._quiet:
+            warn_of_few_labels({v: x for v, x in self.labels.items() if v not in self._known}, self._counts)
         self._read_before = True
 
     def _columns(self, table: TableLike, where: str, streaming: bool) -> dict[str, Tensor | np.ndarray]:
@@ -196,12 +201,9 @@ class ColumnReader:
         labels = self.labels.get(name)
         if isinstance(column, np.ndarray):
             if column.dtype == object:
-                column = states_from_labels(name, column, labels, f"{where}column")
-                if column.dtype.kind == "f":  # numbers in an object column, NaN where missing
-                    column = np.where(np.isnan(column), -1, column)
-                    column = column.astype(np.int64) if np.all(column == np.round(column)) else column
+                column = self._from_objects(name, column, where, start)
             elif labels is not None and are_labels(column, labels):
-                column = states_from_labels(name, column.astype(object), labels, f"{where}column")
+                column = states_from_labels(f"{where}column '{name}'", column.astype(object), labels, start)
             elif labels is not None and not is_code_range(labels):
                 raise DataError(
                     f"{where}column '{name}' has labels {list(labels)[:6]}, but this batch has plain numbers."
@@ -224,11 +226,10 @@ class ColumnReader:
                     else "."
                 )
             )
-        if column.dtype in WIDENED:
-            column = column.to(WIDENED[column.dtype])
+        given, column = column, comparable(column)
         low, high = torch.aminmax(column)
         if int(low) < (-1 if self.missing else 0) or int(high) >= self._counts[name]:
-            self._refuse(name, column.to(torch.int64), where, start)
+            self._refuse(name, given, where, start)
         gap = column < 0 if int(low) < 0 else None
         if not narrow:
             return column.to(torch.int64), gap
@@ -236,8 +237,20 @@ class ColumnReader:
         column = column.to(narrow_dtype(extra + 1))
         return column if gap is None else column.masked_fill(gap, extra), gap
 
-    def _refuse(self, name: str, codes: Tensor, where: str, start: int) -> NoReturn:
+    def _from_objects(self, name: str, column: np.ndarray, where: str, start: int) -> np.ndarray:
+        """States from labels, or from numbers among which some may be missing; fractional numbers stay as they are."""
+        labels = self.labels.get(name)
+        if labels is not None:
+            return states_from_labels(f"{where}column '{name}'", column, labels, start)
+        numbers = object_numbers(
+            f"{where}column '{name}'", column, start, self._counts[name], "integer states", hint=NO_LABELS
+        )
+        filled = np.where(np.isnan(numbers), -1, numbers)
+        return filled.astype(np.int64) if np.all(filled == np.round(filled)) else filled
+
+    def _refuse(self, name: str, given: Tensor, where: str, start: int) -> NoReturn:
         """Say which states are out of range, or missing."""
+        codes = comparable(given).to(torch.int64)
         missing = codes == -1
         if bool(missing.any()) and not self.missing:
             count = int(missing.sum())
@@ -248,15 +261,14 @@ class ColumnReader:
             )
         row = int(((codes < -1) | (codes >= self._counts[name])).nonzero()[0])
         raise DataError(
-            f"{where}column '{name}', row {start + row}: state {int(codes[row])} is out of range; expected 0 to "
+            f"{where}column '{name}', row {start + row}: state {int(given[row].item())} is out of range; expected 0 to "
             f"{self._counts[name] - 1}{', or -1 for a missing value' if self.missing else ''}. Count states from 0, or make it "
             "a pandas category column, whose labels may be any numbers."
         )
 
     def _whole_numbers(self, name: str, column: Tensor, where: str, start: int) -> Tensor:
         """Floating-point states as integers, NaN as -1."""
-        filled = torch.where(column.isnan(), -1.0, column)
-        bad = (filled != filled.round()) | filled.isinf()
+        codes, bad = whole_numbers(column)
         if bool(bad.any()):
             row = int(bad.nonzero()[0])
             raise DataError(
@@ -264,4 +276,4 @@ class ColumnReader:
                 f"{', or NaN for a missing value' if self.missing else ''}; got {float(column[row])}. If it is a number, "
                 "declare the variable Continuous()."
             )
-        return filled.to(torch.int64)
+        return codes

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 
-from torchpbp.errors import DataError, QueryError, ShapeError
+from torchpbp.errors import DataError, QueryError, QueryWarning, ShapeError
 from torchpbp.graph.latent_graph import Domain
-from torchpbp.inputs.labels import (
-    are_labels,
-    as_array,
-    is_code_range,
-    own_tensor,
-    refuse_misaligned,
-    states_from_labels,
-)
+from torchpbp.inputs.labels import refuse_misaligned
+from torchpbp.inputs.observations import as_tensor, checked_states, checked_values, checked_weights
 
 
 @dataclass(frozen=True)
@@ -32,6 +26,7 @@ class Evidence:
         hard: name -> (batch,) states as int64; -1 where the row does not observe the variable.
         soft: name -> (batch, states) non-negative weights.
         real: name -> (batch,) values of continuous variables as float64; NaN where not observed.
+        log_scale: (batch,) log of what was taken out of weights of extreme size; None for nothing.
 
     Example:
         >>> read_evidence({"x": [0, None], "y": 2}, {"x": 3, "y": 4, "z": 2}).hard
@@ -42,6 +37,7 @@ class Evidence:
     hard: dict[str, Tensor] = field(default_factory=dict)
     soft: dict[str, Tensor] = field(default_factory=dict)
     real: dict[str, Tensor] = field(default_factory=dict)
+    log_scale: Tensor | None = None
 
     def observed_everywhere(self, name: str) -> bool:
         """Whether each row gives a state or value for ``name``."""
@@ -67,17 +63,66 @@ class Evidence:
             {v: t.repeat_interleave(times) for v, t in self.hard.items()},
             {v: t.repeat_interleave(times, dim=0) for v, t in self.soft.items()},
             {v: t.repeat_interleave(times) for v, t in self.real.items()},
+            None if self.log_scale is None else self.log_scale.repeat_interleave(times),
         )
 
     def rows(self, chosen: slice) -> Evidence:
         """A slice of the rows."""
         size = len(range(*chosen.indices(self.batch)))
-        parts = ({v: t[chosen] for v, t in group.items()} for group in (self.hard, self.soft, self.real))
-        return Evidence(size, *parts)
+        hard, soft, real = ({v: t[chosen] for v, t in group.items()} for group in (self.hard, self.soft, self.real))
+        return Evidence(size, hard, soft, real, None if self.log_scale is None else self.log_scale[chosen])
+
+    def moderate(self) -> Evidence:
+        """The same evidence with weights of moderate size, so that no learner's sums of them leave the range of numbers.
+
+        Posteriors do not depend on it, and :meth:`scaled` brings it back into log-probabilities.
+        """
+        soft, log_scale = dict(self.soft), self.log_scale
+        for name, weights in self.soft.items():
+            top = extreme_sizes(weights)
+            if bool((top != 1).any()):
+                soft[name] = weights / top.unsqueeze(1)
+                log_scale = top.double().log() + (0.0 if log_scale is None else log_scale)
+        return self if log_scale is self.log_scale else Evidence(self.batch, self.hard, soft, self.real, log_scale)
+
+    def scaled(self, log_probabilities: Tensor) -> Tensor:
+        """(batch,) log-probabilities of the evidence as it was given, from those of its moderate form."""
+        if self.log_scale is None:
+            return log_probabilities
+        return log_probabilities + self.log_scale.to(log_probabilities)
+
+
+MODERATE = 1e18
+"""Weights up to this size, and down to its inverse, are left as they are."""
+
+
+def extreme_sizes(weights: Tensor) -> Tensor:
+    """(batch,) the largest size in each row of (batch, states) weights if it is extreme, otherwise 1."""
+    top = weights.detach().abs().amax(dim=1)
+    return torch.where((top >= 1 / MODERATE) & (top <= MODERATE), 1.0, top)
 
 
 EvidenceLike: TypeAlias = Mapping[str, Any] | pd.DataFrame | Evidence | None
 """Name -> state, states (one per row; -1 or NaN where not observed), or (batch, states) weights. None: no evidence."""
+
+
+def left_to_ask(names: Iterable[str], evidence: Evidence, stacklevel: int = 3) -> list[str]:
+    """The variables that some row does not observe; where there are none, a warning says so.
+
+    Args:
+        names: of all variables that have posteriors.
+        evidence: for a batch of rows.
+        stacklevel: of the warning.
+    """
+    wanted = [v for v in names if not evidence.observed_everywhere(v)]
+    if not wanted:
+        warnings.warn(
+            "Posteriors: every variable is observed in every row, so nothing is left to ask and the answer is empty. "
+            "log_evidence() has the log-probability of such rows; leave out a column (or make it -1 or NaN) to ask for it.",
+            QueryWarning,
+            stacklevel=stacklevel,
+        )
+    return wanted
 
 
 def query_names(query: Any) -> tuple[str, ...]:
@@ -116,7 +161,7 @@ def read_evidence(
         DataError: states out of range, fractional states, negative or non-finite weights.
     """
     if isinstance(evidence, Evidence):
-        return evidence
+        return _checked_evidence(evidence, states, latent, device)
     if not isinstance(evidence, Mapping | pd.DataFrame | pd.Series | None):
         raise DataError(
             f"Evidence: expected a mapping of names to states, or a DataFrame; got {type(evidence).__name__}."
@@ -130,22 +175,18 @@ def read_evidence(
     soft: dict[str, Tensor] = {}
     real: dict[str, Tensor] = {}
     for name, value in items.items():
-        if name not in states:
-            if name in latent:
-                raise QueryError(f"Evidence on '{name}': it is latent and cannot be observed.")
-            raise QueryError(f"Evidence on unknown variable '{name}'. The model observes: {', '.join(states)}.")
-        domain = states[name]
-        tensor = _as_tensor(
-            name, value, (labels or {}).get(name), "integer states" if isinstance(domain, int) else "numbers"
-        )
+        domain = _domain(name, states, latent)
+        tensor = as_tensor(name, value, (labels or {}).get(name), domain)
         if not isinstance(domain, int):
-            real[name] = _checked_values(name, tensor).to(device)
+            real[name] = checked_values(name, tensor, domain).to(device)
         elif tensor.ndim == 2 and tensor.is_floating_point():
-            soft[name] = _checked_weights(name, tensor, domain).to(device)
+            soft[name] = checked_weights(name, tensor, domain).to(device)
         else:
-            hard[name] = _checked_states(name, tensor, domain).to(device)
+            hard[name] = checked_states(name, tensor, domain).to(device)
     lengths = {name: len(t) for name, t in (*hard.items(), *soft.items(), *real.items())}
     batch = max((n for n in lengths.values() if n != 1), default=1)
+    if isinstance(evidence, pd.DataFrame):
+        batch = len(evidence)  # it has rows even where it has no columns
     for name, n in lengths.items():
         if n not in (1, batch):
             others = {k: v for k, v in lengths.items() if v == batch}
@@ -159,97 +200,41 @@ def read_evidence(
                 real[name] = real[name].expand(batch)
             else:
                 soft[name] = soft[name].expand(batch, -1)
-    return Evidence(batch, hard, soft, real)
+    return Evidence(batch, hard, soft, real).moderate()
 
 
-def _as_tensor(name: str, value: Any, labels: Sequence[Any] | None, expected: str = "integer states") -> Tensor:
-    if isinstance(value, Tensor):
-        if value.is_complex():
-            raise DataError(f"Evidence on '{name}': expected states or weights, got complex numbers.")
-        value = value if value.layout == torch.strided else value.to_dense()
-        return value.reshape(1) if value.ndim == 0 else value
-    if isinstance(value, list | tuple) and value and all(isinstance(row, Tensor) for row in value):
-        if len({row.shape for row in value}) > 1:
-            raise ShapeError(f"Evidence on '{name}': got tensors of different shapes. Give each row the same.")
-        return _as_tensor(name, torch.stack(list(value)), labels)  # numpy would cut gradients off
-    if isinstance(value, pd.Series):
-        value = value.array
-    if isinstance(value, pd.Categorical):
-        if labels is None and not pd.api.types.is_integer_dtype(value.categories.dtype):
-            raise DataError(f"Evidence on '{name}' has category labels, but the model was fitted on plain states.")
-        value = np.asarray(value.astype(object), dtype=object)
-    try:
-        array = np.atleast_1d(as_array(value))
-    except ValueError:
-        raise DataError(
-            f"Evidence on '{name}': expected states or weights, got entries of different lengths."
-        ) from None
-    if array.dtype == object:
-        array = states_from_labels(name, array, labels, "Evidence on", expected)
-    elif array.dtype.kind not in "biuf":
-        raise DataError(f"Evidence on '{name}': expected states or weights, got {array.dtype} values.")
-    elif labels is not None and array.ndim == 1 and are_labels(array, labels):
-        array = states_from_labels(name, array.astype(object), labels, "Evidence on")
-    elif labels is not None and array.ndim == 1 and not is_code_range(labels) and not pd.isna(array).all():
-        raise DataError(
-            f"Evidence on '{name}': the model knows this variable by labels {list(labels)[:6]}, got plain numbers. "
-            "Pass labels, or an integer tensor of state indices."
-        )
-    return own_tensor(array)
+def _domain(name: str, states: Mapping[str, Domain], latent: Sequence[str]) -> Domain:
+    """Number of states or range of a variable that may be observed."""
+    if name in states:
+        return states[name]
+    if name in latent:
+        raise QueryError(f"Evidence on '{name}': it is latent and cannot be observed.")
+    raise QueryError(f"Evidence on unknown variable '{name}'. The model observes: {', '.join(states)}.")
 
 
-def _checked_values(name: str, tensor: Tensor) -> Tensor:
-    if tensor.ndim != 1 or tensor.is_complex():
-        raise ShapeError(
-            f"Evidence on '{name}': expected one real value per row (NaN where not observed), got "
-            f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}."
-        )
-    values = tensor.to(torch.float64)
-    if bool(values.detach().isinf().any()):
-        row = int(values.detach().isinf().nonzero()[0])
-        raise DataError(f"Evidence on '{name}', row {row}: expected a finite value or NaN, got {float(values[row])}.")
-    return values
-
-
-def _checked_states(name: str, tensor: Tensor, states: int) -> Tensor:
-    if tensor.ndim != 1:
-        raise ShapeError(
-            f"Evidence on '{name}': expected one state per row, or floating-point weights of shape (batch, {states}); "
-            f"got {str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}."
-        )
-    if tensor.is_floating_point():
-        missing = tensor.isnan()
-        filled = torch.where(missing, torch.full_like(tensor, -1), tensor)
-        whole = (filled == filled.round()) & (filled.abs() < 2**53)  # beyond, whole numbers are not exact; no infinity
-        if not bool(whole.all()):
-            row = int((~whole).nonzero()[0])
-            raise DataError(
-                f"Evidence on '{name}', row {row}: expected a whole number from 0 to {states - 1}, got {float(tensor[row])}. "
-                f"Weights over states have shape (batch, {states})."
-            )
-        tensor = filled
-    codes = tensor.to(torch.int64)
-    bad = (codes < -1) | (codes >= states)
-    if bool(bad.any()):
-        row = int(bad.nonzero()[0])
-        raise DataError(
-            f"Evidence on '{name}', row {row}: state {int(codes[row])} is out of range; expected 0 to {states - 1}, or "
-            "-1 for not observed."
-        )
-    return codes
-
-
-def _checked_weights(name: str, tensor: Tensor, states: int) -> Tensor:
-    if tensor.shape[1] != states:
-        raise ShapeError(f"Soft evidence on '{name}': expected shape (batch, {states}), got {tuple(tensor.shape)}.")
-    detached = tensor.detach()
-    bad = ~(detached >= 0) | detached.isinf()
-    if bool(bad.any()):
-        row = int(bad.any(dim=1).nonzero()[0])
-        raise DataError(
-            f"Soft evidence on '{name}', row {row}: expected finite non-negative weights, got {detached[row].tolist()}."
-        )
-    if not bool(detached.any(dim=1).all()):
-        row = int((~detached.any(dim=1)).nonzero()[0])
-        raise DataError(f"Soft evidence on '{name}', row {row}: all weights are 0, which rules out every state.")
-    return tensor
+def _checked_evidence(
+    evidence: Evidence, states: Mapping[str, Domain], latent: Sequence[str], device: torch.device | str
+) -> Evidence:
+    """Evidence that was made by hand, or for another model; the very same object if nothing has to be converted."""
+    parts: tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]] = ({}, {}, {})
+    for given, part in zip((evidence.hard, evidence.soft, evidence.real), parts, strict=True):
+        for name, tensor in given.items():
+            domain = _domain(name, states, latent)
+            if (given is evidence.real) is isinstance(domain, int):
+                wanted = "states (hard) or weights (soft)" if isinstance(domain, int) else "values (real)"
+                raise DataError(f"Evidence on '{name}': expected {wanted} of this variable.")
+            if given is evidence.soft and isinstance(domain, int):
+                checked = checked_weights(name, tensor, domain)
+            elif isinstance(domain, int):
+                checked = checked_states(name, tensor, domain)
+            else:
+                checked = checked_values(name, tensor, domain)
+            if len(checked) != evidence.batch:
+                raise ShapeError(f"Evidence on '{name}' has {len(checked)} rows, but batch={evidence.batch}.")
+            part[name] = checked.to(device)
+    same = all(
+        given[v] is x
+        for given, part in zip((evidence.hard, evidence.soft, evidence.real), parts, strict=True)
+        for v, x in part.items()
+    )
+    return (evidence if same else Evidence(evidence.batch, *parts, evidence.log_scale)).moderate()

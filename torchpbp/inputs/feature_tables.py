@@ -12,7 +12,8 @@ from torch import Tensor
 
 from torchpbp.errors import DataError, ShapeError
 from torchpbp.graph.latent_graph import LatentGraph
-from torchpbp.inputs.labels import own_tensor, states_from_labels, unmasked
+from torchpbp.inputs.labels import own_tensor, states_from_labels, unmasked, warn_of_few_labels
+from torchpbp.inputs.states import whole_numbers
 
 
 def feature_names(X: Any) -> list[str]:
@@ -58,7 +59,10 @@ class FeatureReader:
         missing = [v for v in self.names if v not in named]
         if missing:
             raise DataError(f"X: missing columns {missing}. It has: {_listed(list(named))}.")
-        return {v: self._column(v, named[v], learn) for v in self.names}
+        columns = {v: self._column(v, named[v], learn) for v in self.names}
+        if learn:
+            warn_of_few_labels(self.labels, self.counts, stacklevel=4)
+        return columns
 
     def _column(self, name: str, column: pd.Series[Any], learn: bool) -> Tensor:
         if learn and name in self.counts:
@@ -72,14 +76,14 @@ class FeatureReader:
         if name not in self.labels:
             return self._whole(name, _numbers(column, f"X, column '{name}'"), learn)
         values = np.asarray(column.astype(object), dtype=object)
-        return torch.from_numpy(states_from_labels(name, values, self.labels[name], "X, column").astype(np.int64))
+        return torch.from_numpy(states_from_labels(f"X, column '{name}'", values, self.labels[name]))
 
     def _whole(self, name: str, column: Tensor, learn: bool) -> Tensor:
         """States may come as floating-point numbers, because a table has one type for all columns."""
         if not learn or name not in self.counts or not column.is_floating_point():
             return column
-        filled = torch.where(column.isnan(), -1.0, column)
-        return filled.long() if bool((filled.isfinite() & (filled == filled.round())).all()) else column
+        codes, bad = whole_numbers(column)
+        return column if bool(bad.any()) else codes
 
 
 def _labels(column: pd.Series[Any]) -> tuple[Any, ...] | None:
@@ -120,6 +124,8 @@ def _numbers(values: Any, where: str) -> Tensor:
         if isinstance(error, DataError):
             raise
         raise DataError(f"{where}: expected a table of numbers, got values that are not.") from None
+    except OverflowError:  # whole numbers beyond the largest float64
+        raise DataError(f"{where}: expected numbers that a float64 can hold, got larger ones.") from None
     return own_tensor(array)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +12,11 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from torchpbp.errors import DataError
+from torchpbp.errors import DataError, LabelWarning
+from torchpbp.inputs.states import EXACT, written
+
+NO_LABELS = " The model was fitted without labels for this variable."
+"""Ends the message about a label where numbers were expected."""
 
 
 def as_array(value: Any) -> np.ndarray:
@@ -53,32 +59,100 @@ def are_labels(values: np.ndarray, labels: Sequence[Any]) -> bool:
     return len(present) > 0 and not is_code_range(labels) and set(present.tolist()) <= set(labels)
 
 
-def states_from_labels(
-    name: str, values: np.ndarray, labels: Sequence[Any] | None, where: str, expected: str = "integer states"
+def object_numbers(
+    where: str,
+    values: np.ndarray,
+    start: int = 0,
+    states: int | None = None,
+    expected: str = "numbers",
+    remark: str = "",
+    hint: str = "",
 ) -> np.ndarray:
-    """State index of each label; -1 for None, NaN and pandas NA."""
+    """float64 numbers from an array of objects; NaN for None, NaN and pandas NA.
+
+    Args:
+        where: begins messages; names the variable.
+        values: (rows, …) objects.
+        start: number of the first row, for messages.
+        states: of a discrete variable, whose states must be exact; None for values of a continuous one.
+        expected, remark, hint: parts of the message about what is no number.
+
+    Raises:
+        DataError: what is no number, or a number that is too large for float64, or for an exact state.
+    """
     missing = np.asarray(pd.isna(values))
-    if labels is None:
-        try:
-            numbers = np.full(values.shape, np.nan)
-            numbers[~missing] = values[~missing].astype(float)
-            return numbers
-        except (TypeError, ValueError):
-            raise DataError(
-                f"{where} '{name}': expected {expected}, got {values[~missing][0]!r}. The model was fitted without "
-                "labels for this variable."
-            ) from None
+    numbers = np.full(values.shape, np.nan)
+    try:
+        numbers[~missing] = values[~missing].astype(float)
+    except (TypeError, ValueError, OverflowError):  # what is no number, or one beyond the largest float64
+        present = list(values[~missing])
+        wrong = [value for value in present if _rounded(value) is None]
+        if wrong:
+            raise DataError(f"{where}{remark}: expected {expected}, got {written(wrong[0])}.{hint}") from None
+        numbers[~missing] = [_rounded(value) for value in present]
+    beyond = np.isinf(numbers) if states is None else np.abs(numbers) >= EXACT
+    if beyond.any():
+        place = tuple(np.argwhere(beyond)[0])
+        wanted = "a finite number" if states is None else f"a whole number from 0 to {states - 1}"
+        raise DataError(f"{where}, row {start + int(place[0])}: expected {wanted}, got {written(values[place])}.")
+    return numbers
+
+
+def _rounded(value: Any) -> float | None:
+    """The nearest float64, infinite if need be; None for what is no number."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+    except (TypeError, ValueError):
+        return None
+
+
+def states_from_labels(where: str, values: np.ndarray, labels: Sequence[Any], start: int = 0) -> np.ndarray:
+    """State index of each label; -1 for None, NaN and pandas NA.
+
+    Args:
+        where: begins messages; names the variable.
+        values: (rows, …) labels.
+        labels: of the states, in their order.
+        start: number of the first row, for messages.
+    """
+    missing = np.asarray(pd.isna(values))
     result = np.full(values.shape, -1, dtype=np.int64)
     present = values[~missing]
     try:
         found = pd.Index(list(labels), dtype=object).get_indexer(present)
     except TypeError:  # lists, sets and the like
-        raise DataError(f"{where} '{name}': expected labels out of {list(labels)}, got {present[0]!r}.") from None
+        raise DataError(f"{where}: expected labels out of {list(labels)}, got {written(present[0])}.") from None
     if (found < 0).any():
-        unseen = present[found < 0][0]
-        raise DataError(f"{where} '{name}': unseen category {unseen!r}. Known categories: {list(labels)}.")
+        first = int(np.flatnonzero(found < 0)[0])
+        row = start + int(np.argwhere(~missing)[first][0])
+        raise DataError(
+            f"{where}, row {row}: unseen category {written(present[first])}. Known categories: {list(labels)}."
+        )
     result[~missing] = found
     return result
+
+
+def warn_of_few_labels(labels: Mapping[str, Sequence[Any]], states: Mapping[str, int], stacklevel: int = 3) -> None:
+    """Warn, once for all columns, of labels that are fewer than the states of their variables.
+
+    Args:
+        labels: column -> its labels, as they were found in the data.
+        states: variable -> its number of states.
+        stacklevel: of the warning.
+    """
+    few = {v: len(x) for v, x in labels.items() if len(x) < states[v]}
+    if few:
+        listed = ", ".join(f"'{v}' ({n} of {states[v]})" for v, n in list(few.items())[:20])
+        more = f" and {len(few) - 20} more" if len(few) > 20 else ""
+        warnings.warn(
+            f"Columns with fewer labels than the graph gives them states: {listed}{more}. The model takes the states without "
+            "a label for states that never occur. Give the graph as many states as there are labels, or, where a label just "
+            "does not occur in these rows, make the column a pandas category column with all its categories.",
+            LabelWarning,
+            stacklevel=stacklevel,
+        )
 
 
 def refuse_misaligned(columns: Mapping[str, Any], where: str) -> None:

@@ -19,7 +19,7 @@ from torchpbp.inference.queries import as_distribution, evidence_estimate, joint
 from torchpbp.inference.sampling import sample_leaves
 from torchpbp.inference.schedule import Schedule
 from torchpbp.inference.variables import Observable, prepare
-from torchpbp.inputs.evidence import Evidence, EvidenceLike, query_names, read_evidence
+from torchpbp.inputs.evidence import Evidence, EvidenceLike, left_to_ask, query_names, read_evidence
 from torchpbp.model.operators import RootOperator, SeparatorOperator
 
 
@@ -96,12 +96,15 @@ class Answers(Frames, nn.Module):
     def posteriors(self, evidence: EvidenceLike = None, raw: bool = False) -> dict[str, Any]:
         """Posteriors of every observable that is not observed in all rows, from one pass up and one down.
 
+        A call of the model, ``model(evidence)``, is a call of this method. Complete rows leave nothing to ask: a warning says
+        so, and :meth:`log_evidence` has their probability.
+
         Returns:
             name -> (batch, states), or a :class:`~torchpbp.inference.density.Density` for a continuous variable.
         """
         checked = self._read(evidence)
         observables = self.observables  # once: it is made anew each time
-        wanted = [v for v in observables if not checked.observed_everywhere(v)]
+        wanted = left_to_ask(observables, checked)
         estimates = self._estimates(checked, wanted, None)
         return {v: self._answer(observables[v], e, checked, raw) for v, e in estimates.items()}
 
@@ -123,10 +126,17 @@ class Answers(Frames, nn.Module):
             evidence: as in :meth:`posterior`.
             raw: return (sign, log of the absolute value) of the estimate as it is, like ``slogdet``.
         """
-        checked = self._read(evidence)
+        return self._log_evidence(self._read(evidence), raw)
+
+    @overload
+    def _log_evidence(self, checked: Evidence, raw: Literal[False] = False) -> Tensor: ...
+    @overload
+    def _log_evidence(self, checked: Evidence, raw: bool) -> Tensor | tuple[Tensor, Tensor]: ...
+    def _log_evidence(self, checked: Evidence, raw: bool = False) -> Tensor | tuple[Tensor, Tensor]:
         value, size, log_scale = self._evidence(checked)
         for observable in self.observables.values():
             log_scale = log_scale - observable.log_integral(checked)
+        log_scale = checked.scaled(log_scale)
         if raw:
             return value.sign(), value.abs().log() + log_scale
         floor = self.floor.to(value.dtype) * size

@@ -13,6 +13,7 @@ from torchpbp.distributed import gather_objects, gather_rows, sum_over_processes
 from torchpbp.errors import DataError
 from torchpbp.features.completion import complete_table
 from torchpbp.features.maps import KernelMap
+from torchpbp.features.scales import check_span
 from torchpbp.inference.schedule import build_schedule
 from torchpbp.inference.variables import Observable, make_map
 from torchpbp.inputs.evidence import Evidence
@@ -237,6 +238,8 @@ class Fitter:
                 if scale is not None:
                     observable.map.bandwidth_scale = scale
                 observable.fit(rows.values(v), (low, high))
+                middle = float(rows.values(v).median())
+                check_span(v, low, high, middle, float(observable.map.width), torch.float64)
             result.append(observable)
         return result
 

@@ -17,6 +17,7 @@ from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.features.maps import KernelMap
 from torchpbp.graph.junction_tree import JunctionTree, build_junction_tree, checked_root
 from torchpbp.graph.latent_graph import Continuous, LatentGraph, require_graph
+from torchpbp.inference.density import warn_of_coarse_grids
 from torchpbp.inference.queries import as_distribution, leaf_estimates
 from torchpbp.inference.schedule import build_schedule
 from torchpbp.inference.variables import Observable, make_map, prepare
@@ -282,6 +283,9 @@ class PBP(CountedModel):
         if found.constant:
             text = f"Columns {found.constant} hold one state only: the model learns that they never vary."
             warnings.warn(text, DataWarning, stacklevel=3)
+        named = [o for o in found.observables if isinstance(o, Observable) and o.continuous]
+        spans = {o.name: (float(o.bounds.diff()), o.map.width) for o in named if isinstance(o.map, KernelMap)}
+        warn_of_coarse_grids({v: (span, float(width)) for v, (span, width) in spans.items()}, stacklevel=4)
         marginals = None if found.counts is None else found.counts.marginals()
         self._accept(found.plan, found.learned, int(found.rows), found.floor, found.observables, marginals)
         self.labels = dict(labels)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from torchpbp.errors import QueryError, ShapeError
+from torchpbp.errors import QueryError, QueryWarning, ShapeError
 from torchpbp.inference.density import Density
 from torchpbp.inputs.evidence import Evidence, EvidenceLike
 from torchpbp.plotting.evidence import condition, one_row, state_name, written_values
@@ -101,7 +102,8 @@ def plot_posteriors(
 
 def _answers(model: Any, evidence: Evidence) -> dict[str, Any]:
     """name -> (states,) probabilities or a density of one row."""
-    with torch.no_grad():
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", QueryWarning)  # that nothing is left to draw is an error
         found = model.posteriors(evidence)
     return {v: x if isinstance(x, Density) else _floats(x[0]) for v, x in found.items()}
 

@@ -106,7 +106,7 @@ class RefinedPBP(PBP):
             data = list(data)
         if world_size() > 1:
             raise StructureError("Refinement works in a single process; learner=pbp can share rows among several.")
-        reader = ColumnReader({v: o.domain for v, o in self.observables.items()}, missing=True)
+        reader = ColumnReader({v: o.domain for v, o in self.observables.items()}, missing=True, quiet=True)
         source = open_data(data, reader.states, columns)
         count = sum(len(next(iter(table.values()))) for table in reader.tables(source, batch_size))
         if count < self.folds * LEAST_ROWS:

@@ -141,7 +141,8 @@ def read_rows(model: PBP, data: DataLike, check: bool = True) -> Evidence:
     Raises:
         DataError: data that cannot be read.
     """
-    reader = ColumnReader({v: o.domain for v, o in model.observables.items()}, model.labels, missing=True)
+    domains = {v: o.domain for v, o in model.observables.items()}
+    reader = ColumnReader(domains, model.labels, missing=True, quiet=True)  # no new labels are taken
     parts = list(reader.tables(data))
     new = [v for v, labels in reader.labels.items() if v not in model.labels and not is_code_range(labels)]
     if new:

@@ -22,7 +22,7 @@ from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.frames import Frames
 from torchpbp.graph.latent_graph import LatentGraph, require_graph
 from torchpbp.inputs.columns import ColumnReader, DataLike
-from torchpbp.inputs.evidence import Evidence, EvidenceLike, query_names, read_evidence
+from torchpbp.inputs.evidence import Evidence, EvidenceLike, left_to_ask, query_names, read_evidence
 from torchpbp.inputs.gaps import informative
 from torchpbp.model.answers import check_query
 from torchpbp.model.checkpoint import checked_labels, read_checkpoint, require_finite, whole_model, write_checkpoint
@@ -192,13 +192,14 @@ class NormalGraphLearner(Frames):
     def posteriors(self, evidence: EvidenceLike = None) -> dict[str, Tensor]:
         """Posteriors of all observables that some row does not observe."""
         read = self._read(evidence)
-        wanted = [v for v in self.graph.observed if not read.observed_everywhere(v)]
+        wanted = left_to_ask(self.graph.observed, read)
         chunks = [[m.posterior(self.converted.branch[v]) for v in wanted] for m in self._possible(read)]
         return {v: torch.cat([chunk[i] for chunk in chunks]) for i, v in enumerate(wanted)}
 
     def log_evidence(self, evidence: EvidenceLike = None) -> Tensor:
         """(batch,) log P(evidence), from the constants taken out of the messages; -inf where it is impossible."""
-        return torch.cat([messages.log_evidence() for messages in self._messages(self._read(evidence))])
+        read = self._read(evidence)
+        return read.scaled(torch.cat([messages.log_evidence() for messages in self._messages(read)]))
 
     def sample(self, n: int, seed: int | None = None) -> dict[str, Tensor]:
         """name -> (n,) states of the observables."""

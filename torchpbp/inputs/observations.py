@@ -1,0 +1,130 @@
+"""What is known about one variable: read as a tensor from whatever form it has, and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from torchpbp.errors import DataError, ShapeError
+from torchpbp.graph.latent_graph import Domain
+from torchpbp.inputs.labels import (
+    NO_LABELS,
+    are_labels,
+    as_array,
+    is_code_range,
+    object_numbers,
+    own_tensor,
+    states_from_labels,
+)
+from torchpbp.inputs.states import comparable, whole_numbers
+from torchpbp.inputs.values import check_values
+
+
+def as_tensor(name: str, value: Any, labels: Sequence[Any] | None, domain: Domain) -> Tensor:
+    """States, values or weights in any form as a tensor of at least one dimension.
+
+    Args:
+        name: of the variable.
+        value: tensor, array, list, Series, category column, or a single state, label or value.
+        labels: of the variable's states, if it is known by labels.
+        domain: of the variable.
+    """
+    if isinstance(value, Tensor):
+        if value.is_complex():
+            raise DataError(f"Evidence on '{name}': expected states or weights, got complex numbers.")
+        value = value if value.layout == torch.strided else value.to_dense()
+        return value.reshape(1) if value.ndim == 0 else value
+    if isinstance(value, list | tuple) and value and all(isinstance(row, Tensor) for row in value):
+        if len({row.shape for row in value}) > 1:
+            raise ShapeError(f"Evidence on '{name}': got tensors of different shapes. Give each row the same.")
+        return as_tensor(name, torch.stack(list(value)), labels, domain)  # numpy would cut gradients off
+    if isinstance(value, pd.Series):
+        value = value.array
+    if isinstance(value, pd.Categorical):
+        if labels is None and not pd.api.types.is_integer_dtype(value.categories.dtype):
+            raise DataError(f"Evidence on '{name}' has category labels, but the model was fitted on plain states.")
+        value = np.asarray(value.astype(object), dtype=object)
+    try:
+        array = np.atleast_1d(as_array(value))
+    except ValueError:
+        raise DataError(
+            f"Evidence on '{name}': expected states or weights, got entries of different lengths."
+        ) from None
+    where = f"Evidence on '{name}'"
+    if array.dtype == object and labels is not None:
+        array = states_from_labels(where, array, labels)
+    elif array.dtype == object:
+        states, expected = (domain, "integer states") if isinstance(domain, int) else (None, "numbers")
+        array = object_numbers(where, array, 0, states, expected, hint=NO_LABELS)
+    elif array.dtype.kind not in "biuf":
+        raise DataError(f"{where}: expected states or weights, got {array.dtype} values.")
+    elif labels is not None and array.ndim == 1 and are_labels(array, labels):
+        array = states_from_labels(where, array.astype(object), labels)
+    elif labels is not None and array.ndim == 1 and not is_code_range(labels) and not pd.isna(array).all():
+        raise DataError(
+            f"{where}: the model knows this variable by labels {list(labels)[:6]}, got plain numbers. "
+            "Pass labels, or an integer tensor of state indices."
+        )
+    return own_tensor(array)
+
+
+def checked_values(name: str, tensor: Tensor, domain: Domain) -> Tensor:
+    """(rows,) float64 values of a continuous variable, finite and within the declared range; NaN where not observed."""
+    if tensor.ndim != 1 or tensor.is_complex():
+        raise ShapeError(
+            f"Evidence on '{name}': expected one real value per row (NaN where not observed), got "
+            f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}."
+        )
+    values = tensor.to(torch.float64)
+    check_values(f"Evidence on '{name}'", values, domain, "a finite value or NaN", "NaN stands for what is not known.")
+    return values
+
+
+def checked_states(name: str, tensor: Tensor, states: int) -> Tensor:
+    """(rows,) int64 states; -1 where not observed."""
+    if tensor.ndim != 1:
+        raise ShapeError(
+            f"Evidence on '{name}': expected one state per row, or floating-point weights of shape (batch, {states}); "
+            f"got {str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}."
+        )
+    if tensor.is_floating_point():
+        codes, bad = whole_numbers(tensor)
+        if bool(bad.any()):
+            row = int(bad.nonzero()[0])
+            raise DataError(
+                f"Evidence on '{name}', row {row}: expected a whole number from 0 to {states - 1}, got {float(tensor[row])}. "
+                f"Weights over states have shape (batch, {states})."
+            )
+    else:
+        codes = comparable(tensor).to(torch.int64)
+    bad = (codes < -1) | (codes >= states)
+    if bool(bad.any()):
+        row = int(bad.nonzero()[0])
+        state = int(tensor[row].item())  # a number beyond int64 has another code
+        raise DataError(
+            f"Evidence on '{name}', row {row}: state {state} is out of range; expected 0 to {states - 1}, or "
+            "-1 for not observed."
+        )
+    return codes
+
+
+def checked_weights(name: str, tensor: Tensor, states: int) -> Tensor:
+    """(rows, states) finite non-negative weights, not all 0 in any row."""
+    if tensor.shape[1] != states:
+        raise ShapeError(f"Soft evidence on '{name}': expected shape (batch, {states}), got {tuple(tensor.shape)}.")
+    detached = tensor.detach()
+    bad = ~(detached >= 0) | detached.isinf()
+    if bool(bad.any()):
+        row = int(bad.any(dim=1).nonzero()[0])
+        raise DataError(
+            f"Soft evidence on '{name}', row {row}: expected finite non-negative weights, got {detached[row].tolist()}."
+        )
+    if not bool(detached.any(dim=1).all()):
+        row = int((~detached.any(dim=1)).nonzero()[0])
+        raise DataError(f"Soft evidence on '{name}', row {row}: all weights are 0, which rules out every state.")
+    return tensor
