@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import sklearn.exceptions
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
@@ -22,6 +21,7 @@ from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.inputs.classes import checked_classes, read_classes, written_classes
 from torchpbp.inputs.columns import ColumnReader
 from torchpbp.inputs.feature_tables import FeatureReader, feature_names
+from torchpbp.lazy import is_frame
 from torchpbp.loading import LEARNERS, model_class, packed, unfitted, unpacked
 from torchpbp.model.checkpoint import (
     REMEDY,
@@ -141,7 +141,7 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
             if len(chosen) == 1:
                 chosen = chosen.expand(2)  # models need two rows, and the same row twice says what it says once
             models.append(copy.deepcopy(new).fit({v: c[chosen] for v, c in columns.items()}))
-        named = isinstance(X, pd.DataFrame) and all(isinstance(c, str) for c in X.columns)
+        named = is_frame(X) and all(isinstance(c, str) for c in X.columns)
         log_prior = np.log(counts / counts.sum()) if self.prior == "empirical" else np.zeros(len(classes))
         self._keep(classes, models, graph, reader, named, log_prior)
         return self

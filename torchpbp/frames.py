@@ -13,13 +13,14 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor
 
 from torchpbp.errors import QueryError, QueryWarning
 from torchpbp.graph.latent_graph import Continuous, LatentGraph
 from torchpbp.inputs.evidence import EvidenceLike, query_names
+from torchpbp.lazy import is_frame, is_series
+from torchpbp.lazy import pandas as pd
 
 QUANTILES = (0.05, 0.5, 0.95)
 """Levels by which the density of a continuous variable is summed up."""
@@ -177,10 +178,10 @@ def _table(model: Answering, name: str, answer: Any, at: Any = None) -> pd.DataF
 def _index(evidence: EvidenceLike, rows: int) -> pd.Index[Any]:
     """The evidence's own index, if it has one of the right length."""
     found: list[pd.Index[Any]] = []
-    if isinstance(evidence, pd.DataFrame):
+    if is_frame(evidence):
         found = [evidence.index]
     elif isinstance(evidence, Mapping):
-        found = [column.index for column in evidence.values() if isinstance(column, pd.Series)]
+        found = [column.index for column in evidence.values() if is_series(column)]
     if found and len(found[0]) == rows and all(other.equals(found[0]) for other in found[1:]):
         return found[0]
     return pd.RangeIndex(rows)

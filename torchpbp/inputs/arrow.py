@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from torchpbp.errors import DataError
 from torchpbp.graph.latent_graph import Domain
+from torchpbp.lazy import pandas as pd
 
 BATCHES_AHEAD = 1
 """Batches and files read ahead of the one in use: memory is bounded by a few batches and one row group."""

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor
 
@@ -27,6 +26,8 @@ from torchpbp.inputs.labels import (
 from torchpbp.inputs.sources import DataLike, Matrix, TableLike, narrow_dtype, open_data
 from torchpbp.inputs.states import comparable, whole_numbers
 from torchpbp.inputs.values import read_values
+from torchpbp.lazy import is_categorical, is_frame, is_series
+from torchpbp.lazy import pandas as pd
 
 __all__ = ["ROWS_PER_BATCH", "ColumnReader", "DataLike"]
 
@@ -127,7 +128,7 @@ class ColumnReader:
             raise DataError(
                 f"{where}missing columns {absent}. The data has: {', '.join(map(str, list(table)[:20])) or 'none'}."
             )
-        if not isinstance(table, pd.DataFrame):
+        if not is_frame(table):
             refuse_misaligned({v: table[v] for v in self.states}, f"{where}column")
         columns: dict[str, Tensor | np.ndarray] = {}
         for v in self.states:
@@ -147,11 +148,11 @@ class ColumnReader:
     def _column(self, name: str, value: Any, where: str, streaming: bool) -> Tensor | np.ndarray:
         if isinstance(value, Tensor):
             return (value.to_dense() if value.layout != torch.strided else value).detach().cpu()
-        if isinstance(value, pd.Series):
+        if is_series(value):
             value = value.array
         if name not in self._counts:
             return value if isinstance(value, np.ndarray) else np.asarray(value)  # checked as numbers later
-        if isinstance(value, pd.Categorical):
+        if is_categorical(value):
             self._learn_labels(name, list(value.categories), where)
             return self._renumbered(name, value)
         try:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-import pandas as pd
 import torch
 from torch import Tensor
 
@@ -15,6 +14,8 @@ from torchpbp.errors import DataError, QueryError, QueryWarning, ShapeError
 from torchpbp.graph.latent_graph import Domain
 from torchpbp.inputs.labels import refuse_misaligned
 from torchpbp.inputs.observations import as_tensor, checked_states, checked_values, checked_weights
+from torchpbp.lazy import is_frame, is_series
+from torchpbp.lazy import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def extreme_sizes(weights: Tensor) -> Tensor:
     return torch.where((top >= 1 / MODERATE) & (top <= MODERATE), 1.0, top)
 
 
-EvidenceLike: TypeAlias = Mapping[str, Any] | pd.DataFrame | Evidence | None
+EvidenceLike: TypeAlias = "Mapping[str, Any] | pd.DataFrame | Evidence | None"
 """Name -> state, states (one per row; -1 or NaN where not observed), or (batch, states) weights. None: no evidence."""
 
 
@@ -162,14 +163,16 @@ def read_evidence(
     """
     if isinstance(evidence, Evidence):
         return _checked_evidence(evidence, states, latent, device)
-    if not isinstance(evidence, Mapping | pd.DataFrame | pd.Series | None):
+    given: Any = {} if evidence is None else evidence
+    of_pandas = is_frame(given) or is_series(given)
+    if not of_pandas and not isinstance(given, Mapping):
         raise DataError(
             f"Evidence: expected a mapping of names to states, or a DataFrame; got {type(evidence).__name__}."
         )
-    if isinstance(evidence, pd.DataFrame | pd.Series) and not evidence.keys().is_unique:
-        twice = sorted({str(v) for v in evidence.keys()[evidence.keys().duplicated()]})
+    if of_pandas and not given.keys().is_unique:
+        twice = sorted({str(v) for v in given.keys()[given.keys().duplicated()]})
         raise DataError(f"Evidence names {twice} more than once. Give each variable one column.")
-    items: dict[str, Any] = {} if evidence is None else {str(name): column for name, column in evidence.items()}
+    items: dict[str, Any] = {str(name): column for name, column in given.items()}
     refuse_misaligned(items, "Evidence on")
     hard: dict[str, Tensor] = {}
     soft: dict[str, Tensor] = {}
@@ -185,7 +188,7 @@ def read_evidence(
             hard[name] = checked_states(name, tensor, domain).to(device)
     lengths = {name: len(t) for name, t in (*hard.items(), *soft.items(), *real.items())}
     batch = max((n for n in lengths.values() if n != 1), default=1)
-    if isinstance(evidence, pd.DataFrame):
+    if is_frame(evidence):
         batch = len(evidence)  # it has rows even where it has no columns
     for name, n in lengths.items():
         if n not in (1, batch):

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor
 
@@ -14,11 +13,13 @@ from torchpbp.errors import DataError, ShapeError
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.inputs.labels import own_tensor, states_from_labels, unmasked, warn_of_few_labels
 from torchpbp.inputs.states import whole_numbers
+from torchpbp.lazy import is_frame
+from torchpbp.lazy import pandas as pd
 
 
 def feature_names(X: Any) -> list[str]:
     """Names of the columns of a table: a DataFrame's own, or x0, x1, …"""
-    if isinstance(X, pd.DataFrame):
+    if is_frame(X):
         return [str(c) for c in X.columns]
     return [f"x{i}" for i in range(_matrix(X).shape[1])]
 
@@ -47,7 +48,7 @@ class FeatureReader:
         """
         if learn:
             self.labels = {}
-        if not isinstance(X, pd.DataFrame):
+        if not is_frame(X):
             table = _matrix(X)
             if table.shape[1] != len(self.names):
                 raise ShapeError(

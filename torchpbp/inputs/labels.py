@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor
 
 from torchpbp.errors import DataError, LabelWarning
 from torchpbp.inputs.states import EXACT, written
+from torchpbp.lazy import is_series
+from torchpbp.lazy import pandas as pd
 
 NO_LABELS = " The model was fitted without labels for this variable."
 """Ends the message about a label where numbers were expected."""
@@ -162,7 +163,7 @@ def refuse_misaligned(columns: Mapping[str, Any], where: str) -> None:
         columns: name -> column of any kind.
         where: begins the message.
     """
-    series = {name: column for name, column in columns.items() if isinstance(column, pd.Series)}
+    series = {name: column for name, column in columns.items() if is_series(column)}
     first = next(iter(series), None)
     for name, column in series.items():
         known = series[str(first)].index

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor
 
@@ -23,6 +22,8 @@ from torchpbp.inputs.labels import (
 )
 from torchpbp.inputs.states import comparable, whole_numbers
 from torchpbp.inputs.values import check_values
+from torchpbp.lazy import is_categorical, is_series
+from torchpbp.lazy import pandas as pd
 
 
 def as_tensor(name: str, value: Any, labels: Sequence[Any] | None, domain: Domain) -> Tensor:
@@ -43,9 +44,9 @@ def as_tensor(name: str, value: Any, labels: Sequence[Any] | None, domain: Domai
         if len({row.shape for row in value}) > 1:
             raise ShapeError(f"Evidence on '{name}': got tensors of different shapes. Give each row the same.")
         return as_tensor(name, torch.stack(list(value)), labels, domain)  # numpy would cut gradients off
-    if isinstance(value, pd.Series):
+    if is_series(value):
         value = value.array
-    if isinstance(value, pd.Categorical):
+    if is_categorical(value):
         if labels is None and not pd.api.types.is_integer_dtype(value.categories.dtype):
             raise DataError(f"Evidence on '{name}' has category labels, but the model was fitted on plain states.")
         value = np.asarray(value.astype(object), dtype=object)

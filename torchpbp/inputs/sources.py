@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor
 from tqdm.auto import tqdm
@@ -18,8 +17,10 @@ from tqdm.auto import tqdm
 from torchpbp.errors import DataError, ShapeError
 from torchpbp.graph.latent_graph import Domain
 from torchpbp.inputs import arrow
+from torchpbp.lazy import is_frame
+from torchpbp.lazy import pandas as pd
 
-TableLike: TypeAlias = Mapping[str, Any] | pd.DataFrame
+TableLike: TypeAlias = "Mapping[str, Any] | pd.DataFrame"
 
 PATIENCE = 2.0
 """Seconds after which reading shows its progress."""
@@ -49,7 +50,7 @@ class Source:
     labels: Callable[[Iterable[str]], dict[str, list[Any]]] = lambda known: {}
 
 
-DataLike: TypeAlias = TableLike | Tensor | np.ndarray | str | os.PathLike[str] | Iterable[Any] | Source
+DataLike: TypeAlias = "TableLike | Tensor | np.ndarray | str | os.PathLike[str] | Iterable[Any] | Source"
 """What a model learns from:
 
 - a dict of columns or a pandas DataFrame;
@@ -74,10 +75,10 @@ def open_data(data: DataLike, states: Mapping[str, Domain], columns: Sequence[st
     if isinstance(data, Source):
         return data
     names = tuple(states)
-    if isinstance(data, Mapping | pd.DataFrame):
+    if isinstance(data, Mapping) or is_frame(data):
         _no_names_needed(columns, "A table")
         table: TableLike = data
-        return Source(lambda rows: iter([table]), length=len(data) if isinstance(data, pd.DataFrame) else None)
+        return Source(lambda rows: iter([table]), length=len(data) if is_frame(data) else None)
     if isinstance(data, Tensor | np.ndarray):
         matrix = array_columns(data, names, columns)
         return Source(lambda rows: iter([matrix]), length=len(data))
@@ -102,7 +103,7 @@ def open_data(data: DataLike, states: Mapping[str, Domain], columns: Sequence[st
 
 def _as_table(batch: Any, number: int, states: Mapping[str, Domain], columns: Sequence[str] | None) -> TableLike:
     """One mini-batch of a stream as a table."""
-    if isinstance(batch, Mapping | pd.DataFrame):
+    if isinstance(batch, Mapping) or is_frame(batch):
         return batch
     where = f"mini-batch {number}, "
     if arrow.is_batch(batch):
