@@ -6,13 +6,15 @@ import joblib
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from sklearn.model_selection import cross_val_predict
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from torchpbp import EM, PBP, DiscreteNetwork, GenerativeClassifier, KernelPBP, Nystroem, templates
 from torchpbp.errors import DataError, DataWarning, StructureError
 
-KERNEL = GenerativeClassifier(templates.mixture, KernelPBP, {"bandwidth": 1.0})
+# scikit-learn's checks allow for the rounding of double precision only.
+KERNEL = GenerativeClassifier(templates.mixture, KernelPBP, {"bandwidth": 1.0, "dtype": torch.float64})
 FEATURES = GenerativeClassifier(templates.mixture, PBP, {"features": Nystroem(4, bandwidth=1.0)})
 
 

@@ -93,24 +93,28 @@ def test_without_hidden_variables_every_rule_counts(rule: str) -> None:
     torch.testing.assert_close(model.thetas["a"][0], shares)
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(
+    "rule", [rule for rule in RULES if rule != "vit"]
+)  # which counts one of equals: rounding decides
 def test_uniform_matrices_are_a_fixed_point_that_random_starts_leave(rule: str) -> None:
-    """The states of the hidden variable stay alike, so the observables stay independent."""
+    """The states of the hidden variable stay alike, so the observables stay independent.
+
+    The fixed point is unstable: a difference by rounding grows fourfold in each epoch, and shows after some twenty of them.
+    """
     graph = templates.naive_bayes(3, states=3, observed_states=3)
     faithful = 0.1 + 0.7 * torch.eye(3, dtype=torch.float64)  # observables that mostly show the hidden state
     data = DiscreteNetwork(graph, {"h": [1 / 3] * 3, **dict.fromkeys(graph.observed, faithful)}).sample(300, seed=1)
 
-    def course(start: Start) -> NormalGraphLearner:
-        return NormalGraphLearner(graph, rule=rule, start=start, history=True, progress=False).fit(data)
+    def course(start: Start, epochs: int = 60) -> NormalGraphLearner:
+        return NormalGraphLearner(graph, rule=rule, start=start, epochs=epochs, history=True, progress=False).fit(data)
 
-    stuck = course("uniform")
+    stuck = course("uniform", epochs=10)
     first = torch.stack(
         [t["x1"][0, 0] for t in stuck.trace.thetas]
     )  # (epochs, states): what the first hidden state shows
     torch.testing.assert_close(first, first[:1].expand_as(first), rtol=0, atol=1e-4)
-    if rule != "vit":  # which counts the first of equal states, and the others never
-        for v in graph.observed:
-            torch.testing.assert_close(stuck.thetas[v], stuck.thetas[v][:1].expand(3, 3))
+    for v in graph.observed:
+        torch.testing.assert_close(stuck.thetas[v], stuck.thetas[v][:1].expand(3, 3))
     shares = torch.bincount(data["x1"], minlength=3).double() / 300
     torch.testing.assert_close(stuck.thetas["x1"][0], shares, rtol=1e-3, atol=1e-4)
     independent = sum(float(p * p.log()) * 300 for v in data for p in torch.bincount(data[v]).double() / 300)
