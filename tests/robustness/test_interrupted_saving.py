@@ -39,8 +39,9 @@ def test_a_model_is_whole_whenever_its_writer_is_killed(tmp_path: Path) -> None:
                 model.save(path)
 
     states = [model.state_dict() for model in MODELS]
-    half_written = 0
-    for _ in range(8):
+    half_written = kills = 0
+    while kills < 8 or (half_written == 0 and kills < 200):  # go on until one was hit while it wrote
+        kills += 1
         child = forked(write_for_ever, tmp_path / "log")
         assert wait_for(path.exists, child), (tmp_path / "log").read_text()
         time.sleep(0.05 * draw.random())
