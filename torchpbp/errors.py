@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
+from types import FrameType
+
 
 class TorchPBPError(Exception):
     """Base class of every error torchpbp raises on purpose."""
@@ -57,3 +61,17 @@ class LabelWarning(DataWarning):
 
 class QueryWarning(TorchPBPWarning):
     """The question has an answer, but hardly the one that was meant."""
+
+
+def warn_caller(text: str, category: type[TorchPBPWarning]) -> None:
+    """Give a warning that points at the line which called into the library, be it through a call of a torch module.
+
+    Args:
+        text: what is to be said.
+        category: of the warning.
+    """
+    level = 1
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in ("torchpbp", "torch"):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, category, stacklevel=level)

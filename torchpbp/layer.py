@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from torchpbp.arguments import check_counts, check_positive
 from torchpbp.errors import QueryError, ShapeError, StructureError
-from torchpbp.inputs.evidence import Evidence, left_to_ask, query_names
+from torchpbp.inputs.evidence import Evidence, query_names, warn_of_no_question
 from torchpbp.inputs.tensors import read_tensors
 from torchpbp.model.answers import check_query
 from torchpbp.model.pbp import PBP
@@ -120,7 +120,7 @@ class PBPLayer(nn.Module):
             return self.model._estimates(read, wanted, sorted({self.model.tree.leaf_of[v] for v in wanted}))
         wanted = [v for v in self.model.states if v not in read.hard]
         if not wanted and not torch.compiler.is_compiling():
-            left_to_ask((), read, stacklevel=4)  # warns
+            warn_of_no_question("every discrete variable is given by its states")
         return self.model._estimates(read, wanted, None)
 
     def log_evidence(self, evidence: Mapping[str, Tensor]) -> Tensor:

@@ -97,6 +97,7 @@ def test_fewer_labels_than_states_are_told_once(name: str, kind: str) -> None:
         learner.fit(labelled(kind))
     told = [str(w.message) for w in noted if issubclass(w.category, LabelWarning)]
     assert len(told) == 1
+    assert [w.filename for w in noted if issubclass(w.category, LabelWarning)] == [__file__]  # where fit was called
     assert "'x1' (2 of 4), 'x2' (3 of 4)." in told[0]
     assert "'x3'" not in told[0]
     assert "category column with all its categories" in told[0]
@@ -213,8 +214,9 @@ def test_complete_rows_leave_nothing_to_ask(name: str) -> None:
         with pytest.warns(QueryWarning, match=r"nothing is left to ask .* log_evidence\(\) .* leave out a column"):
             assert model.posteriors(rows) == {}
         if name in ("PBP", "KernelPBP", "RefinedPBP"):
-            with pytest.warns(QueryWarning, match="nothing is left to ask"):
+            with pytest.warns(QueryWarning, match="nothing is left to ask") as noted:
                 assert model(rows) == {}
+            assert noted[0].filename == __file__  # not within torch, whose module calls the model
     assert set(model.posteriors({v: x for v, x in DATA.items() if v != "x2"})) == {"x2"}
     some = {**DATA, "x2": DATA["x2"].clone().index_fill(0, torch.tensor([3]), -1)}
     assert set(model.posteriors(some)) == {"x2"}

@@ -103,7 +103,7 @@ class GramAnswers(Frames, nn.Module):
         Complete rows leave nothing to ask: a warning says so, and :meth:`log_evidence` has their probability.
         """
         checked = self._read(evidence)
-        wanted = left_to_ask(self.names, checked, stacklevel=4)  # no_grad is a call of its own
+        wanted = left_to_ask(self.names, checked)
         parts: dict[str, list[Any]] = {v: [] for v in wanted}
         for rows in self._chunks(checked):
             weights = self._weights(rows, wanted)

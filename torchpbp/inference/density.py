@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor
 
 from torchpbp.arguments import whole_number
-from torchpbp.errors import DataWarning, QueryError, ShapeError
+from torchpbp.errors import DataWarning, QueryError, ShapeError, warn_caller
 
 GRID = 513
 """Points at which a density is kept."""
@@ -96,22 +95,20 @@ class Density:
         return self.points[right - 1] + share * (self.points[1] - self.points[0])
 
 
-def warn_of_coarse_grids(spans: Mapping[str, tuple[float, float]], stacklevel: int = 3) -> None:
+def warn_of_coarse_grids(spans: Mapping[str, tuple[float, float]]) -> None:
     """Warn, once for all variables, of ranges so wide that the grid of a density steps over its kernels.
 
     Args:
         spans: continuous variable -> (width of its range, bandwidth).
-        stacklevel: of the warning.
     """
     coarse = {v: span / width for v, (span, width) in spans.items() if span > COARSEST * (GRID - 1) * width}
     if coarse:
         listed = ", ".join(f"'{v}' ({count:.3g} bandwidths)" for v, count in list(coarse.items())[:20])
-        warnings.warn(
+        warn_caller(
             f"Ranges too wide for the {GRID} points that a density is kept at: {listed}. Densities and quantiles of these variables "
             "will be coarse; their means and variances, and answers about other variables, are not concerned. Drop or clip "
             "outliers, declare a narrower Continuous(low, high), or give a larger bandwidth.",
             DataWarning,
-            stacklevel=stacklevel,
         )
 
 

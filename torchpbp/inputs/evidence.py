@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -10,7 +9,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from torchpbp.errors import DataError, QueryError, QueryWarning, ShapeError
+from torchpbp.errors import DataError, QueryError, QueryWarning, ShapeError, warn_caller
 from torchpbp.graph.latent_graph import Domain
 from torchpbp.inputs.labels import refuse_misaligned
 from torchpbp.inputs.observations import as_tensor, checked_states, checked_values, checked_weights
@@ -107,23 +106,26 @@ EvidenceLike: TypeAlias = "Mapping[str, Any] | pd.DataFrame | Evidence | None"
 """Name -> state, states (one per row; -1 or NaN where not observed), or (batch, states) weights. None: no evidence."""
 
 
-def left_to_ask(names: Iterable[str], evidence: Evidence, stacklevel: int = 3) -> list[str]:
+def left_to_ask(names: Iterable[str], evidence: Evidence) -> list[str]:
     """The variables that some row does not observe; where there are none, a warning says so.
 
     Args:
         names: of all variables that have posteriors.
         evidence: for a batch of rows.
-        stacklevel: of the warning.
     """
     wanted = [v for v in names if not evidence.observed_everywhere(v)]
     if not wanted:
-        warnings.warn(
-            "Posteriors: every variable is observed in every row, so nothing is left to ask and the answer is empty. "
-            "log_evidence() has the log-probability of such rows; leave out a column (or make it -1 or NaN) to ask for it.",
-            QueryWarning,
-            stacklevel=stacklevel,
-        )
+        warn_of_no_question("every variable is observed in every row")
     return wanted
+
+
+def warn_of_no_question(reason: str) -> None:
+    """Say that an answer is empty, and why."""
+    warn_caller(
+        f"Posteriors: {reason}, so nothing is left to ask and the answer is empty. log_evidence() has the log-probability of such "
+        "rows; leave out a column to ask for it.",
+        QueryWarning,
+    )
 
 
 def query_names(query: Any) -> tuple[str, ...]:

@@ -62,7 +62,7 @@ class FeatureReader:
             raise DataError(f"X: missing columns {missing}. It has: {_listed(list(named))}.")
         columns = {v: self._column(v, named[v], learn) for v in self.names}
         if learn:
-            warn_of_few_labels(self.labels, self.counts, stacklevel=4)
+            warn_of_few_labels(self.labels, self.counts)
         return columns
 
     def _column(self, name: str, column: pd.Series[Any], learn: bool) -> Tensor:

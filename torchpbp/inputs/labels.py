@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchpbp.errors import DataError, LabelWarning
+from torchpbp.errors import DataError, LabelWarning, warn_caller
 from torchpbp.inputs.states import EXACT, written
 from torchpbp.lazy import is_series
 from torchpbp.lazy import pandas as pd
@@ -135,24 +134,22 @@ def states_from_labels(where: str, values: np.ndarray, labels: Sequence[Any], st
     return result
 
 
-def warn_of_few_labels(labels: Mapping[str, Sequence[Any]], states: Mapping[str, int], stacklevel: int = 3) -> None:
+def warn_of_few_labels(labels: Mapping[str, Sequence[Any]], states: Mapping[str, int]) -> None:
     """Warn, once for all columns, of labels that are fewer than the states of their variables.
 
     Args:
         labels: column -> its labels, as they were found in the data.
         states: variable -> its number of states.
-        stacklevel: of the warning.
     """
     few = {v: len(x) for v, x in labels.items() if len(x) < states[v]}
     if few:
         listed = ", ".join(f"'{v}' ({n} of {states[v]})" for v, n in list(few.items())[:20])
         more = f" and {len(few) - 20} more" if len(few) > 20 else ""
-        warnings.warn(
+        warn_caller(
             f"Columns with fewer labels than the graph gives them states: {listed}{more}. The model takes the states without "
             "a label for states that never occur. Give the graph as many states as there are labels, or, where a label just "
             "does not occur in these rows, make the column a pandas category column with all its categories.",
             LabelWarning,
-            stacklevel=stacklevel,
         )
 
 

@@ -285,7 +285,7 @@ class PBP(CountedModel):
             warnings.warn(text, DataWarning, stacklevel=3)
         named = [o for o in found.observables if isinstance(o, Observable) and o.continuous]
         spans = {o.name: (float(o.bounds.diff()), o.map.width) for o in named if isinstance(o.map, KernelMap)}
-        warn_of_coarse_grids({v: (span, float(width)) for v, (span, width) in spans.items()}, stacklevel=4)
+        warn_of_coarse_grids({v: (span, float(width)) for v, (span, width) in spans.items()})
         marginals = None if found.counts is None else found.counts.marginals()
         self._accept(found.plan, found.learned, int(found.rows), found.floor, found.observables, marginals)
         self.labels = dict(labels)
