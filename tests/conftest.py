@@ -31,6 +31,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason="no CUDA device"))
 
 
+@pytest.fixture(autouse=True)
+def _subnormal_numbers() -> None:
+    """Runs of train.py in the same process flush subnormal numbers to 0; other tests want them to exist."""
+    torch.set_flush_denormal(False)
+
+
 # -- quick tests start no process --------------------------------------------------------------------------------------
 
 STARTS = ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.exec")

