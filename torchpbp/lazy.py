@@ -8,11 +8,11 @@ from __future__ import annotations
 import importlib
 import sys
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ForwardRef, TypeAlias
 
 from typing_extensions import TypeIs
 
-__all__ = ["is_categorical", "is_frame", "is_series", "pandas"]
+__all__ = ["DataFrame", "is_categorical", "is_frame", "is_series", "pandas"]
 
 
 class LazyModule(ModuleType):
@@ -30,8 +30,11 @@ class LazyModule(ModuleType):
 
 if TYPE_CHECKING:
     import pandas as pandas
+
+    DataFrame: TypeAlias = pandas.DataFrame
 else:
     pandas = LazyModule("pandas")
+    DataFrame = ForwardRef("pandas.DataFrame", module=__name__)  # for types that are made when a module is loaded
 
 
 def is_frame(value: object) -> TypeIs[pandas.DataFrame]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, Union
 
 import torch
 from torch import Tensor
@@ -13,8 +13,7 @@ from torchpbp.errors import DataError, QueryError, QueryWarning, ShapeError, war
 from torchpbp.graph.latent_graph import Domain
 from torchpbp.inputs.labels import refuse_misaligned
 from torchpbp.inputs.observations import as_tensor, checked_states, checked_values, checked_weights
-from torchpbp.lazy import is_frame, is_series
-from torchpbp.lazy import pandas as pd
+from torchpbp.lazy import DataFrame, is_frame, is_series
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ def extreme_sizes(weights: Tensor) -> Tensor:
     return torch.where((top >= 1 / MODERATE) & (top <= MODERATE), 1.0, top)
 
 
-EvidenceLike: TypeAlias = "Mapping[str, Any] | pd.DataFrame | Evidence | None"
+EvidenceLike: TypeAlias = Union[Mapping[str, Any], DataFrame, Evidence, None]  # noqa: UP007  a forward reference knows no |
 """Name -> state, states (one per row; -1 or NaN where not observed), or (batch, states) weights. None: no evidence."""
 
 

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, Union
 
 import numpy as np
 import torch
@@ -17,10 +17,9 @@ from tqdm.auto import tqdm
 from torchpbp.errors import DataError, ShapeError
 from torchpbp.graph.latent_graph import Domain
 from torchpbp.inputs import arrow
-from torchpbp.lazy import is_frame
-from torchpbp.lazy import pandas as pd
+from torchpbp.lazy import DataFrame, is_frame
 
-TableLike: TypeAlias = "Mapping[str, Any] | pd.DataFrame"
+TableLike: TypeAlias = Union[Mapping[str, Any], DataFrame]  # noqa: UP007  a forward reference knows no |
 
 PATIENCE = 2.0
 """Seconds after which reading shows its progress."""
@@ -50,7 +49,7 @@ class Source:
     labels: Callable[[Iterable[str]], dict[str, list[Any]]] = lambda known: {}
 
 
-DataLike: TypeAlias = "TableLike | Tensor | np.ndarray | str | os.PathLike[str] | Iterable[Any] | Source"
+DataLike: TypeAlias = TableLike | Tensor | np.ndarray | str | os.PathLike[str] | Iterable[Any] | Source
 """What a model learns from:
 
 - a dict of columns or a pandas DataFrame;
