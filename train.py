@@ -3,7 +3,7 @@
 The same as the command ``torchpbp-train``, which an installed package has.
 """
 
-from torchpbp.train import check_regressor, check_size, main, train
+from torchpbp.experiments.running.program import check_regressor, check_size, main, train
 
 __all__ = ["check_regressor", "check_size", "main", "train"]
 

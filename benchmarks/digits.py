@@ -15,7 +15,7 @@ from benchmarks.contestant import Answer, Array
 from benchmarks.own import Average, Features, KernelChain
 from benchmarks.report import Panel, Report
 from benchmarks.rivals.classifiers import DigitsContestant, Mixtures, Neighbours, SupportVectors
-from torchpbp.data.digits import load_digits
+from torchpbp.datasets.digits import load_digits
 from torchpbp.errors import DataError
 
 CHANCE = 0.2

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.contest import Outcome
 from benchmarks.timing import Comparison, environment
-from torchpbp.tasks.results import replacing
+from torchpbp.experiments.running.results import replacing
 
 PACKAGES = ("pgmpy", "pyagrum", "pomegranate", "hmmlearn", "scikit-learn")
 COLUMNS = 3

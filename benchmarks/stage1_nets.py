@@ -13,11 +13,11 @@ import torch
 from benchmarks.timing import Comparison, compare, write_comparisons
 from torchpbp import MLP, DiscreteNetwork, build_junction_tree, templates
 from torchpbp.features.maps import OneHot
-from torchpbp.model.regressed import core_regression, required_own_scopes
-from torchpbp.specification.specification import specify
-from torchpbp.stage1.rows import Rows
-from torchpbp.stage2.joint_tables import JointTables
-from torchpbp.stage2.table_moments import TableMoments
+from torchpbp.learning.regressed import core_regression, required_own_scopes
+from torchpbp.moments.joint_tables import JointTables
+from torchpbp.moments.rows import Rows
+from torchpbp.moments.table_moments import TableMoments
+from torchpbp.planning.plan import specify
 
 
 def run(sites: int = 60, rows: int = 4_000, hidden: int = 16, epochs: int = 2, rounds: int = 5) -> Comparison:

@@ -20,7 +20,7 @@ from tqdm.auto import tqdm
 
 from benchmarks.clock import measure
 from torchpbp.errors import DataError
-from torchpbp.tasks.results import replacing
+from torchpbp.experiments.running.results import replacing
 
 PACKAGES = ("torchpbp", "torch", "numpy", "scipy", "scikit-learn", "opt_einsum")
 

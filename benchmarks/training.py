@@ -23,7 +23,7 @@ from benchmarks.rivals.with_pgmpy import PgmpyEM
 from benchmarks.rivals.with_pyagrum import PyagrumEM
 from torchpbp import DiscreteNetwork, templates
 from torchpbp.errors import DataError
-from torchpbp.tasks.synthetic_questions import Question, draw_questions, make_question
+from torchpbp.experiments.synthetic.questions import Question, draw_questions, make_question
 
 RESTARTS, TIGHT, LOOSE = 10, 1e-7, 1e-4
 PBP_LABEL = "PBP"

@@ -20,16 +20,16 @@ import torchpbp
 PAGES = (
     "torchpbp",
     "torchpbp.graph.templates",
-    "torchpbp.data",
+    "torchpbp.datasets",
     "torchpbp.exact.parity",
     "torchpbp.features",
-    "torchpbp.frames",
+    "torchpbp.contract.frames",
     "torchpbp.inference.density",
     "torchpbp.inputs.evidence",
     "torchpbp.inputs.sources",
-    "torchpbp.refinement",
-    "torchpbp.specification.specification",
-    "torchpbp.stage1",
+    "torchpbp.models.refinement",
+    "torchpbp.planning.plan",
+    "torchpbp.learning",
 )
 """What people use; whatever ``torchpbp.__all__`` names is on the first page."""
 

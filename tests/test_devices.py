@@ -12,9 +12,9 @@ import torch
 
 from torchpbp import PBP, Continuous, DiscreteNetwork, LatentGraph, LeastSquaresLayer, Nystroem, PBPLayer, templates
 from torchpbp.features.maps import OneHot
-from torchpbp.stage1.mlp import StageOneNets
-from torchpbp.stage1.regressor import Regression
-from torchpbp.stage1.rows import Rows
+from torchpbp.learning.nets import StageOneNets
+from torchpbp.learning.regressor import Regression
+from torchpbp.moments.rows import Rows
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 

@@ -14,7 +14,7 @@ import torchpbp
 MODULES = [
     info.name
     for info in pkgutil.walk_packages(torchpbp.__path__, "torchpbp.")
-    if not info.name.endswith(("__main__", "torchpbp.train"))
+    if not info.name.endswith(("__main__", "torchpbp.experiments.running.program"))
 ]
 
 
@@ -34,7 +34,7 @@ def test_examples_run_as_printed(name: str) -> None:
 
 def test_there_are_examples() -> None:
     with_examples = [name for name in MODULES if examples(name)]
-    assert {"torchpbp.model.pbp", "torchpbp.layer", "torchpbp.graph.latent_graph"} <= set(with_examples)
+    assert {"torchpbp.models.pbp", "torchpbp.neural.layer", "torchpbp.graph.latent_graph"} <= set(with_examples)
 
 
 @pytest.mark.parametrize("name", torchpbp.__all__)

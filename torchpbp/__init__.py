@@ -8,19 +8,18 @@ if TYPE_CHECKING:
     from torchpbp import errors, plotting
     from torchpbp.baselines import EM, NormalGraphLearner, OnlineEM, SpectralJunctionTree
     from torchpbp.classifier import GenerativeClassifier
-    from torchpbp.ensemble import ScoreAverage
     from torchpbp.exact import DiscreteNetwork
     from torchpbp.features import RBF, Laplace, Matern, Nystroem, RandomFourier
-    from torchpbp.gram import KernelPBP
+    from torchpbp.files.loading import load
     from torchpbp.graph import Continuous, JunctionTree, LatentGraph, build_junction_tree, templates
     from torchpbp.inputs import Evidence
-    from torchpbp.layer import PBPDistribution, PBPLayer
-    from torchpbp.loading import load
-    from torchpbp.model import PBP, Counts
-    from torchpbp.refinement import RefinedPBP, refine
-    from torchpbp.stage1 import KernelRidge, Messages, Ridge
-    from torchpbp.stage2 import LeastSquaresLayer
-    from torchpbp.tasks.mlp_regressor import MLP
+    from torchpbp.learning import KernelRidge, LeastSquaresLayer, Messages, Ridge
+    from torchpbp.models import PBP, Counts
+    from torchpbp.models.ensemble import ScoreAverage
+    from torchpbp.models.kernel import KernelPBP
+    from torchpbp.models.refinement import RefinedPBP, refine
+    from torchpbp.neural.layer import PBPDistribution, PBPLayer
+    from torchpbp.neural.mlp import MLP
 
 __version__ = "0.1.0"
 
@@ -63,19 +62,18 @@ __all__ = [
 DEFINITIONS = {
     "baselines": ("EM", "NormalGraphLearner", "OnlineEM", "SpectralJunctionTree"),
     "classifier": ("GenerativeClassifier",),
-    "ensemble": ("ScoreAverage",),
+    "models.ensemble": ("ScoreAverage",),
     "exact": ("DiscreteNetwork",),
     "features": ("RBF", "Laplace", "Matern", "Nystroem", "RandomFourier"),
-    "gram": ("KernelPBP",),
+    "models.kernel": ("KernelPBP",),
     "graph": ("Continuous", "JunctionTree", "LatentGraph", "build_junction_tree", "templates"),
     "inputs": ("Evidence",),
-    "layer": ("PBPDistribution", "PBPLayer"),
-    "loading": ("load",),
-    "model": ("PBP", "Counts"),
-    "refinement": ("RefinedPBP", "refine"),
-    "stage1": ("KernelRidge", "Messages", "Ridge"),
-    "stage2": ("LeastSquaresLayer",),
-    "tasks.mlp_regressor": ("MLP",),
+    "neural.layer": ("PBPDistribution", "PBPLayer"),
+    "files.loading": ("load",),
+    "models": ("PBP", "Counts"),
+    "models.refinement": ("RefinedPBP", "refine"),
+    "learning": ("KernelRidge", "LeastSquaresLayer", "Messages", "Ridge"),
+    "neural.mlp": ("MLP",),
 }
 """Module -> public names that it defines. They are loaded when first asked for: some need packages that take seconds to import."""
 

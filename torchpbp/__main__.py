@@ -12,13 +12,13 @@ from typing import Any
 import torch
 
 from torchpbp.classifier import GenerativeClassifier
-from torchpbp.ensemble import ScoreAverage
+from torchpbp.contract.frames import state_labels
 from torchpbp.errors import CheckpointError, DataError, QueryError, TorchPBPError
-from torchpbp.files import replacing
-from torchpbp.frames import state_labels
-from torchpbp.gram.kernel_pbp import KernelPBP
-from torchpbp.loading import load
-from torchpbp.model.pbp import PBP
+from torchpbp.files.loading import load
+from torchpbp.files.replacing import replacing
+from torchpbp.models.ensemble import ScoreAverage
+from torchpbp.models.kernel.kernel_pbp import KernelPBP
+from torchpbp.models.pbp import PBP
 from torchpbp.prediction import predict_rows, read_features
 
 BAR = 40

@@ -17,13 +17,7 @@ from torch import nn
 from tqdm.auto import tqdm
 
 from torchpbp.errors import CheckpointError, DataError, DataWarning, NotFittedError, ShapeError, StructureError
-from torchpbp.graph.latent_graph import LatentGraph
-from torchpbp.inputs.classes import checked_classes, read_classes, written_classes
-from torchpbp.inputs.columns import ColumnReader
-from torchpbp.inputs.feature_tables import FeatureReader, feature_names
-from torchpbp.lazy import is_frame
-from torchpbp.loading import LEARNERS, model_class, packed, unfitted, unpacked
-from torchpbp.model.checkpoint import (
+from torchpbp.files.checkpoint import (
     REMEDY,
     checked_labels,
     plain,
@@ -32,7 +26,13 @@ from torchpbp.model.checkpoint import (
     whole_model,
     write_checkpoint,
 )
-from torchpbp.model.tensors import with_own_storage
+from torchpbp.files.loading import LEARNERS, model_class, packed, unfitted, unpacked
+from torchpbp.files.tensors import with_own_storage
+from torchpbp.graph.latent_graph import LatentGraph
+from torchpbp.inputs.classes import checked_classes, read_classes, written_classes
+from torchpbp.inputs.columns import ColumnReader
+from torchpbp.inputs.feature_tables import FeatureReader, feature_names
+from torchpbp.lazy import is_frame
 
 LONGEST_CLASSES = 1 << 24
 """Bytes that classes may take beyond those of the longest: an array of strings can be wider than they are."""

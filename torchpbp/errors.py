@@ -11,6 +11,10 @@ class TorchPBPError(Exception):
     """Base class of every error torchpbp raises on purpose."""
 
 
+class ArgumentError(TorchPBPError, ValueError):
+    """An argument or setting has a value that is not accepted."""
+
+
 class StructureError(TorchPBPError, ValueError):
     """The graph, tree or model parameters do not describe a valid model."""
 

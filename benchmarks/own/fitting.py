@@ -11,8 +11,8 @@ import torch
 from benchmarks.contestant import Answer, Array, Contestant, Tables, first_step
 from benchmarks.own.networks import network_of, tensors
 from torchpbp import EM, PBP, LatentGraph
-from torchpbp.model.regressed import required_own_scopes
-from torchpbp.stage2.joint_tables import JointTables
+from torchpbp.learning.regressed import required_own_scopes
+from torchpbp.moments.joint_tables import JointTables
 
 
 @dataclass

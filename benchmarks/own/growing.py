@@ -14,8 +14,8 @@ import torch
 from benchmarks.contestant import Answer, Contestant
 from benchmarks.workers import peak_memory
 from torchpbp import PBP, DiscreteNetwork, LatentGraph, templates
-from torchpbp.specification import specification
-from torchpbp.stage2.table_layout import table_layout
+from torchpbp.moments.table_layout import table_layout
+from torchpbp.planning import plan as specification
 
 QUERIES = 100
 DRAWN = 1_000_000

@@ -13,7 +13,7 @@ from torchpbp import DiscreteNetwork, LatentGraph, templates
 from torchpbp.baselines import expectation
 from torchpbp.baselines.expectation import ExpectationStep, TableLayout, numbered
 from torchpbp.baselines.rowwise import ROW, RUN, rowwise_product
-from torchpbp.contraction import contract
+from torchpbp.exact.contraction import contract
 
 
 def enumerated(network: DiscreteNetwork, rows: dict[str, torch.Tensor], counts: torch.Tensor):

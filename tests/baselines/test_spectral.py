@@ -7,15 +7,15 @@ import warnings
 import pytest
 import torch
 
-from tests.model.structures import STRUCTURES
-from tests.model.test_population_exactness import patterns
+from tests.models.structures import STRUCTURES
+from tests.models.test_population_exactness import patterns
 from torchpbp import PBP, Continuous, DiscreteNetwork, LatentGraph, SpectralJunctionTree, templates
 from torchpbp.baselines import spectral_answers
 from torchpbp.baselines.spectral_operators import observable_representation, outside_choices, required_scopes
 from torchpbp.errors import CheckpointError, DataError, NotFittedError, QueryError, RankWarning, StructureError
-from torchpbp.specification.ranks import StructureProbe, numerical_rank
-from torchpbp.stage2.joint_tables import JointTables
-from torchpbp.stage2.table_moments import TableMoments
+from torchpbp.moments.joint_tables import JointTables
+from torchpbp.moments.table_moments import TableMoments
+from torchpbp.planning.ranks import StructureProbe, numerical_rank
 
 TOLERANCE = 1e-8
 EXACT = {

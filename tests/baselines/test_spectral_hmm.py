@@ -10,9 +10,9 @@ from torchpbp.baselines import SpectralJunctionTree, chain_operators, homogeneou
 from torchpbp.baselines.spectral_hmm import chain_scopes
 from torchpbp.baselines.spectral_operators import Representation, observable_representation, required_scopes
 from torchpbp.errors import DataError, QueryError, StructureError
-from torchpbp.specification.specification import specify
-from torchpbp.stage2.joint_tables import JointTables
-from torchpbp.stage2.table_moments import TableMoments
+from torchpbp.moments.joint_tables import JointTables
+from torchpbp.moments.table_moments import TableMoments
+from torchpbp.planning.plan import specify
 
 NAMES = [f"x{t}" for t in range(1, 6)]
 

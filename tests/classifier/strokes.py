@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from torchpbp import Continuous, GenerativeClassifier, KernelPBP, LatentGraph, templates
-from torchpbp.data import load_digits, rows_per_class
+from torchpbp.datasets import load_digits, rows_per_class
 
 NAN = float("nan")
 

@@ -7,7 +7,7 @@ import torch
 
 from tests.classifier.strokes import NAN, mixed, mixed_graph, strokes
 from torchpbp import PBP, GenerativeClassifier, KernelPBP, LatentGraph, Nystroem, templates
-from torchpbp.data import FEATURES, hide_points
+from torchpbp.datasets import FEATURES, hide_points
 from torchpbp.errors import StructureError
 
 

@@ -9,7 +9,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from tests.classifier.strokes import NAN, mixed, mixed_graph, strokes
 from torchpbp import GenerativeClassifier, KernelPBP, templates
-from torchpbp.data import FEATURES
+from torchpbp.datasets import FEATURES
 from torchpbp.errors import DataError, NotFittedError, ShapeError, StructureError
 
 

@@ -14,10 +14,10 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from torchpbp import LatentGraph, Ridge
-from torchpbp.data import FEATURES, LabelSequences
+from torchpbp.datasets import FEATURES, LabelSequences
 from torchpbp.errors import StructureError
-from torchpbp.tasks.embedding_network import stroke_graph
-from torchpbp.tasks.ng_one_embedding import embedding_graph
+from torchpbp.experiments.embedding.network import stroke_graph
+from torchpbp.experiments.normal_graph.one_embedding import embedding_graph
 from train import check_regressor, check_size
 
 CONF = Path(__file__).parents[2] / "conf"

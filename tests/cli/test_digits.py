@@ -13,7 +13,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from torchpbp.__main__ import main
-from torchpbp.data import FEATURES, DigitsDataModule
+from torchpbp.datasets import FEATURES, DigitsDataModule
 from torchpbp.errors import StructureError
 from train import train
 
@@ -65,7 +65,7 @@ def test_it_prints_config_progress_table_and_folder(
     result, folder = debug_run
     (output,) = (folder / "outputs").iterdir()
     metrics = json.loads((output / "metrics.json").read_text())
-    config = result.stdout.index("_target_: torchpbp.tasks.run_digits")
+    config = result.stdout.index("_target_: torchpbp.experiments.run_digits")
     heading = result.stdout.index("precision")
     assert config < heading < result.stdout.index(f"Output folder: {output}")
     assert "${" not in result.stdout

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from hydra import compose, initialize_config_dir
 
-from torchpbp.data import DigitsDataModule, hide_points
-from torchpbp.tasks.rivals import PartialDistanceNeighbour
+from torchpbp.datasets import DigitsDataModule, hide_points
+from torchpbp.experiments.digits.rivals import PartialDistanceNeighbour
 from train import train
 
 ROOT = Path(__file__).parents[2]

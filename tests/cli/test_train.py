@@ -66,7 +66,7 @@ def test_debug_run_prints_config_progress_table_and_folder(
     result, folder = debug_run
     (output,) = (folder / "outputs").iterdir()
     metrics = json.loads((output / "metrics.json").read_text())
-    config = result.stdout.index("_target_: torchpbp.tasks.run_synthetic")
+    config = result.stdout.index("_target_: torchpbp.experiments.run_synthetic")
     heading = result.stdout.index("KL mean")
     assert config < heading < result.stdout.index(f"Output folder: {output}")
     assert "seed: 3" in result.stdout

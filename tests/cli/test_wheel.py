@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 import torchpbp
-from torchpbp.train import CONF
+from torchpbp.experiments.running.program import CONF
 
 pytestmark = pytest.mark.slow
 

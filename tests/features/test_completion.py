@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.closeness import assert_same_up_to_rounding
-from tests.model.continuous.mixed_model import PRIOR, STATES, blurred, mixed, mixed_graph
+from tests.models.continuous.mixed_model import PRIOR, STATES, blurred, mixed, mixed_graph
 from torchpbp import Continuous, KernelPBP, ScoreAverage, templates
 from torchpbp.errors import DataError, DataWarning, ShapeError, StructureError
 from torchpbp.features import completion

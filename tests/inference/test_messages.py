@@ -3,7 +3,7 @@
 import torch
 
 from torchpbp import PBP, DiscreteNetwork, templates
-from torchpbp.contraction import contract
+from torchpbp.exact.contraction import contract
 from torchpbp.inference.queries import as_distribution, negative_mass
 
 

@@ -19,7 +19,7 @@ import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
-from torchpbp.train import interruptible, train
+from torchpbp.experiments.running.program import interruptible, train
 
 CONF = Path(__file__).parents[2] / "conf"
 QUICK = ["debug=default", "model.verbose=false", "trainer.enable_progress_bar=false"]

@@ -14,8 +14,8 @@ from hydra.errors import ConfigCompositionException
 from tests.cli.test_configs import all_choices, composed
 from tests.robustness.runs import CONF, configuration
 from torchpbp.errors import RunError, SettingError
-from torchpbp.tasks.setting_types import argument_types, fits, readable
-from torchpbp.train import check_types, in_words, train
+from torchpbp.experiments.running.program import check_types, in_words, train
+from torchpbp.experiments.running.setting_types import argument_types, fits, readable
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import torch
 
 from tests.robustness.runs import NETS, SYNTHETIC, configuration, results
 from torchpbp import PBP
-from torchpbp.train import train
+from torchpbp.experiments.running.program import train
 
 ROOT = Path(__file__).parents[2]
 THREADS_TOLERANCE = 1e-9

@@ -15,9 +15,9 @@ import yaml
 
 from tests.robustness.runs import SYNTHETIC, ended, forked, wait_for
 from torchpbp.errors import RunError
-from torchpbp.tasks.run_folder import run_folder
-from torchpbp.tasks.run_log import HeldLog, written_logs
-from torchpbp.train import main
+from torchpbp.experiments.running.program import main
+from torchpbp.experiments.running.run_folder import run_folder
+from torchpbp.experiments.running.run_log import HeldLog, written_logs
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 

@@ -18,8 +18,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from tests.robustness.runs import QUICK, check_files, configuration, ended, results, run_in_child, wait_for
 from torchpbp.errors import RunError
-from torchpbp.tasks.run_folder import Parts
-from torchpbp.train import train
+from torchpbp.experiments.running.program import train
+from torchpbp.experiments.running.run_folder import Parts
 
 pytestmark = pytest.mark.slow
 

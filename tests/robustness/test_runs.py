@@ -25,9 +25,9 @@ from tests.robustness.runs import (
     wait_for,
 )
 from torchpbp.errors import CheckpointError, RunError
-from torchpbp.files import replacing
-from torchpbp.tasks.run_folder import Parts, run_folder
-from torchpbp.train import train
+from torchpbp.experiments.running.program import train
+from torchpbp.experiments.running.run_folder import Parts, run_folder
+from torchpbp.files.replacing import replacing
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 

@@ -20,17 +20,17 @@ from tqdm.auto import tqdm
 
 from torchpbp.arguments import check_amounts, check_counts, check_seed
 from torchpbp.baselines.expectation import ExpectationStep, numbered
+from torchpbp.contract.frames import Frames
 from torchpbp.distributed import gather_objects
 from torchpbp.errors import CheckpointError, DataError, NotFittedError, StructureError
 from torchpbp.exact.network import DiscreteNetwork
-from torchpbp.frames import Frames
+from torchpbp.files.checkpoint import checked_labels, read_checkpoint, require_finite, whole_model, write_checkpoint
 from torchpbp.graph.latent_graph import LatentGraph, require_graph, require_states
 from torchpbp.inputs.columns import ColumnReader, DataLike
 from torchpbp.inputs.evidence import Evidence, EvidenceLike, query_names, read_evidence
 from torchpbp.inputs.gaps import informative
-from torchpbp.model.answers import check_query
-from torchpbp.model.checkpoint import checked_labels, read_checkpoint, require_finite, whole_model, write_checkpoint
-from torchpbp.model.fitting import check_labels
+from torchpbp.learning.fitting import check_labels
+from torchpbp.models.answers import check_query
 
 
 @dataclass(frozen=True)

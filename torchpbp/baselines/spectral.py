@@ -18,19 +18,19 @@ from torchpbp.baselines.spectral_operators import (
 )
 from torchpbp.errors import CheckpointError, RankWarning, StructureError
 from torchpbp.exact.network import DiscreteNetwork
+from torchpbp.files.checkpoint import checked_labels, read_checkpoint, require_finite, whole_model, write_checkpoint
+from torchpbp.files.tensors import with_own_storage
 from torchpbp.graph.junction_tree import build_junction_tree, checked_root
 from torchpbp.graph.latent_graph import Continuous, LatentGraph, require_graph
+from torchpbp.inference.operators import operator_shapes
 from torchpbp.inference.schedule import build_schedule
 from torchpbp.inputs.columns import ColumnReader, DataLike
-from torchpbp.model.checkpoint import checked_labels, read_checkpoint, require_finite, whole_model, write_checkpoint
-from torchpbp.model.fitting import check_labels, clipping_floor
-from torchpbp.model.operators import operator_shapes
-from torchpbp.model.pbp import EXACT_FLOOR
-from torchpbp.model.tensors import with_own_storage
-from torchpbp.specification.specification import Specification, SpecificationOptions, specify
-from torchpbp.stage2.joint_tables import JointTables
-from torchpbp.stage2.moments import Group
-from torchpbp.stage2.table_moments import TableMoments
+from torchpbp.learning.fitting import check_labels, clipping_floor
+from torchpbp.models.pbp import EXACT_FLOOR
+from torchpbp.moments.joint_tables import JointTables
+from torchpbp.moments.moments import Group
+from torchpbp.moments.table_moments import TableMoments
+from torchpbp.planning.plan import Specification, SpecificationOptions, specify
 
 
 class SpectralJunctionTree(SpectralAnswers):

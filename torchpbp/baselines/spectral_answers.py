@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from torchpbp.baselines.spectral_operators import Representation
+from torchpbp.contract.frames import Frames
 from torchpbp.errors import NotFittedError, QueryError
-from torchpbp.frames import Frames
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.inference.messages import upward_pass
 from torchpbp.inference.queries import as_distribution, evidence_estimate, joint_states
 from torchpbp.inference.schedule import Schedule
 from torchpbp.inputs.evidence import Evidence, EvidenceLike, left_to_ask, query_names, read_evidence
-from torchpbp.model.answers import check_query
+from torchpbp.models.answers import check_query
 
 LARGEST_QUERY = 4096
 """Joint states of a query at most: each takes an upward pass of its own."""

@@ -17,13 +17,13 @@ from torch import Tensor
 from torchpbp.errors import ShapeError
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.graph.junction_tree import JunctionTree
-from torchpbp.model.two_stage import equal, targets
-from torchpbp.specification.core_groups import group_size
-from torchpbp.specification.ranks import StructureProbe, numerical_rank, scaled_cross
-from torchpbp.specification.specification import SeparatorPlan, Specification, SpecificationOptions
-from torchpbp.stage2.least_squares import least_squares
-from torchpbp.stage2.moments import Group
-from torchpbp.stage2.table_moments import TableMoments
+from torchpbp.learning.least_squares import least_squares
+from torchpbp.learning.two_stage import equal, targets
+from torchpbp.moments.moments import Group
+from torchpbp.moments.table_moments import TableMoments
+from torchpbp.planning.core_groups import group_size
+from torchpbp.planning.plan import SeparatorPlan, Specification, SpecificationOptions
+from torchpbp.planning.ranks import StructureProbe, numerical_rank, scaled_cross
 
 LARGEST_WHOLE = 1 << 18
 """Cells up to which one table over all near observables is summed, instead of one inference for each group."""

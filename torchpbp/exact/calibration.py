@@ -14,8 +14,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from torchpbp.contraction import contract
 from torchpbp.errors import StructureError
+from torchpbp.exact.contraction import contract
 from torchpbp.graph.clique_tree import CliqueTree
 
 ROW = object()

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from torchpbp.arguments import check_positive, check_seed, seed_or_drawn, whole_number
+from torchpbp.contract.frames import Frames, state_labels
 from torchpbp.errors import QueryError, ShapeError, StructureError
 from torchpbp.exact.calibration import PotentialTree, Scope
 from torchpbp.exact.elimination import plain_states
@@ -19,7 +20,6 @@ from torchpbp.exact.pgmpy_networks import make_network, read_network
 from torchpbp.exact.prior import Prior
 from torchpbp.exact.queries import Method, Queries
 from torchpbp.exact.tables import check_tables, checked_table, refuse_unknown
-from torchpbp.frames import Frames, state_labels
 from torchpbp.graph.bif import BIF, read_bif, write_bif
 from torchpbp.graph.latent_graph import LatentGraph, require_graph
 from torchpbp.inputs.evidence import EvidenceLike, left_to_ask, query_names, read_evidence

@@ -10,7 +10,7 @@ from itertools import product
 from pathlib import Path
 
 from torchpbp.errors import DataError
-from torchpbp.files import replacing
+from torchpbp.files.replacing import replacing
 from torchpbp.graph.bif_parser import BIF, parse_bif
 from torchpbp.graph.bif_rows import Table
 from torchpbp.graph.bif_tokens import TOKEN

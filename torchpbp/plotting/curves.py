@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
-from torchpbp.data.pictures import draw_confusion
 from torchpbp.errors import DataError, ShapeError
+from torchpbp.plotting.digits import draw_confusion
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

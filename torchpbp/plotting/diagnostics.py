@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from torchpbp.errors import StructureError
-from torchpbp.model.diagnostics import diagnostics_table
-from torchpbp.model.pbp import PBP
+from torchpbp.models.diagnostics import diagnostics_table
+from torchpbp.models.pbp import PBP
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

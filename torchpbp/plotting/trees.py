@@ -15,7 +15,7 @@ from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.inference.messages import upward_pass
 from torchpbp.inference.variables import prepare
 from torchpbp.inputs.evidence import EvidenceLike
-from torchpbp.model.pbp import PBP
+from torchpbp.models.pbp import PBP
 from torchpbp.plotting.evidence import condition, one_row, written_values
 
 if TYPE_CHECKING:

@@ -16,17 +16,17 @@ from torchpbp.baselines.normal_graph.conversion import convert, tables_from_thet
 from torchpbp.baselines.normal_graph.learning import STARTS, Rows, Start, Trace, learn
 from torchpbp.baselines.normal_graph.messages import Messages, propagate
 from torchpbp.baselines.normal_graph.rules import Rule
+from torchpbp.contract.frames import Frames
 from torchpbp.distributed import world_size
 from torchpbp.errors import CheckpointError, DataError, NotFittedError, ShapeError, StructureError
 from torchpbp.exact.network import DiscreteNetwork
-from torchpbp.frames import Frames
+from torchpbp.files.checkpoint import checked_labels, read_checkpoint, require_finite, whole_model, write_checkpoint
+from torchpbp.files.tensors import with_own_storage
 from torchpbp.graph.latent_graph import LatentGraph, require_graph
 from torchpbp.inputs.columns import ColumnReader, DataLike
 from torchpbp.inputs.evidence import Evidence, EvidenceLike, left_to_ask, query_names, read_evidence
 from torchpbp.inputs.gaps import informative
-from torchpbp.model.answers import check_query
-from torchpbp.model.checkpoint import checked_labels, read_checkpoint, require_finite, whole_model, write_checkpoint
-from torchpbp.model.tensors import with_own_storage
+from torchpbp.models.answers import check_query
 
 ROWS_AT_ONCE = 1 << 15
 

@@ -1,0 +1,104 @@
+"""Folds, draws per class, and hidden points."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from torchpbp.datasets import block_folds, hide_points, load_digits, rows_per_class
+from torchpbp.errors import DataError, ShapeError
+
+
+@pytest.mark.parametrize(("n", "k"), [(10, 3), (7494, 5), (7, 7), (2, 2), (101, 10)])
+def test_block_folds_cover_all_rows_once(n: int, k: int) -> None:
+    folds = block_folds(n, k)
+    assert len(folds) == k
+    assert torch.equal(torch.cat([val for _, val in folds]), torch.arange(n))
+    sizes = [len(val) for _, val in folds]
+    assert max(sizes) - min(sizes) <= 1
+    for train, val in folds:
+        assert train.dtype == val.dtype == torch.int64
+        assert torch.equal(val, torch.arange(int(val[0]), int(val[-1]) + 1))
+        assert torch.equal(torch.cat([train, val]).sort().values, torch.arange(n))
+        assert torch.equal(train, train.sort().values)
+
+
+@pytest.mark.parametrize(("n", "k"), [(3, 4), (0, 2), (10, 1), (10, 0), (10, 2.0), (10, True)])
+def test_block_folds_refuses(n: int, k: int) -> None:
+    with pytest.raises(DataError, match="expected"):
+        block_folds(n, k)
+
+
+def test_rows_per_class() -> None:
+    y = load_digits().train_y
+    rows = rows_per_class(y, 100, 3)
+    assert y[rows].bincount().tolist() == [100] * 10
+    assert torch.equal(rows, rows.unique())
+    assert torch.equal(rows, rows_per_class(y, 100, 3))
+    assert not torch.equal(rows, rows_per_class(y, 100, 4))
+    assert set(rows_per_class(y, 10, 3).tolist()) < set(rows.tolist())
+    assert rows_per_class(y[:0], 5, 0).tolist() == []
+
+
+def test_rows_per_class_refuses() -> None:
+    y = torch.tensor([0, 0, 1])
+    with pytest.raises(DataError, match="Class 1: expected at least 2 rows to draw from, got 1"):
+        rows_per_class(y, 2, 0)
+    with pytest.raises(DataError, match="count: expected a whole number of at least 1, got 0"):
+        rows_per_class(y, 0, 0)
+    with pytest.raises(DataError, match="seed: expected"):
+        rows_per_class(y, 1, -1)
+    with pytest.raises(ShapeError, match="one class per row"):
+        rows_per_class(y[None], 1, 0)
+
+
+@pytest.mark.parametrize("count", range(9))
+def test_hides_exactly_count_points(count: int) -> None:
+    x = torch.rand(500, 16, dtype=torch.float64)
+    before = x.clone()
+    hidden = hide_points(x, count, 0).isnan()
+    assert torch.equal(x, before)
+    assert torch.equal(hidden[:, 0::2], hidden[:, 1::2])
+    assert (hidden[:, 0::2].sum(1) == count).all()
+    assert torch.equal(hide_points(x, count, 0)[~hidden], x[~hidden])
+    assert hide_points(x, count, 0).dtype == x.dtype
+
+
+def test_hidden_points_are_uniform_and_by_seed() -> None:
+    x = torch.zeros(70_000, 16)
+    hidden = hide_points(x, 4, 7).isnan()[:, ::2]
+    assert torch.equal(hidden, hide_points(x, 4, 7).isnan()[:, ::2])
+    assert not torch.equal(hidden, hide_points(x, 4, 8).isnan()[:, ::2])
+    subsets = (hidden * 2 ** torch.arange(8)).sum(1).bincount()
+    subsets = subsets[subsets > 0].double()
+    assert len(subsets) == 70  # all subsets of 4 out of 8 points
+    chi2 = float(((subsets - 1000) ** 2 / 1000).sum())
+    assert chi2 < 120  # 69 degrees of freedom: 99.99 % lie below 120
+
+
+def test_hiding_is_the_same_everywhere() -> None:
+    hidden = hide_points(torch.zeros(3, 16), 4, 0).isnan()[:, ::2].int()
+    assert hidden.tolist() == [[1, 1, 1, 0, 1, 0, 0, 0], [1, 0, 0, 1, 0, 1, 0, 1], [0, 0, 1, 1, 1, 0, 0, 1]]
+
+
+def test_hide_points_refuses() -> None:
+    x = torch.zeros(2, 16)
+    with pytest.raises(DataError, match="at most 8 points to hide, got count=9"):
+        hide_points(x, 9, 0)
+    with pytest.raises(DataError, match="count: expected a whole number of at least 0, got -1"):
+        hide_points(x, -1, 0)
+    with pytest.raises(DataError, match=r"count: expected a whole number of at least 0, got 0\.5"):
+        hide_points(x, 0.5, 0)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="seed"):
+        hide_points(x, 1, None)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="floating-point"):
+        hide_points(x.long(), 1, 0)
+    for shape in ((16,), (2, 15), (2, 0), (2, 8, 2)):
+        with pytest.raises(ShapeError, match="expected shape"):
+            hide_points(torch.zeros(shape), 1, 0)
+
+
+def test_numpy_integers_are_whole_numbers() -> None:
+    assert len(block_folds(int(np.int64(10)), np.int64(2))) == 2  # type: ignore[arg-type]
+    assert hide_points(torch.zeros(0, 16), 4, 0).shape == (0, 16)

@@ -1,0 +1,140 @@
+"""The pen digits as a Lightning data module."""
+
+from __future__ import annotations
+
+import os
+from typing import NoReturn
+
+import torch
+from lightning.pytorch import LightningDataModule
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
+
+from torchpbp.datasets.digits import POINTS, TRAIN_ROWS, load_digits
+from torchpbp.datasets.splits import block_folds, hide_points, rows_per_class
+from torchpbp.errors import DataError
+
+Batches = DataLoader[tuple[Tensor, ...]]
+
+VALIDATION_ROWS = 494
+"""Rows at the end of the training file kept for validation, which leaves 7,000 to learn from."""
+
+_TENSORS = ("train_x", "train_y", "val_x", "val_y", "test_x", "test_y", "train_rows", "val_rows")
+
+
+class DigitsDataModule(LightningDataModule):
+    """Pen digits in batches of ((rows, 16) coordinates, (rows,) digits), and as plain tensors after :meth:`setup`.
+
+    Validation rows are by the same people as the training rows and come out too easy; the test rows are by others.
+    Blocks do not change that: the training file is in no order of writers.
+
+    Args:
+        batch_size: rows per batch.
+        train_size: learn from this many rows of each class, drawn at random by ``seed``; all of them by default.
+        split: "official" learns from the first 7,000 rows of the training file and validates with the last 494;
+            "blocks" validates with block ``fold`` of ``folds`` contiguous blocks of it, and learns from the others.
+        folds: number of blocks, for ``split="blocks"``.
+        fold: which block validates, counted from 0, for ``split="blocks"``.
+        hide: share of the eight points of each validation and test row to hide at random by ``seed``, a multiple of
+            1/8: NaN in both coordinates, as by ``hide_points(rows, round(8 * hide), seed)``.
+        seed: of all draws, and of the order of the training batches.
+        folder: holds the original text files; by default the copy inside the package is used.
+        num_workers: processes that make batches; 0 is best for data that small.
+
+    Example:
+        >>> data = DigitsDataModule(train_size=100, hide=0.5)
+        >>> data.setup()
+        >>> tuple(data.train_x.shape), int(data.test_x.isnan().sum(1).max())
+        ((1000, 16), 8)
+    """
+
+    train_x: Tensor
+    train_y: Tensor
+    val_x: Tensor
+    val_y: Tensor
+    test_x: Tensor
+    test_y: Tensor
+    train_rows: Tensor
+    val_rows: Tensor
+
+    def __init__(
+        self,
+        batch_size: int = 256,
+        train_size: int | None = None,
+        split: str = "official",
+        folds: int = 5,
+        fold: int = 0,
+        hide: float = 0.0,
+        seed: int = 0,
+        folder: str | os.PathLike[str] | None = None,
+        num_workers: int = 0,
+    ) -> None:
+        super().__init__()
+        if split not in ("official", "blocks"):
+            raise DataError(f'split: expected "official" or "blocks", got {split!r}.')
+        for name, value, least in (("batch_size", batch_size, 1), ("seed", seed, 0), ("num_workers", num_workers, 0)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise DataError(f"{name}: expected a whole number of at least {least}, got {value!r}.")
+        if train_size is not None and (
+            isinstance(train_size, bool) or not isinstance(train_size, int) or train_size < 1
+        ):
+            raise DataError(
+                f"train_size: expected a number of rows per class or None for all rows, got {train_size!r}."
+            )
+        if split == "blocks":
+            count = len(block_folds(TRAIN_ROWS, folds))
+            if isinstance(fold, bool) or not isinstance(fold, int) or not 0 <= fold < count:
+                raise DataError(f"fold: expected a whole number from 0 to {count - 1}, got {fold!r}.")
+        hidden = hide * POINTS if isinstance(hide, int | float) else -1.0
+        if not 0 <= hidden <= POINTS or abs(hidden - round(hidden)) > 1e-6:
+            raise DataError(
+                f"hide: expected a multiple of 1/{POINTS} from 0 to 1 (a share of {POINTS} points), got {hide!r}."
+            )
+        self.batch_size = batch_size
+        self.train_size = train_size
+        self.split = split
+        self.folds = folds
+        self.fold = fold
+        self.hidden_points = round(hidden)
+        self.seed = seed
+        self.folder = folder
+        self.num_workers = num_workers
+
+    def setup(self, stage: str | None = None) -> None:
+        """Load and split the rows, once for all stages.
+
+        Raises:
+            DataError: unreadable files in ``folder``, or a class with fewer than ``train_size`` rows.
+        """
+        if "train_x" in vars(self):
+            return
+        digits = load_digits(self.folder)
+        if self.split == "official":
+            rows = torch.arange(TRAIN_ROWS)
+            train, val = rows[:-VALIDATION_ROWS], rows[-VALIDATION_ROWS:]
+        else:
+            train, val = block_folds(TRAIN_ROWS, self.folds)[self.fold]
+        if self.train_size is not None:
+            train = train[rows_per_class(digits.train_y[train], self.train_size, self.seed)]
+        self.train_rows, self.val_rows = train, val
+        self.val_x, self.val_y = hide_points(digits.train_x[val], self.hidden_points, self.seed), digits.train_y[val]
+        self.test_x, self.test_y = hide_points(digits.test_x, self.hidden_points, self.seed), digits.test_y
+        self.train_x, self.train_y = digits.train_x[train], digits.train_y[train]
+
+    def train_dataloader(self) -> Batches:
+        """Batches of training rows, in an order that changes from epoch to epoch."""
+        order = torch.Generator().manual_seed(self.seed)
+        data = TensorDataset(self.train_x, self.train_y)
+        return DataLoader(data, self.batch_size, shuffle=True, generator=order, num_workers=self.num_workers)
+
+    def val_dataloader(self) -> Batches:
+        """Batches of validation rows, in order."""
+        return DataLoader(TensorDataset(self.val_x, self.val_y), self.batch_size, num_workers=self.num_workers)
+
+    def test_dataloader(self) -> Batches:
+        """Batches of test rows, in order."""
+        return DataLoader(TensorDataset(self.test_x, self.test_y), self.batch_size, num_workers=self.num_workers)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        hint = ": call setup() first" if name in _TENSORS else ""
+        raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'{hint}")

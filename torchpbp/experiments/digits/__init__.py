@@ -1,0 +1,1 @@
+"""Pen digits: recognition, missing points, learning curves."""

@@ -1,0 +1,1 @@
+"""Pen digits read by a network with a PBP layer inside."""

@@ -1,0 +1,1 @@
+"""Sequence labelling: PBP, CRF and softmax heads on the same encoder."""

@@ -1,0 +1,1 @@
+"""All learners on the same networks, rows and questions."""

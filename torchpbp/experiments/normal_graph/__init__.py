@@ -1,0 +1,1 @@
+"""Four learning rules of normal graphs [NG 6, 7]."""

@@ -1,0 +1,1 @@
+"""What all experiments run in: run folders, results, sweeps, reports, and the program behind ``train.py``."""

@@ -1,0 +1,96 @@
+"""Result files of a run. Each appears in its folder whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from torchpbp.files.replacing import replacing
+from torchpbp.lazy import pandas as pd
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = [
+    "Metrics",
+    "environment",
+    "metrics_of",
+    "replacing",
+    "write_csv",
+    "write_figure",
+    "write_json",
+    "write_results",
+]
+
+Metrics = dict[str, float | int | str | None]
+"""Flat results of a run, "name/size" -> value; ``None`` where no finite number exists."""
+
+
+def metrics_of(summary: pd.DataFrame, by: Sequence[str], names: Mapping[str, str]) -> Metrics:
+    """Flat results from a table: "<name>/<first of by>/<second of by>…" for each of its rows.
+
+    Args:
+        summary: one row for each combination of ``by``.
+        by: columns that say what a row is about.
+        names: name of the result -> its column.
+    """
+    metrics: Metrics = {}
+    for line in summary.to_dict("records"):
+        key = "/".join(str(line[column]) for column in by)
+        for name, column in names.items():
+            value = float(line[column])
+            metrics[f"{name}/{key}"] = value if math.isfinite(value) else None  # no standard error of a single repeat
+    return metrics
+
+
+def environment() -> Metrics:
+    """What the seconds of a run, and its last digits, depend on besides its settings."""
+    return {"threads": torch.get_num_threads(), "torch": str(torch.__version__)}
+
+
+def write_results(output_dir: str | os.PathLike[str], metrics: Metrics, table: pd.DataFrame) -> Path:
+    """Write metrics.json and metrics.csv.
+
+    Args:
+        output_dir: folder for them.
+        metrics: flat results.
+        table: what they were computed from.
+
+    Returns:
+        The folder, for the pictures.
+    """
+    folder = Path(output_dir)
+    write_json(folder / "metrics.json", metrics)
+    write_csv(folder / "metrics.csv", table)
+    return folder
+
+
+def write_json(path: str | os.PathLike[str], metrics: Mapping[str, float | int | str | None]) -> None:
+    """Write metrics as strict JSON, which has no infinity and no NaN: such values become null."""
+    values = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in metrics.items()}
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(values, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def write_csv(path: str | os.PathLike[str], table: pd.DataFrame) -> None:
+    """Write a table without its index."""
+    with replacing(path) as temporary:
+        table.to_csv(temporary, index=False)
+
+
+def write_figure(path: str | os.PathLike[str], figure: Figure, dpi: float = 150.0) -> None:
+    """Write a picture as a PNG file.
+
+    Args:
+        path: where to write.
+        figure: drawn without pyplot, which leaves the caller's backend and open figures alone.
+        dpi: dots per inch.
+    """
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=dpi)

@@ -1,0 +1,248 @@
+"""Model files: written whole or not at all, read without executing anything."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from functools import wraps
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchpbp.errors import CheckpointError
+from torchpbp.files.archive import check_archive
+from torchpbp.files.replacing import replacing
+from torchpbp.files.tensors import number_fault, size_fault, with_shared_storages
+from torchpbp.graph.domains import Domain
+
+FORMAT = "torchpbp.PBP"
+VERSION = 1
+REMEDY = "Save the model again, or take the file from a backup."
+
+Load = TypeVar("Load", bound=Callable[..., Any])
+
+
+class Parcel:
+    """A model file in memory, in place of a path: how a model made of models keeps each of them inside its own file.
+
+    Args:
+        name: what it is called in errors.
+        content: of the file; filled by :func:`write_checkpoint`.
+    """
+
+    def __init__(self, name: str, content: Any = None) -> None:
+        self.name, self.content = name, content
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def opened(path: str | os.PathLike[str] | Parcel) -> Parcel:
+    """A model file read into memory, for loaders that look at it more than once."""
+    return path if isinstance(path, Parcel) else Parcel(str(path), _read(path, "cpu"))
+
+
+def write_checkpoint(path: str | os.PathLike[str] | Parcel, content: dict[str, Any], kind: str = FORMAT) -> None:
+    """Write to a neighbouring temporary file first, then put it in place in one step.
+
+    Raises:
+        CheckpointError: a full disk, a folder that cannot be written to, or content that could not be read back. A file
+            that was there before is kept.
+    """
+    if kind == FORMAT:
+        done: dict[int, Any] = {}
+        content = {key: plain(value, key, done) for key, value in content.items()}
+    if not isinstance(path, str | os.PathLike | Parcel):
+        raise CheckpointError(f"Expected a path to write a model file to, got {path!r}.")
+    whole = {"format": kind, "version": VERSION, **content}
+    if isinstance(path, Parcel):
+        path.content = whole
+        return
+    whole = with_shared_storages(whole)
+    try:
+        with replacing(path) as temporary, open(temporary, "wb") as file:
+            torch.save(whole, file)
+    except (OSError, RuntimeError) as error:
+        cause = error if isinstance(error, OSError) else error.__context__ or error  # torch hides what went wrong
+        if not isinstance(cause, Exception):
+            raise cause from None  # Ctrl-C
+        raise CheckpointError(
+            f"'{path}' could not be written: {_short(cause)}. Whatever was there before is kept. Make room, or choose another "
+            "folder."
+        ) from error
+
+
+def read_checkpoint(
+    path: str | os.PathLike[str] | Parcel, map_location: torch.device | str, kind: str = FORMAT
+) -> dict[str, Any]:
+    """Read and check a file written by :func:`write_checkpoint`."""
+    content = path.content if isinstance(path, Parcel) else _read(path, map_location)
+    written_by = content.get("format") if isinstance(content, dict) else None
+    if not isinstance(written_by, str) or written_by != kind:
+        raise CheckpointError(
+            f"'{path}' was not written by {kind.removeprefix('torchpbp.')}.save(). Load it with what wrote it."
+        )
+    version = content.get("version")
+    if type(version) is not int or version < 1:  # True is an int too, and 1.0 equals 1
+        raise CheckpointError(f"'{path}': expected a format version from 1 on, got {version!r}. {REMEDY}")
+    if version > VERSION:
+        raise CheckpointError(
+            f"'{path}' has format version {version}, this torchpbp reads up to {VERSION}. Upgrade torchpbp."
+        )
+    return content
+
+
+def read_model(path: str | os.PathLike[str] | Parcel, learner: str, what: str | None = None) -> dict[str, Any]:
+    """Read a file that one learner wrote, into main memory.
+
+    Args:
+        path: of the file.
+        learner: its name.
+        what: such a file holds, for the error; the learner's name by default.
+    """
+    saved = read_checkpoint(path, "cpu")
+    if saved.get("learner") != learner:
+        raise CheckpointError(f"'{path}' holds no {what or learner}. Use torchpbp.load().")
+    return saved
+
+
+def require_finite(named: Mapping[str, Tensor], path: object, saving: bool = False) -> None:
+    """Refuse to write or to read a model with NaN or infinity in numbers that answers are made of.
+
+    Args:
+        named: name -> tensor.
+        path: of the file.
+        saving: whether the file is about to be written.
+
+    Raises:
+        CheckpointError: naming the first such tensor.
+    """
+    fault = number_fault(named)
+    if fault and saving:
+        raise CheckpointError(
+            f"'{path}' was not written: {fault}. Whatever was there before is kept. Fit the model again, or go back to parameters "
+            "that were finite."
+        )
+    require_none(fault, path)
+
+
+def require_none(fault: str | None, path: object) -> None:
+    """Raise where something is wrong with what a file holds.
+
+    Args:
+        fault: what is wrong; None if nothing is.
+        path: of the file.
+    """
+    if fault:
+        raise CheckpointError(f"'{path}': its parts do not make a model: {fault}. {REMEDY}")
+
+
+def checked_labels(labels: Any, variables: Mapping[str, Domain], path: object) -> dict[str, tuple[Any, ...]]:
+    """Labels of states, no more than there are states, all different.
+
+    Args:
+        labels: name -> labels, of some variables.
+        variables: name -> number of states, for all.
+        path: of the file, for the error.
+
+    Raises:
+        CheckpointError: labels that a model cannot have, or of variables that it does not have.
+    """
+    found: dict[str, tuple[Any, ...]] = {}
+    for name, given in dict(labels).items():
+        states = variables.get(name)
+        if not isinstance(states, int) or not isinstance(given, list | tuple):
+            raise CheckpointError(
+                f"'{path}': labels of {name!r}: expected a list for a discrete variable of the model, got {given!r:.100}. {REMEDY}"
+            )
+        if len(given) > states or len(set(given)) < len(given):
+            raise CheckpointError(
+                f"'{path}': labels of '{name}': expected at most {states} different ones, for its states, got {len(given)}: "
+                f"{given!r:.100}. {REMEDY}"
+            )
+        found[name] = tuple(given)
+    return found
+
+
+def plain(value: Any, where: str, done: dict[int, Any] | None = None) -> Any:
+    """The value, numpy's numbers and strings as Python's own: a file is read as tensors and plain values only.
+
+    Args:
+        value: to be written.
+        where: its place, for the error.
+        done: lists and dicts seen before, by identity: what is one object stays one, which a file holds once.
+
+    Raises:
+        CheckpointError: something that could be written but not read back, such as a date.
+    """
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, torch.Tensor) or value is None or type(value) in (bool, int, float, str):
+        return value
+    done = {} if done is None else done
+    if id(value) in done:
+        return done[id(value)]
+    if isinstance(value, dict):
+        done[id(value)] = {plain(k, where, done): plain(v, f"{where}, {k}", done) for k, v in value.items()}
+        return done[id(value)]
+    if type(value) in (list, tuple):
+        done[id(value)] = type(value)(plain(v, where, done) for v in value)
+        return done[id(value)]
+    raise CheckpointError(
+        f"A model file holds numbers, strings and tensors; {where}: got {value!r} ({type(value).__name__}). Give it as a "
+        "number or string, labels of states too."
+    )
+
+
+def _read(path: str | os.PathLike[str], map_location: torch.device | str) -> Any:
+    if not isinstance(path, str | os.PathLike):
+        raise CheckpointError(f"Expected the path of a model file, got {path!r}.")
+    if not Path(path).is_file():
+        raise CheckpointError(f"No model file at '{path}'. Check the path.")
+    try:
+        torch.empty(0, device=map_location)
+    except (RuntimeError, AssertionError) as error:
+        raise CheckpointError(
+            f"map_location: expected a device that this machine has, such as 'cpu', got {str(map_location)!r} ({_short(error)})."
+        ) from None
+    try:
+        with open(path, "rb") as file:  # once: what was checked is what is read
+            size = check_archive(file, str(path), REMEDY)
+            file.seek(0)
+            content = torch.load(file, map_location=map_location, weights_only=True)
+        require_none(size_fault(content, size), path)
+        return content
+    except CheckpointError:
+        raise
+    except Exception as error:
+        # torch's own text would advise to execute what the file holds.
+        raise CheckpointError(
+            f"'{path}' is not a readable torchpbp model ({type(error).__name__}): it is damaged, cut short, or another kind of "
+            f"file. {REMEDY}"
+        ) from error
+
+
+def whole_model(load: Load) -> Load:
+    """Decorator of a ``load(cls, path, …)``: content that makes no model is an error that names the file."""
+
+    @wraps(load)
+    def checked(cls: type, path: str | os.PathLike[str], *args: Any, **kwargs: Any) -> Any:
+        try:
+            return load(cls, path, *args, **kwargs)
+        except CheckpointError:
+            raise
+        except Exception as error:
+            raise CheckpointError(
+                f"'{path}': its parts do not make a model ({_short(error)}). It was changed, or written by an older torchpbp. {REMEDY}"
+            ) from error
+
+    return checked  # type: ignore[return-value]
+
+
+def _short(error: BaseException) -> str:
+    """The kind of an error with the first line of what it says."""
+    lines = str(error).splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0][:200]}".removesuffix(".").removesuffix(": ")

@@ -1,0 +1,87 @@
+"""Kernel ridge regression as stage 1: a product kernel over the outside observables, with landmark rows.
+
+The kernel compares two rows by the variables of a separator's instrument, k(η, η') = exp(-Σ_v d_v(η, η')), where d_v is a
+constant for different states of a discrete variable and half the squared distance in bandwidths for a continuous one.
+It contains interactions of all orders. Features z with z(η)·z(η') = k(η, η') on the span of the landmarks become the
+separator's instrument; the ridge regression on them is that of the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from torchpbp.arguments import check_counts, check_positive, check_seed
+from torchpbp.distributed import gather_rows
+from torchpbp.features.maps import OneHot
+from torchpbp.learning.regressor import Predictor, Regression, Regressor
+from torchpbp.moments.rows import Rows
+
+
+class KernelRidge(Regressor):
+    """Ridge regression with a kernel, restricted to the span of landmark rows (subset of regressors).
+
+    Args:
+        landmarks: rows that span the regression functions; as many are drawn at random.
+        contrast: d_v for two different states of a discrete variable. Large: only rows that agree everywhere are alike,
+            as in a table. Small: close to linear regression.
+        bandwidth: of continuous variables, in standard deviations.
+        seed: of the landmarks.
+    """
+
+    def __init__(self, landmarks: int = 200, contrast: float = 0.5, bandwidth: float = 1.0, seed: int = 0) -> None:
+        check_counts(landmarks=landmarks)
+        check_positive(contrast=contrast, bandwidth=bandwidth)
+        seed = check_seed(seed)
+        self.landmarks, self.contrast, self.bandwidth, self.seed = landmarks, contrast, bandwidth, seed
+
+    def fit(self, rows: Rows, regressions: Sequence[Regression], stage: str) -> Predictor:
+        generator = torch.Generator().manual_seed(self.seed)
+        content = gather_rows(rows.values)
+        chosen = content[torch.randperm(len(content), generator=generator)[: self.landmarks]]
+        return _Kernels(self, chosen, content.std(dim=0, unbiased=False), rows, regressions)
+
+    def __repr__(self) -> str:
+        return f"KernelRidge(landmarks={self.landmarks})"
+
+
+class _Kernels(Predictor):
+    """Features of the kernel of each separator.
+
+    Args:
+        settings: of the kernel.
+        landmarks: (landmarks, variables) states or values.
+        spread: (variables,) standard deviations.
+        rows: rows of the kind to be read.
+        regressions: one per separator.
+    """
+
+    def __init__(
+        self, settings: KernelRidge, landmarks: Tensor, spread: Tensor, rows: Rows, regressions: Sequence[Regression]
+    ) -> None:
+        self.landmarks = landmarks
+        # A discrete variable is compared by equality, a continuous one by distance.
+        self.equality = torch.tensor([isinstance(rows.maps[v], OneHot) for v in rows.names])
+        self.scale = torch.where(spread > 0, spread, torch.ones_like(spread)) * settings.bandwidth
+        self.contrast = settings.contrast
+        position = {v: i for i, v in enumerate(rows.names)}
+        self.uses = torch.zeros(len(regressions), len(rows.names), dtype=torch.float64)
+        for s, regression in enumerate(regressions):
+            self.uses[s, [position[v] for v in regression.inputs]] = 1.0
+        values, vectors = torch.linalg.eigh(self._kernel(landmarks))  # (separators, landmarks, landmarks)
+        kept = values > 1e-9 * values.amax(dim=1, keepdim=True)
+        scale = torch.where(kept, values.clamp(min=1e-300).rsqrt(), torch.zeros_like(values))
+        self.whitener = vectors * scale.unsqueeze(1)
+
+    def _kernel(self, values: Tensor) -> Tensor:
+        """(separators, rows, landmarks)."""
+        difference = values.unsqueeze(1) - self.landmarks  # (rows, landmarks, variables)
+        unlike = (difference != 0).double() * self.contrast
+        distance = torch.where(self.equality, unlike, 0.5 * (difference / self.scale).square())
+        return torch.exp(-torch.einsum("rlv,sv->srl", distance, self.uses))
+
+    def predict(self, rows: Rows, positions: Tensor) -> list[Tensor]:
+        parts = [torch.bmm(self._kernel(part), self.whitener) for part in torch.split(rows.values, 512)]
+        return list(torch.cat(parts, dim=1))

@@ -1,0 +1,225 @@
+"""Comparison of training rows with each other, and of evidence with training rows, by kernels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from torchpbp.features.kernels import RBF, Kernel
+from torchpbp.features.scales import most_bandwidths
+from torchpbp.graph.latent_graph import Continuous, Domain
+from torchpbp.inputs.evidence import Evidence
+from torchpbp.models.kernel.charts import Chart
+
+FARTHEST = 1e150
+"""Bandwidths at which evidence is kept: the squares of larger distances leave the range of float64."""
+
+
+class Comparison:
+    """Kernels between rows of evidence and training rows.
+
+    Args:
+        domains: the variables, in the order of the training columns.
+        chart: coordinates in which continuous variables are compared.
+        kernel: for continuous variables; discrete ones are compared for equality.
+        widths: (variables,) bandwidths.
+        examples: (rows, variables) training rows.
+        dtype: of the result.
+    """
+
+    def __init__(
+        self,
+        domains: Mapping[str, Domain],
+        chart: Chart,
+        kernel: Kernel,
+        widths: Tensor,
+        examples: Tensor,
+        dtype: torch.dtype,
+    ) -> None:
+        self._names = list(domains)
+        self._continuous = [isinstance(d, Continuous) for d in domains.values()]
+        self._chart, self._kernel, self._dtype = chart, kernel, dtype
+        # Differences are taken in low precision, so everything is moved near 0 and brought to the size of the bandwidths
+        # first, by powers of two, which leave all digits as they are; states stay whole numbers.
+        moved = torch.tensor(self._continuous, device=examples.device)
+        self._centre = torch.where(moved, examples.mean(dim=0), torch.zeros_like(widths))
+        self._unit = torch.where(moved, _powers_of_two(widths), torch.ones_like(widths))
+        for sequence in chart.sequences:  # increments are differences of neighbours
+            self._unit[sequence] = self._unit[sequence].amax()
+        self._widths, self._scaled_widths = widths, widths / self._unit
+        self._states = examples
+        self._examples = self._scaled(examples).to(dtype)
+
+    def _scaled(self, rows: Tensor) -> Tensor:
+        """(n, variables) float64 rows near 0, in units near the bandwidths."""
+        return (rows - self._centre) / self._unit
+
+    def table(self, evidence: Evidence) -> Tensor:
+        """(batch, variables) values with NaN where not observed."""
+        columns = []
+        nothing = torch.full((evidence.batch,), torch.nan, dtype=torch.float64, device=self._states.device)
+        for v in self._names:
+            if v in evidence.real:
+                columns.append(evidence.real[v])
+            elif v in evidence.hard:
+                states = evidence.hard[v].double()
+                columns.append(torch.where(states < 0, nothing, states))
+            else:
+                columns.append(nothing)
+        return torch.stack(columns, dim=1)
+
+    def leaf_values(
+        self, leaves: Mapping[int, Sequence[str]], evidence: Evidence, skip: str | None = None
+    ) -> tuple[dict[int, Tensor], Tensor]:
+        """Values that leaves send up, each row up to a factor.
+
+        Args:
+            leaves: leaf -> its observables.
+            evidence: for a batch of rows.
+            skip: a variable whose own evidence is left out.
+
+        Returns:
+            leaf -> (batch, training rows) product of its observables' kernels, 1 where nothing is observed; and the
+            (batch,) log of the factors taken out: what the kernels' peaks and integrals come to.
+        """
+        rows = self.table(evidence)
+        seen = ~rows.isnan()
+        successors = self._chart.successors(rows)
+        near = self._scaled(rows).clamp(-FARTHEST, FARTHEST).nan_to_num(0.0)
+        log_factor = torch.zeros(evidence.batch, dtype=torch.float64, device=rows.device)
+        result = {}
+        for leaf, group in leaves.items():
+            columns = [self._names.index(v) for v in group if v != skip and v not in evidence.soft]
+            columns = [i for i in columns if bool(seen[:, i].any())]
+            values, log_peak = self._product(near, seen, successors, columns)
+            log_factor += log_peak
+            for v in group:
+                if v in evidence.soft and v != skip:
+                    values = values * evidence.soft[v].to(values)[:, self._states[:, self._names.index(v)].long()]
+            for i in columns:
+                if self._continuous[i]:
+                    log_factor -= seen[:, i] * math.log(float(self._widths[i]) * self._kernel.integral)
+            result[leaf] = values
+        return result, log_factor
+
+    def _product(
+        self, rows: Tensor, seen: Tensor, successors: Tensor, columns: Sequence[int]
+    ) -> tuple[Tensor, Tensor | float]:
+        """(batch, training rows) product of kernels, and the log of a factor taken out of each row.
+
+        Args:
+            rows: (batch, variables) float64 values near 0.
+            seen: (batch, variables) whether a value is observed.
+            successors: columns of the values that follow in the chart.
+            columns: variables to compare.
+        """
+        values, log_peak = self._near_product(rows.to(self._dtype), seen, successors, columns)
+        far = self._far(rows, columns)
+        if len(far) == 0:
+            return values, log_peak
+        values[far], far_peak = self._far_product(rows[far], seen[far], successors[far], columns)
+        if isinstance(log_peak, Tensor):
+            log_peak[far] = far_peak
+        return values, log_peak
+
+    def _far(self, rows: Tensor, columns: Sequence[int]) -> Tensor:
+        """Numbers of the rows with a value so far from all training rows that low precision cannot tell these apart."""
+        most = most_bandwidths(self._dtype)
+        chosen = [i for i in columns if self._continuous[i]]
+        return (rows[:, chosen].abs() > most * self._scaled_widths[chosen]).any(dim=1).nonzero().squeeze(1)
+
+    def _near_product(
+        self, rows: Tensor, seen: Tensor, successors: Tensor, columns: Sequence[int]
+    ) -> tuple[Tensor, Tensor | float]:
+        """As :meth:`_product`, in low precision.
+
+        Gaussian kernels are added up in the exponent, and the nearest training row's exponent is taken out before the
+        exponential: a row far from all training rows would come to 0 otherwise.
+        """
+        values = rows.new_ones(len(rows), len(self._examples))
+        exponent: Tensor | None = None
+        for i in columns:
+            difference = self._chart.differences(rows, successors, i, self._examples)
+            if self._continuous[i] and isinstance(self._kernel, RBF):
+                scaled = difference.mul_((seen[:, i] / self._scaled_widths[i]).to(rows.dtype).unsqueeze(1))
+                exponent = scaled.square_() if exponent is None else exponent.addcmul_(scaled, scaled)
+            elif self._continuous[i]:
+                kernel = self._kernel.profile(difference.abs() / self._scaled_widths[i].to(rows.dtype))
+                values = values * torch.where(seen[:, i : i + 1], kernel, torch.ones_like(kernel[:1, :1]))
+            else:
+                values = values * ((difference == 0) | ~seen[:, i : i + 1])
+        if exponent is None:
+            return values, 0.0
+        nearest = exponent.amin(dim=1, keepdim=True)
+        return values * exponent.sub_(nearest).mul_(-0.5).exp_(), -0.5 * nearest.squeeze(1).double()
+
+    def _far_product(
+        self, rows: Tensor, seen: Tensor, successors: Tensor, columns: Sequence[int]
+    ) -> tuple[Tensor, Tensor]:
+        """As :meth:`_near_product`, in double precision and without differences of squares that are nearly the same.
+
+        The exponents of two training rows differ by (a − b)(a + b), where a − b is the difference of the two rows
+        themselves and so does not depend on how far away the evidence is.
+        """
+        training = self._scaled(self._states)
+        values = rows.new_ones(len(rows), len(training))
+        total, parts = torch.zeros_like(values), []
+        for i in columns:
+            own = self._chart.differences(torch.zeros_like(rows), successors, i, training) / self._scaled_widths[i]
+            place = self._chart.differences(rows, successors, i, torch.zeros_like(training[:1]))
+            known = seen[:, i : i + 1]
+            if not self._continuous[i]:
+                values = values * ((self._chart.differences(rows, successors, i, training) == 0) | ~known)
+            elif isinstance(self._kernel, RBF):
+                difference = own + place / self._scaled_widths[i]
+                total += known * difference.square()
+                parts.append((known * own, known * difference))
+            else:
+                kernel = self._kernel.profile((own + place / self._scaled_widths[i]).abs())
+                values = values * torch.where(known, kernel, 1.0)
+        nearest = total.argmin(dim=1, keepdim=True)
+        apart = torch.zeros_like(values)
+        for own, difference in parts:
+            apart += (own - own.gather(1, nearest)) * (difference + difference.gather(1, nearest))
+        least = apart.amin(dim=1, keepdim=True)
+        log_peak = -0.5 * (total.gather(1, nearest) + least).squeeze(1)
+        return (values * (-0.5 * (apart - least)).exp()).to(self._dtype), log_peak
+
+
+def _powers_of_two(sizes: Tensor) -> Tensor:
+    """The power of two next above each positive number; anything for 0."""
+    mantissa, _ = torch.frexp(sizes)
+    return sizes / mantissa
+
+
+class TrainingGram:
+    """Kernels among training rows.
+
+    Args:
+        domains: the variables, in the order of the columns.
+        kernel: for continuous variables; discrete ones are compared for equality.
+        rows: (n, variables) training rows, in the chart's coordinates.
+        widths: (variables,) bandwidths.
+    """
+
+    def __init__(self, domains: Mapping[str, Domain], kernel: Kernel, rows: Tensor, widths: Tensor) -> None:
+        self._names = list(domains)
+        self._continuous = [isinstance(d, Continuous) for d in domains.values()]
+        self._kernel, self.rows, self._widths = kernel, rows, widths
+
+    def block(self, groups: Sequence[Sequence[str]], columns: slice | Tensor) -> Tensor:
+        """(n, columns) sum over groups of the product of their variables' kernels."""
+        total = torch.zeros(len(self.rows), len(self.rows[columns]), dtype=torch.float64)
+        for group in groups:
+            block = torch.ones_like(total)
+            for i in (self._names.index(v) for v in group):
+                values = self.rows[:, i]
+                if self._continuous[i]:
+                    block = block * self._kernel.gram(values, values[columns], float(self._widths[i]))
+                else:
+                    block = block * (values.unsqueeze(1) == values[columns])
+            total = total + block
+        return total

@@ -1,0 +1,74 @@
+"""What the state of a saved :class:`~torchpbp.PBP` must look like, by the graph and the plan in its file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from torchpbp.features.maps import KernelMap
+from torchpbp.graph.junction_tree import JunctionTree
+from torchpbp.graph.latent_graph import Continuous, LatentGraph
+from torchpbp.inference.operators import operator_shapes
+from torchpbp.planning.plan import Specification
+
+
+def answering(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors that answers are made of, which must be finite.
+
+    Others may hold NaN: the strengths of separators are shown by ``diagnostics()`` and enter nothing, and the map from which
+    those of the variables are copied is itself never fitted.
+    """
+    return {k: t for k, t in state.items() if not (k.endswith(".strengths") or k.startswith("kernel_map."))}
+
+
+def observable_shapes(graph: LatentGraph, features: Mapping[str, Any] | None) -> dict[str, tuple[int, ...]]:
+    """Shapes that numbers of states and settings of feature maps imply: name in the state -> shape.
+
+    Args:
+        graph: the model's.
+        features: settings of the map of continuous variables, as saved; None for the default one.
+    """
+    shapes: dict[str, tuple[int, ...]] = {}
+    buffers = {} if features is None else KernelMap.saved_shapes(features)
+    if features is not None:
+        shapes |= {f"kernel_map.{name}": shape for name, shape in buffers.items()}
+    for i, v in enumerate(graph.observed):
+        states = graph.variables[v]
+        if isinstance(states, Continuous):
+            shapes |= {f"_observables.{i}.map.{name}": shape for name, shape in buffers.items()}
+        elif states is not None:
+            shapes[f"_observables.{i}.marginal"] = (states,)
+    return shapes
+
+
+def graph_fault(graph: LatentGraph, resolved: LatentGraph) -> str | None:
+    """Whether two graphs of a file differ in more than numbers of states that the first leaves open.
+
+    Args:
+        graph: as given by the user.
+        resolved: with a number of states for each variable, from which the tree is made.
+    """
+    mine, other = (dict(g.to_dict(), variables=list(g.variables)) for g in (graph, resolved))
+    if mine != other:
+        return "its two graphs have different variables or edges"
+    for v, states in graph.variables.items():
+        if isinstance(states, int) and states != resolved.variables[v]:
+            return f"its two graphs give '{v}' {states} and {resolved.variables[v]} states"
+    return None
+
+
+def weight_shapes(
+    tree: JunctionTree, specification: Specification, dims: Mapping[str, int]
+) -> dict[str, tuple[int, ...]]:
+    """Shapes of all operators: name in the state -> shape.
+
+    Args:
+        tree: the model's.
+        specification: of its messages.
+        dims: feature dimensions of each observable.
+    """
+    shapes = operator_shapes(tree, specification, dims)
+    found = {f"operators.{n - 1}.weight": shapes[n] for n in range(1, len(tree))}
+    return {**found, "root.weight": tuple(specification.plan(c).rank for c in tree.children[0])}

@@ -1,0 +1,255 @@
+"""Moments of arbitrary features, such as those of kernels, summed over the rows.
+
+Where values are missing, each separator is learned from the rows that observe everything it predicts: its core group and
+the groups below it. Stage 1 and stage 2 then see the same rows, and these may be chosen by anything outside the separator
+without bias. The instrument need not be complete, since any function of what is seen outside will do: there a missing
+value has the mean features of its variable. Moments without an instrument, such as the root's, are those of the rows that
+observe them, which is right where values are missing completely at random.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from torchpbp.distributed import sum_over_processes
+from torchpbp.errors import DataError, StructureError
+from torchpbp.features.maps import FeatureMap
+from torchpbp.inputs.gaps import observed
+from torchpbp.moments.moments import Group, Moments, Question, SeparatorMoments
+from torchpbp.moments.table_layout import LARGEST_TABLE
+from torchpbp.planning.plan import SeparatorPlan
+
+Needed = frozenset[str]
+"""Variables with gaps that a row must observe to be counted; empty: every row."""
+
+
+class FeatureMoments(Moments):
+    """Moments of arbitrary features, accumulated batch by batch over repeated passes through the data.
+
+    Args:
+        maps: feature map of each variable.
+        batches: gives a fresh iterator over mini-batches, name -> (rows,) values; -1 or NaN where missing.
+        pairs: pairs of groups whose second moments will be asked for by :meth:`cross`.
+        whitening: regularisation κ of the whitening (C + κI)^{-1/2}, in units of the features.
+        blanks: for each variable with gaps the (dim,) features of a missing value in an instrument.
+        plans: separators with the groups below each, for :meth:`separators` and :meth:`below`.
+    """
+
+    def __init__(
+        self,
+        maps: Mapping[str, FeatureMap],
+        batches: Callable[[], Iterator[Mapping[str, Tensor]]],
+        pairs: Iterable[tuple[Group, Group]],
+        whitening: float,
+        blanks: Mapping[str, Tensor] | None = None,
+        plans: Iterable[tuple[SeparatorPlan, Sequence[Group]]] = (),
+    ) -> None:
+        self._maps, self._batches, self._kappa = dict(maps), batches, whitening
+        self._blanks = dict(blanks or {})
+        self.dims = {v: m.dim for v, m in maps.items()}
+        self._below: dict[tuple[Sequence[Group], Sequence[Group]], Needed] = {}
+        self._inside: dict[tuple[int, Group, Sequence[Group]], Needed] = {}
+        wanted: dict[tuple[Needed, Group, Group], None] = {}
+
+        def want(needed: Needed, a: Group, b: Group) -> None:
+            if (needed, b, a) not in wanted:
+                wanted[needed, a, b] = None
+
+        for a, b in pairs:
+            want(self._needed(a, b), a, b)
+        for plan, below in plans:
+            inside, question = (plan.node, plan.core, plan.instrument), (tuple(below), tuple(plan.instrument))
+            needed = self._needed(plan.core, *below)
+            self._inside[inside] = self._inside.get(inside, frozenset()) | needed
+            self._below[question] = self._below.get(question, frozenset()) | needed
+        for (_, core, near), needed in self._inside.items():
+            for i, group in enumerate(near):
+                want(needed, core, group)
+                for other in near[i:]:
+                    want(needed, group, other)
+            want(needed, core, core)
+        self._sum(list(wanted))
+
+    def _needed(self, *groups: Group) -> Needed:
+        return frozenset(v for g in groups for v in g if v in self._blanks)
+
+    def _sum(self, wanted: Sequence[tuple[Needed, Group, Group]]) -> None:
+        """First and second moments in one pass."""
+        by_rows: dict[Needed, list[tuple[Group, Group]]] = {}
+        for needed, a, b in wanted:
+            by_rows.setdefault(needed, []).append((a, b))
+        groups = {n: list(dict.fromkeys(g for pair in pairs for g in pair)) for n, pairs in by_rows.items()}
+        sums = {(n, g): torch.zeros(self.dim(g), dtype=torch.float64) for n, members in groups.items() for g in members}
+        products = {(n, a, b): torch.zeros(self.dim(a), self.dim(b), dtype=torch.float64) for n, a, b in wanted}
+        counts = dict.fromkeys(by_rows, 0)
+        rows = 0
+        for count, seen, features in self._features(list(dict.fromkeys(g for x in groups.values() for g in x))):
+            rows += count
+            for needed, pairs in by_rows.items():
+                chosen = _select(features, groups[needed], seen, needed)
+                counts[needed] += _rows(seen, needed, count)
+                for g in groups[needed]:
+                    sums[needed, g] += chosen[g].sum(dim=0)
+                for a, b in pairs:
+                    products[needed, a, b] += chosen[a].T @ chosen[b]
+        total = sum_over_processes(torch.tensor([rows, *counts.values()]))
+        for part in (*sums.values(), *products.values()):
+            sum_over_processes(part)
+        self.rows = float(total[0])
+        self._counts = dict(zip(counts, total[1:].tolist(), strict=True))
+        for needed, count in self._counts.items():
+            _check_seen(count, needed)
+        self._mean = {(n, g): s / self._counts[n] for (n, g), s in sums.items()}
+        self._cross = {(n, a, b): p / self._counts[n] for (n, a, b), p in products.items()}
+
+    def _features(self, groups: Sequence[Group]) -> Iterator[tuple[int, dict[str, Tensor], dict[Group, Tensor]]]:
+        """For each batch its rows, where variables with gaps are observed, and features of groups."""
+        names = list(dict.fromkeys(v for g in groups for v in g))
+        for batch in self._batches():
+            count = len(next(iter(batch.values())))
+            seen = {v: observed(batch[v]) for v in self._blanks}
+            single = {v: self._single(v, batch[v], seen.get(v)) for v in names}
+            yield count, seen, {g: row_products([single[v] for v in g], count) for g in groups}
+
+    def _single(self, name: str, values: Tensor, seen: Tensor | None) -> Tensor:
+        if seen is None or bool(seen.all()):
+            return self._maps[name].features(values)
+        result = self._blanks[name].to(torch.float64).repeat(len(values), 1)
+        result[seen] = self._maps[name].features(values[seen])
+        return result
+
+    def ones(self, group: Group) -> Tensor:
+        result = torch.ones(1, dtype=torch.float64)
+        for v in group:
+            result = torch.kron(result, self._maps[v].missing())
+        return result
+
+    def mean(self, group: Group) -> Tensor:
+        return self._mean[self._needed(group), group]
+
+    def cross(self, a: Group, b: Group) -> Tensor:
+        return self._block(self._needed(a, b), a, b)
+
+    def _block(self, needed: Needed, a: Group, b: Group) -> Tensor:
+        return self._cross[needed, a, b] if (needed, a, b) in self._cross else self._cross[needed, b, a].T
+
+    def instrument_scale(self, group: Group) -> Tensor:
+        """Ones: a kernel's features are already scaled by how smooth they are."""
+        return torch.ones(self.dim(group), dtype=torch.float64)
+
+    def whitener(self, group: Group) -> Tensor:
+        return self._whitener(self.cross(group, group))
+
+    def _whitener(self, second: Tensor) -> Tensor:
+        values, vectors = torch.linalg.eigh(second)
+        return (vectors * (values.clamp(min=0) + self._kappa).rsqrt()) @ vectors.T
+
+    def separators(self, plans: Sequence[SeparatorPlan]) -> SeparatorMoments:
+        needed = [self._inside.get((p.node, p.core, p.instrument), self._needed(p.core)) for p in plans]
+        pairs = list(zip(plans, needed, strict=True))
+        core_mean = torch.stack([self._mean[n, p.core] for p, n in pairs])
+        near_mean = torch.stack([torch.cat([self._mean[n, g] for g in p.instrument]) for p, n in pairs])
+        crosses = [torch.cat([self._block(n, p.core, g) for g in p.instrument], dim=1) for p, n in pairs]
+        grams = [
+            torch.cat([torch.cat([self._block(n, a, b) for b in p.instrument], dim=1) for a in p.instrument])
+            for p, n in pairs
+        ]
+        return SeparatorMoments(
+            core_mean,
+            near_mean,
+            torch.stack(crosses) - core_mean.unsqueeze(2) * near_mean.unsqueeze(1),
+            torch.stack(grams) - near_mean.unsqueeze(2) * near_mean.unsqueeze(1),
+            torch.stack([self._whitener(self._block(n, p.core, p.core)) for p, n in pairs]),
+            torch.ones_like(near_mean),
+            torch.stack([self.ones(p.core) for p in plans]),
+            torch.tensor([float(self._counts[n]) for n in needed], dtype=torch.float64),
+        )
+
+    def below(self, wanted: Sequence[Sequence[Question]]) -> list[tuple[Tensor, Tensor]]:
+        questions = [q for group in wanted for q in group]
+        needed = [self._below.get((tuple(b), tuple(near)), self._needed(*b)) for b, _, near in questions]
+        answers = iter(self._third(questions, needed))
+        result = []
+        for group in wanted:
+            part = [next(answers) for _ in group]
+            result.append((torch.stack([m for m, _ in part]), torch.stack([c for _, c in part])))
+        return result
+
+    def responses(self, wanted: Sequence[Question]) -> list[Tensor]:
+        # One question per group of the instrument: each is answered by the rows that observe all of it.
+        single = [(b, f, [g]) for b, f, near in wanted for g in near]
+        answers = iter(self._third(single, [self._needed(*b, *near) for b, _, near in single], centred=False))
+        return [torch.cat([next(answers)[1] for _ in near], dim=-1) for _, _, near in wanted]
+
+    def _third(
+        self, questions: Sequence[Question], needed: Sequence[Needed], centred: bool = True
+    ) -> list[tuple[Tensor, Tensor]]:
+        """E[y] and E[yηᵀ], or Cov[y, η] if centred, over the rows needed for each question."""
+        groups = list(dict.fromkeys(g for below, _, near in questions for g in (*below, *near)))
+        totals: list[tuple[Tensor, Tensor, Tensor]] = []
+        for below, features, near in questions:
+            sizes = [f.shape[1] for f in features] if features is not None else [self.dim(g) for g in below]
+            width = sum(self.dim(g) for g in near)
+            if math.prod(sizes) * width > LARGEST_TABLE:
+                raise StructureError(
+                    f"Learning would need a moment with {math.prod(sizes) * width:,} entries, at most {LARGEST_TABLE:,} "
+                    "are allowed. Use a smaller rank, fewer features or fewer instruments."
+                )
+            like = torch.empty(0, dtype=torch.float64)
+            totals.append((like.new_zeros(sizes), like.new_zeros(*sizes, width), like.new_zeros(width)))
+        counts = torch.zeros(len(questions), dtype=torch.int64)
+        for count, seen, batch in self._features(groups):
+            for k, ((below, features, near), total) in enumerate(zip(questions, totals, strict=True)):
+                chosen = _select(batch, [*below, *near], seen, needed[k])
+                rows = _rows(seen, needed[k], count)
+                parts = [chosen[g] if features is None else chosen[g] @ features[i] for i, g in enumerate(below)]
+                left = row_products(parts, rows)
+                right = torch.cat([left[:, :0], *(chosen[g] for g in near)], dim=1)
+                counts[k] += rows
+                total[0].add_(left.sum(dim=0).reshape(total[0].shape))
+                total[1].add_((left.T @ right).reshape(total[1].shape))
+                total[2].add_(right.sum(dim=0))
+        sum_over_processes(counts)
+        result = []
+        for rows, total, inside in zip(counts.tolist(), totals, needed, strict=True):
+            _check_seen(rows, inside)
+            mean, cross, near_mean = (sum_over_processes(part) / rows for part in total)
+            result.append((mean, cross - mean.unsqueeze(-1) * near_mean if centred else cross))
+        return result
+
+
+def _check_seen(count: int, needed: Needed) -> None:
+    """Refuse moments without any row behind them."""
+    if count == 0:
+        raise DataError(
+            f"No row observes all of {', '.join(sorted(needed))}, which must be seen together to be learned. Give more rows, or "
+            "a graph whose core groups are smaller."
+        )
+
+
+def _rows(seen: Mapping[str, Tensor], needed: Needed, count: int) -> int:
+    """How many rows observe all that is needed."""
+    return count if not needed else int(torch.stack([seen[v] for v in needed]).all(dim=0).sum())
+
+
+def _select(
+    features: Mapping[Group, Tensor], groups: Iterable[Group], seen: Mapping[str, Tensor], needed: Needed
+) -> dict[Group, Tensor]:
+    """Features of groups in the rows that observe all that is needed."""
+    wanted = dict.fromkeys(groups)
+    if not needed:
+        return {g: features[g] for g in wanted}
+    chosen = torch.stack([seen[v] for v in needed]).all(dim=0).nonzero().squeeze(1)
+    return {g: features[g][chosen] for g in wanted}
+
+
+def row_products(parts: Sequence[Tensor], rows: int) -> Tensor:
+    """Row-wise Kronecker product of (rows, d_k) matrices: (rows, ∏ d_k)."""
+    result = torch.ones(rows, 1, dtype=torch.float64)
+    for part in parts:
+        result = (result.unsqueeze(2) * part.unsqueeze(1)).flatten(1)
+    return result

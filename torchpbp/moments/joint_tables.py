@@ -1,0 +1,243 @@
+"""Moments of discrete data: probability tables of small groups of variables, counted in one pass.
+
+With one-hot features and linear stage-1 regression every moment that learning needs is a joint probability of a few
+variables. The tables are sums over rows: they can be accumulated batch by batch, merged across workers, and filled
+from exact probabilities instead of counts.
+
+A missing value is one state more, behind the others. So rows with gaps are counted like all others, and what each table says
+of the rows in which its variables are known can be read off afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from torchpbp.distributed import gather_objects, sum_over_processes
+from torchpbp.errors import DataError, NotFittedError, StructureError
+from torchpbp.inputs.sources import narrow_dtype
+from torchpbp.moments.covers import Cover, count_rows
+from torchpbp.moments.table_layout import Scope, TableLayout, table_layout
+from torchpbp.moments.table_reading import reading
+
+INDEX_BUDGET = 1 << 22
+"""Indices held at once while counting few rows."""
+ENOUGH_ROWS = 1 << 13
+"""Rows from which on counting by covers pays; smaller mini-batches wait until there are as many."""
+
+
+class JointTables:
+    """Joint tables over several scopes, with counting by index arithmetic.
+
+    Scopes contained in others are not stored: their tables are sums over the larger one.
+
+    Args:
+        scopes: groups of variables whose joint distribution is wanted.
+        states: number of states of each variable; its order is the order of rows in :meth:`add`.
+        gaps: variables of which values may be missing: state number ``states[v]``.
+    """
+
+    def __init__(self, scopes: Iterable[Iterable[str]], states: Mapping[str, int], gaps: Iterable[str] = ()) -> None:
+        self.states, self.gaps = dict(states), frozenset(gaps)
+        self.layout = layout_of(scopes, self.states, self.gaps)
+        self.scopes, self.offsets = self.layout.scopes, self.layout.offsets
+        self.rows = 0.0
+        self._counts = torch.zeros(self.layout.cells, dtype=torch.float64)
+        self._waiting: list[list[Tensor]] = []  # rows not counted yet, as narrow columns
+        self._waiting_rows = 0
+        self._covers: list[tuple[Cover, list[int]]] = []  # with the numbers of the tables they stand for
+
+    def add(self, codes: Tensor | Sequence[Tensor]) -> None:
+        """Count a mini-batch.
+
+        Args:
+            codes: (variables, rows) states of any integer dtype, or one (rows,) tensor per variable; variables in the order
+                of ``states``. States must be within range; only variables in ``gaps`` may have missing values.
+        """
+        columns = list(codes)
+        total = len(columns[0]) if columns else 0
+        keep = total < ENOUGH_ROWS  # those rows wait, and the caller may reuse his memory
+        sizes = self.layout.states.values()
+        columns = [c.detach().to("cpu", narrow_dtype(s), copy=keep) for c, s in zip(columns, sizes, strict=True)]
+        self.rows += total
+        self._waiting.append(columns)
+        self._waiting_rows += total
+        if self._waiting_rows >= ENOUGH_ROWS:
+            self._count_waiting()
+
+    @property
+    def counts(self) -> Tensor:
+        """(cells of all tables,) counts as float64, one table after the other."""
+        self._settle()
+        return self._counts
+
+    @counts.setter
+    def counts(self, values: Tensor) -> None:
+        self._settle()
+        self._counts = values
+
+    def _settle(self) -> None:
+        """Count rows that still wait, and bring what the covers hold into the tables."""
+        if self._waiting_rows:
+            self._count_waiting()
+        for cover, members in self._covers:
+            if len(members) > 1:
+                sums = cover.marginals([self.scopes[i] for i in members])
+                for i, found in zip(members, sums, strict=True):
+                    self._counts[self.offsets[i] : self.offsets[i + 1]] += found
+        self._covers = []
+
+    def _count_waiting(self) -> None:
+        waiting, rows = self._waiting, self._waiting_rows
+        self._waiting, self._waiting_rows = [], 0
+        columns = waiting[0] if len(waiting) == 1 else [torch.cat(parts) for parts in zip(*waiting, strict=True)]
+        if rows < ENOUGH_ROWS:
+            self._count_directly(torch.stack([c.long() for c in columns]))
+            return
+        if not self._covers:
+            self._covers = [(self._cover(group, held), held) for group, held in self.layout.covers]
+        count_rows([cover for cover, _ in self._covers], dict(zip(self.states, columns, strict=True)))
+
+    def _cover(self, group: Scope, members: list[int]) -> Cover:
+        """A cover of a single table counts in place."""
+        own = self._counts[self.offsets[members[0]] : self.offsets[members[0] + 1]] if len(members) == 1 else None
+        return Cover(group, self.layout.states, own)
+
+    def _count_directly(self, codes: Tensor) -> None:
+        """Count few rows, all tables of one size at once."""
+        step = max(1, INDEX_BUDGET // max(1, len(self.scopes)))
+        for start in range(0, codes.shape[1], step):
+            part = codes[:, start : start + step]
+            for rows, strides, offsets in self.layout.index_arithmetic:
+                cells = offsets.unsqueeze(1).expand(-1, part.shape[1])
+                for k in range(rows.shape[1]):
+                    cells = torch.addcmul(cells, part[rows[:, k]], strides[:, k].unsqueeze(1))
+                found = cells.reshape(-1)
+                if len(self._counts) <= 4 * len(found):
+                    self._counts += torch.bincount(found, minlength=len(self._counts))
+                else:
+                    self._counts.index_add_(0, found, torch.ones(len(found), dtype=torch.float64))
+
+    def merge(self, other: JointTables) -> None:
+        """Add another worker's counts over the same scopes."""
+        refused = "Tables can be merged only if they are over the same scopes and states"
+        if other.states != self.states:
+            both = dict.fromkeys((*self.states, *other.states))
+            differ = {v: (self.states.get(v), other.states.get(v)) for v in both}
+            differ = {v: pair for v, pair in differ.items() if pair[0] != pair[1]}
+            raise StructureError(f"{refused}; numbers of states here and there: {differ}.")
+        if other.scopes != self.scopes:
+            here, there = set(self.scopes) - set(other.scopes), set(other.scopes) - set(self.scopes)
+            raise StructureError(
+                f"{refused}; only here: {sorted(here)[:3]}, only there: {sorted(there)[:3]}. Count with models of the same "
+                "graph and options."
+            )
+        self.widen(other.gaps)
+        self.counts += other.widened(self.gaps).counts
+        self.rows += other.rows
+
+    def widen(self, gaps: Iterable[str]) -> None:
+        """Make room for missing values of further variables."""
+        wide = self.widened(gaps)
+        if wide is not self:
+            self.gaps, self.layout, self.offsets, self._counts = wide.gaps, wide.layout, wide.offsets, wide._counts
+
+    def widened(self, gaps: Iterable[str]) -> JointTables:
+        """The same counts, with room for missing values of further variables."""
+        all_gaps = self.gaps.union(gaps)
+        if all_gaps == self.gaps:
+            return self
+        result = JointTables(self.scopes, self.states, all_gaps)
+        counts = self.counts
+        for i, scope in enumerate(self.scopes):
+            room = result._counts[result.offsets[i] : result.offsets[i + 1]]
+            old = counts[self.offsets[i] : self.offsets[i + 1]].reshape([self.layout.states[v] for v in scope])
+            room.reshape([result.layout.states[v] for v in scope])[tuple(slice(n) for n in old.shape)] = old
+        result.rows = self.rows
+        return result
+
+    def restricted(self, scopes: Iterable[Iterable[str]]) -> JointTables:
+        """Tables of their own over some of the scopes, or parts of them."""
+        result = JointTables(scopes, self.states, self.gaps)
+        if self.rows > 0:
+            result.fill(self._sums)
+        result.rows = self.rows
+        return result
+
+    def holds(self, variables: Sequence[str]) -> bool:
+        """Whether some table has all these variables."""
+        return not variables or self.layout.holder(variables) is not None
+
+    def sum_over_processes(self) -> None:
+        """Add the counts of all processes, each of which has counted its share of the rows."""
+        self.widen(v for theirs in gather_objects(sorted(self.gaps)) for v in theirs)
+        sum_over_processes(self.counts)
+        self.rows = float(sum_over_processes(torch.tensor(self.rows, dtype=torch.float64)))
+
+    def fill(self, joint: Callable[[Scope], Tensor]) -> None:
+        """Take exact probabilities in place of counts."""
+        counts = self.counts
+        for i, scope in enumerate(self.scopes):
+            counts[self.offsets[i] : self.offsets[i + 1]] = joint(scope).reshape(-1)
+        self.rows = 1.0
+
+    def table(self, variables: Sequence[str]) -> Tensor:
+        """P(variables) with dimensions in the order asked for, from the rows in which all of them are known."""
+        if self.rows <= 0:
+            raise NotFittedError("No rows have been counted yet.")
+        if not variables:
+            return torch.ones((), dtype=torch.float64)
+        sums = self._sums(variables)
+        if self.gaps.isdisjoint(variables):
+            return sums / self.rows
+        known = sums[tuple(slice(self.states[v]) for v in variables)]
+        return known / self.known(known.sum(), variables)
+
+    def known(self, rows: Tensor, variables: Iterable[str]) -> Tensor:
+        """Numbers of rows in which variables are known, refused where there are none."""
+        if self.gaps and not bool((rows > 0).all()):
+            raise DataError(
+                f"Learning needs rows in which {', '.join(dict.fromkeys(variables))} are all known, and there are none. Collect "
+                "such rows, or use a graph in which these variables are less closely tied."
+            )
+        return rows
+
+    def _sums(self, variables: Sequence[str]) -> Tensor:
+        """Counts of the joint states of some variables, with dimensions in the order asked for."""
+        best = self.layout.holder(variables)
+        if best is None:
+            raise StructureError(f"No table holds the variables {tuple(variables)}.")
+        scope = self.scopes[best]
+        stored = self.counts[self.offsets[best] : self.offsets[best + 1]].reshape(
+            [self.layout.states[v] for v in scope]
+        )
+        summed = [axis for axis, v in enumerate(scope) if v not in variables]
+        left = [v for v in scope if v in variables]
+        found = stored.sum(dim=summed) if summed else stored
+        return found.permute([left.index(v) for v in variables])
+
+    def marginals(self) -> dict[str, Tensor]:
+        """P(v) of every variable."""
+        if self.rows <= 0:
+            raise NotFittedError("No rows have been counted yet.")
+        key = "marginals", tuple(self.states.values())  # a layout does not tell a gap from a state
+        read = reading(self.layout, key, lambda number: [number((v,), [n]) for v, n in self.states.items()])
+        found = dict(zip(self.states, read(self.counts), strict=True))
+        return {v: p / (self.known(p.sum(), [v]) if v in self.gaps else self.rows) for v, p in found.items()}
+
+    def missing_shares(self) -> dict[str, float]:
+        """Share of missing values of each variable."""
+        sums = {v: self._sums([v]) for v in self.states if v in self.gaps}
+        return {v: float(sums[v][-1] / self.rows) if v in sums else 0.0 for v in self.states}
+
+    def constant_variables(self) -> list[str]:
+        """Variables with several states of which only one was ever seen."""
+        return [v for v, p in self.marginals().items() if len(p) > 1 and float(p.max()) == 1.0]
+
+
+def layout_of(scopes: Iterable[Iterable[str]], states: Mapping[str, int], gaps: Iterable[str] = ()) -> TableLayout:
+    """Where the cells of such :class:`JointTables` lie, and how many there are, before any is allocated."""
+    wider = frozenset(gaps)
+    return table_layout(tuple(tuple(s) for s in scopes), tuple((v, n + (v in wider)) for v, n in states.items()))

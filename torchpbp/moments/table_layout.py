@@ -1,0 +1,107 @@
+"""Where the cells of many joint tables lie in one vector.
+
+All of this follows from the groups of variables alone. It is worked out once for a structure and shared by all fits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property, lru_cache
+
+import torch
+from torch import Tensor
+
+from torchpbp.errors import StructureError
+from torchpbp.moments.covers import find_covers
+
+Scope = tuple[str, ...]
+
+LARGEST_TABLE = 1 << 26
+"""Cells of one table; beyond it a structure is refused rather than the memory exhausted."""
+
+
+class TableLayout:
+    """Tables over several scopes, one after the other in a vector. Scopes contained in others are not stored.
+
+    Args:
+        scopes: groups of variables whose joint distribution is wanted.
+        states: number of states of each variable, in the order of the data.
+    """
+
+    def __init__(self, scopes: Iterable[Scope], states: Mapping[str, int]) -> None:
+        self.states = dict(states)
+        self.position = {v: i for i, v in enumerate(self.states)}
+        self.scopes = _maximal({tuple(sorted(set(s), key=self.position.__getitem__)) for s in scopes})
+        sizes = [math.prod(self.states[v] for v in s) for s in self.scopes]
+        for scope, size in zip(self.scopes, sizes, strict=True):
+            if size > LARGEST_TABLE:
+                raise StructureError(
+                    f"Learning would need a table with {size:,} cells over {scope}, at most {LARGEST_TABLE:,} are allowed. "
+                    "Use fewer states, a smaller largest_group=, or a structure with smaller cliques."
+                )
+        self.offsets = [0]
+        for size in sizes:
+            self.offsets.append(self.offsets[-1] + size)
+        members = [frozenset(s) for s in self.scopes]
+        self._holders: dict[str, list[tuple[int, frozenset[str]]]] = {}  # smallest table first
+        for i in sorted(range(len(sizes)), key=sizes.__getitem__):
+            for v in self.scopes[i]:
+                self._holders.setdefault(v, []).append((i, members[i]))
+
+    @property
+    def cells(self) -> int:
+        """Cells of all tables."""
+        return self.offsets[-1]
+
+    @cached_property
+    def covers(self) -> list[tuple[Scope, list[int]]]:
+        """Groups of variables by which tables are counted, with the numbers of the tables they stand for."""
+        return find_covers(self.scopes, self.states)
+
+    @cached_property
+    def index_arithmetic(self) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Scopes grouped by size: (rows of the data, strides, offsets), so that one product codes a whole group."""
+        groups: dict[int, list[int]] = {}
+        for i, scope in enumerate(self.scopes):
+            groups.setdefault(len(scope), []).append(i)
+        result = []
+        for members in groups.values():
+            rows = torch.tensor([[self.position[v] for v in self.scopes[i]] for i in members], dtype=torch.int64)
+            steps = torch.tensor([strides([self.states[v] for v in self.scopes[i]]) for i in members])
+            offsets = torch.tensor([self.offsets[i] for i in members])
+            result.append((rows, steps.to(torch.int64).reshape(rows.shape), offsets))
+        return result
+
+    def holder(self, variables: Sequence[str]) -> int | None:
+        """Number of the smallest table with all these variables, of which there is at least one."""
+        wanted = set(variables)
+        rarest = min(variables, key=lambda v: len(self._holders.get(v, ())))
+        return next((i for i, members in self._holders.get(rarest, ()) if wanted <= members), None)
+
+
+@lru_cache(maxsize=64)
+def table_layout(scopes: tuple[Scope, ...], states: tuple[tuple[str, int], ...]) -> TableLayout:
+    """The layout of some scopes, made once."""
+    return TableLayout(scopes, dict(states))
+
+
+def _maximal(scopes: Iterable[Scope]) -> tuple[Scope, ...]:
+    """Scopes that no other scope contains, larger ones first."""
+    kept: list[Scope] = []
+    holders: dict[str, list[frozenset[str]]] = {}
+    for scope in sorted(scopes, key=lambda s: (-len(s), s)):
+        members = frozenset(scope)
+        if scope and not any(members <= other for other in holders.get(scope[0], [])):
+            kept.append(scope)
+            for v in scope:
+                holders.setdefault(v, []).append(members)
+    return tuple(kept)
+
+
+def strides(sizes: Sequence[int]) -> list[int]:
+    """Distance in a vector between neighbours along each dimension of a table."""
+    result = [1] * len(sizes)
+    for i in range(len(sizes) - 2, -1, -1):
+        result[i] = result[i + 1] * sizes[i + 1]
+    return result

@@ -1,0 +1,191 @@
+"""Lightning's side of stage-1 nets: the module that trains them all, batches shared among processes, a progress bar."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor
+from torch.utils.data import Dataset, Sampler
+from tqdm.auto import tqdm
+
+from torchpbp.distributed import gather_objects, sum_over_processes
+from torchpbp.learning.nets import StageOneNets
+from torchpbp.moments.rows import Rows
+
+
+class NetTraining(LightningModule):
+    """Training of all nets of a stage at once.
+
+    Args:
+        nets: the nets.
+        folds: of cross-fitting.
+        batch_size: rows per step over all processes.
+        epochs: passes over the rows.
+        patience: epochs without improvement before stopping.
+        learning_rate: at the start.
+        weight_decay: of AdamW.
+        total: rows over all processes.
+    """
+
+    stale: Tensor
+    diverged: Tensor
+
+    def __init__(
+        self,
+        nets: StageOneNets,
+        folds: int,
+        batch_size: int,
+        epochs: int,
+        patience: int | None,
+        learning_rate: float,
+        weight_decay: float,
+        total: int,
+    ) -> None:
+        super().__init__()
+        self.nets, self.folds, self.batch_size = nets, folds, batch_size
+        self.epochs, self.patience = epochs, patience
+        self.learning_rate, self.weight_decay, self.total = learning_rate, weight_decay, total
+        self.steps = -(-total // batch_size)
+        self.held_out = float("nan")
+        self.register_buffer("stale", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("diverged", torch.zeros((), dtype=torch.int64))  # the epoch of a loss that is no number
+        self._sums: Tensor | None = None
+
+    def forward(self, rows: Rows, counted: Tensor) -> Tensor:
+        return self.nets.losses(rows, counted)
+
+    def on_train_start(self) -> None:
+        self._stop_if_stale()  # it may have been so when training was interrupted
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.AdamW(self.parameters(), self.learning_rate, weight_decay=self.weight_decay)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.epochs * self.steps)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        rows, fold, weight = batch
+        return rows.to(device), fold.to(device), weight.to(device)
+
+    def training_step(self, batch: tuple[Rows, Tensor, Tensor], _: int) -> Tensor:
+        rows, fold, weight = batch
+        # The sum over all processes, by a constant: the same step however the rows are shared out. Lightning averages
+        # gradients over processes, hence the factor.
+        losses = self(rows, self._counted(fold, weight, own=False))
+        share = self.batch_size * ((self.folds - 1) / self.folds if self.folds > 1 else 1)
+        loss = losses.sum() * (self.trainer.world_size / share)
+        if not bool(torch.isfinite(loss.detach())):
+            loss = loss.detach().nan_to_num(0.0, 0.0, 0.0) + 0.0 * sum(p.sum() for p in self.parameters())
+            self.diverged.fill_(self.current_epoch + 1)
+        return loss
+
+    def on_validation_epoch_start(self) -> None:
+        self._sums = None
+
+    def validation_step(self, batch: tuple[Rows, Tensor, Tensor], _: int) -> None:
+        rows, fold, weight = batch
+        sums = self(rows, self._counted(fold, weight, own=True)).double()
+        self._sums = sums if self._sums is None else self._sums + sums
+
+    def on_validation_epoch_end(self) -> None:
+        empty = torch.zeros(self.folds, self.nets.count, dtype=torch.float64, device=self.device)
+        loss = sum_over_processes(empty if self._sums is None else self._sums)
+        self.diverged.fill_(max(gather_objects(int(self.diverged))))  # all processes stop, or none
+        improved = self.nets.keep_best(loss)
+        self.stale.copy_(torch.zeros_like(self.stale) if improved else self.stale + 1)
+        self.held_out = float(loss.sum() / (self.total * self.nets.count))
+        self._stop_if_stale()
+
+    def _stop_if_stale(self) -> None:
+        if int(self.diverged) or (self.patience is not None and int(self.stale) >= self.patience):
+            self.trainer.should_stop = True
+
+    def _counted(self, fold: Tensor, weight: Tensor, own: bool) -> Tensor:
+        """(K, rows) weights of rows in a fold's training rows, or in its own held-out rows; one fold has all in both."""
+        inside = fold == torch.arange(self.folds, device=fold.device).unsqueeze(1)
+        kept = inside if own or self.folds == 1 else ~inside
+        return (kept * weight).to(self.nets.dtype)
+
+
+class BatchedRows(Dataset[tuple[Rows, Tensor, Tensor]]):
+    """Whole batches of rows with their folds and weights.
+
+    Args:
+        rows: of this process.
+        fold: (rows,).
+    """
+
+    def __init__(self, rows: Rows, fold: Tensor) -> None:
+        self.rows, self.fold = rows, fold
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: Tensor) -> tuple[Rows, Tensor, Tensor]:
+        part = self.rows[index]
+        weight = torch.ones(len(part)) if part.weights is None else part.weights.float() * len(self.rows)
+        return part, self.fold[index], weight
+
+
+class Batches(Sampler[Tensor]):
+    """The rows of this process in each batch of a shuffle of all rows, the same shuffle on all processes.
+
+    Args:
+        total: rows over all processes.
+        before: rows of the processes before this one.
+        own: rows of this process.
+        size: rows per batch over all processes.
+        seed: of the shuffles.
+    """
+
+    def __init__(self, total: int, before: int, own: int, size: int, seed: int) -> None:
+        self.total, self.before, self.own, self.size, self.seed = total, before, own, size, seed
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Lightning calls it before each epoch, after an interruption too."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return -(-self.total // self.size)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
+        for batch in torch.split(torch.randperm(self.total, generator=generator), self.size):
+            mine = batch[(batch >= self.before) & (batch < self.before + self.own)]
+            yield mine - self.before
+
+
+class EpochBar(Callback):
+    """One bar over all epochs, shown if training takes long enough to wonder.
+
+    Args:
+        stage: its name.
+    """
+
+    def __init__(self, stage: str) -> None:
+        self.stage = stage
+        self.bar: tqdm[Any] | None = None
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.bar = tqdm(
+            total=trainer.max_epochs,
+            initial=trainer.current_epoch,
+            desc=self.stage,
+            unit="epoch",
+            delay=2,
+            leave=False,
+            disable=not trainer.is_global_zero,
+        )
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self.bar is not None:
+            self.bar.set_postfix(held_out=f"{pl_module.held_out:.4f}", refresh=False)
+            self.bar.update()
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if self.bar is not None:
+            self.bar.close()

@@ -1,0 +1,101 @@
+"""Generic ranks: what a structure can tell apart, found by probing it with random parameters.
+
+For almost all parameters the rank of a table such as P(inside, outside) takes one maximal value, so a random draw finds
+it. Enumerating all observables is out of the question; instead each observable gets random weights, row by row, and
+one exact upward and downward pass turns them into messages. Products of random weights span all functions of the
+observables, so the messages span all that evidence inside or outside can say about a separator.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from torchpbp.exact.calibration import potential_tree, shafer_shenoy
+from torchpbp.exact.contraction import contract
+from torchpbp.exact.network import DiscreteNetwork
+from torchpbp.graph.junction_tree import JunctionTree
+
+TOLERANCE = 1e-12
+"""Singular values below this part of the largest count as zero."""
+
+_PROBE = object()
+
+
+def numerical_rank(matrix: Tensor, tolerance: float = TOLERANCE) -> int:
+    """Number of singular values above ``tolerance`` times the largest."""
+    values = torch.linalg.svdvals(matrix)
+    return int((values > tolerance * values.amax()).sum()) if values.numel() and float(values.amax()) > 0 else 0
+
+
+class StructureProbe:
+    """One random draw of parameters on a junction tree's structure, asked for ranks.
+
+    Args:
+        tree: the junction tree; all its variables must have a number of states.
+        seed: of the draw.
+    """
+
+    def __init__(self, tree: JunctionTree, seed: int) -> None:
+        self.tree = tree
+        # An undirected model multiplies many tables, and sharp ones hide rank below rounding.
+        sharpness = 0.5 if tree.graph.directed else 1.0
+        self.network = DiscreteNetwork.random(tree.graph, seed=seed, concentration=sharpness)
+        self._seed = seed
+
+    @cached_property
+    def _messages(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Per separator: (probes, states) messages from inside, and from outside relative to no evidence at all."""
+        states = self.network.states
+        largest = max(math.prod(states[v] for v in s) for s in self.tree.separators)
+        generator = torch.Generator().manual_seed(self._seed)
+        probes = largest + 8
+        weights = {
+            v: torch.randn(probes, states[v], generator=generator, dtype=torch.float64) for v in self.tree.leaf_of
+        }
+        model = potential_tree(self.tree.full_tree(), states, self.network.factors)
+        run = shafer_shenoy(model, weights, probes, hosts=self.tree.leaf_of)
+        plain = shafer_shenoy(model, {}, 1)
+        inside = tuple(m.reshape(probes, -1) for m in run.upward)
+        outside = tuple((m / p).reshape(probes, -1) for m, p in zip(run.downward, plain.downward, strict=True))
+        weighted = tuple(i * p.reshape(1, -1) for i, p in zip(inside, plain.downward, strict=True))
+        return weighted, outside
+
+    def separator_rank(self, node: int) -> int:
+        """Rank of P(all observables inside, all observables outside) across separator ``node``."""
+        inside, outside = (side[node] for side in self._messages)
+        size = inside.shape[1]
+        return min(size, numerical_rank(_unit_rows(inside) @ _unit_rows(outside).T))
+
+    def core_rank(self, node: int, core: Sequence[str]) -> int:
+        """Rank of P(core, all observables outside)."""
+        separator = tuple(sorted(self.tree.separators[node]))
+        scope = tuple(dict.fromkeys((*core, *separator)))
+        outside = self._messages[1][node]
+        table = outside.reshape(-1, *[self.network.states[v] for v in separator])
+        cross = contract([self.network.joint(scope), table], [scope, (_PROBE, *separator)], (*core, _PROBE)).reshape(
+            -1, len(outside)
+        )
+        return numerical_rank(_unit_columns(_unit_rows(cross)))
+
+    def instrument_block(self, core: Sequence[str], group: Sequence[str]) -> Tensor:
+        """(core states, group states) cross moment, scaled so that rare states count as much as common ones."""
+        table = self.network.joint((*core, *group))
+        return scaled_cross(table.reshape(math.prod(self.network.states[v] for v in core), -1))
+
+
+def scaled_cross(table: Tensor) -> Tensor:
+    """A joint table P(a, b) divided by √(P(a) P(b)): rare states then count as much as common ones."""
+    return table / (table.sum(dim=1, keepdim=True) * table.sum(dim=0, keepdim=True)).sqrt()
+
+
+def _unit_rows(matrix: Tensor) -> Tensor:
+    return matrix / matrix.norm(dim=1, keepdim=True).clamp(min=1e-300)
+
+
+def _unit_columns(matrix: Tensor) -> Tensor:
+    return matrix / matrix.norm(dim=0, keepdim=True).clamp(min=1e-300)
