@@ -23,7 +23,6 @@ from torchpbp.files.checkpoint import (
     whole_model,
     write_checkpoint,
 )
-from torchpbp.models.saved_state import answering, graph_fault, observable_shapes, weight_shapes
 from torchpbp.files.tensors import copy_state, shape_fault
 from torchpbp.graph.junction_tree import JunctionTree, build_junction_tree, checked_root
 from torchpbp.graph.latent_graph import Continuous, LatentGraph, require_graph
@@ -44,6 +43,7 @@ from torchpbp.learning.regressor import Regressor, Ridge
 from torchpbp.learning.two_stage import Learned
 from torchpbp.models.counting import CountedModel, Counts
 from torchpbp.models.diagnostics import diagnostics_table, random_patterns
+from torchpbp.models.saved_state import answering, graph_fault, observable_shapes, weight_shapes
 from torchpbp.planning.plan import Specification, SpecificationOptions
 from torchpbp.planning.planner import Plan, Planner
 
