@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
@@ -225,19 +226,30 @@ def _read(path: str | os.PathLike[str], map_location: torch.device | str) -> Any
         ) from error
 
 
+@contextmanager
+def one_model(name: object) -> Iterator[None]:
+    """Content that does not make a model raises a CheckpointError, whatever is wrong with it.
+
+    Args:
+        name: of the file.
+    """
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except Exception as error:
+        raise CheckpointError(
+            f"'{name}': its parts do not make a model ({_short(error)}). It was changed, or written by an older torchpbp. {REMEDY}"
+        ) from error
+
+
 def whole_model(load: Load) -> Load:
     """Decorator of a ``load(cls, path, …)``: content that makes no model is an error that names the file."""
 
     @wraps(load)
     def checked(cls: type, path: str | os.PathLike[str], *args: Any, **kwargs: Any) -> Any:
-        try:
+        with one_model(path):
             return load(cls, path, *args, **kwargs)
-        except CheckpointError:
-            raise
-        except Exception as error:
-            raise CheckpointError(
-                f"'{path}': its parts do not make a model ({_short(error)}). It was changed, or written by an older torchpbp. {REMEDY}"
-            ) from error
 
     return checked  # type: ignore[return-value]
 
