@@ -48,10 +48,10 @@ def class_in_file(content: Mapping[str, Any], name: object) -> Any:
     """The class that wrote a file.
 
     Args:
-        content: of the file. Files of :class:`~torchpbp.PBP` written by torchpbp 0.1 do not name their class.
+        content: of the file. Two-stage models written by torchpbp 0.1 do not name their class.
         name: of the file, for the error.
     """
-    learner = str(content.get("learner", "PBP"))
+    learner = str(content.get("learner", "RefinedPBP" if "refinement" in content else "PBP"))
     if learner not in MODULES:
         raise CheckpointError(
             f"'{name}' was made by the learner {learner}; this torchpbp reads those of {', '.join(MODULES)}. Upgrade "

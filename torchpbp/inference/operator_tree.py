@@ -46,6 +46,16 @@ class Mass(NamedTuple):
     size: Tensor
     log_scale: Tensor
 
+    def log(self, floor: float | Tensor) -> Tensor:
+        """(batch,) log P(evidence); an estimate below ``floor`` times the sum of its absolute terms is raised to that.
+
+        It is -inf where every term is 0, or where an estimate is not positive and there is no floor.
+        """
+        value, size, log_scale = self
+        least = floor.to(value.dtype) * size if isinstance(floor, Tensor) else floor * size
+        positive = torch.where(size > 0, torch.maximum(value, least), torch.ones_like(value))
+        return torch.where(size > 0, positive.log() + log_scale, torch.full_like(value, -torch.inf))
+
 
 class OperatorTree:
     """A learned distribution over observables: one operator per separator of a junction tree, and a root tensor.
@@ -61,9 +71,7 @@ class OperatorTree:
         schedule: order of message passing; by default it is found from the operators' shapes.
     """
 
-    def __init__(
-        self, plan: Plan, operators: Sequence[Tensor], root: Tensor, schedule: Schedule | None = None
-    ) -> None:
+    def __init__(self, plan: Plan, operators: Sequence[Tensor], root: Tensor, schedule: Schedule | None = None) -> None:
         self.plan, self.operators, self.root = plan, operators, root
         self._schedule = schedule
 
@@ -146,14 +154,8 @@ class OperatorTree:
         return Mass(terms.sum(dim=-1), terms.detach().abs().sum(dim=-1), upward.log_scale)
 
     def log_mass(self, evidence: Evidence, floor: float | Tensor = 0.0) -> Tensor:
-        """(batch,) log P(evidence); an estimate below ``floor`` times the sum of its absolute terms is raised to that.
-
-        It is -inf where every term is 0, or where an estimate is not positive and there is no floor.
-        """
-        value, size, log_scale = self.mass(evidence)
-        least = floor.to(value.dtype) * size if isinstance(floor, Tensor) else floor * size
-        positive = torch.where(size > 0, torch.maximum(value, least), torch.ones_like(value))
-        return torch.where(size > 0, positive.log() + log_scale, torch.full_like(value, -torch.inf))
+        """(batch,) log P(evidence), see :meth:`Mass.log`."""
+        return self.mass(evidence).log(floor)
 
     def sample(
         self,
@@ -180,7 +182,9 @@ class OperatorTree:
         up = list(self.upward(prepare(observables, evidence, self.root)).messages)
         children_of, values = self.plan.tree.children, {}
         # Work to do, last first: (node, k, message) sends down to child k, (node, None, None) refreshes the way up.
-        stack: list[tuple[int, int | None, Tensor | None]] = [(0, k, None) for k in reversed(range(len(children_of[0])))]
+        stack: list[tuple[int, int | None, Tensor | None]] = [
+            (0, k, None) for k in reversed(range(len(children_of[0])))
+        ]
         while stack:
             node, k, above = stack.pop()
             children = children_of[node]

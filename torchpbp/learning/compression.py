@@ -104,9 +104,7 @@ def compress_messages(systems: Iterable[PredictedCores], penalty: float) -> dict
         strengths = torch.cat([features.new_ones(len(features), 1), compression.strengths], dim=1)
         significant = significant_ranks(system, factor, compression.all_strengths)
         parts = (features, directions, predictor, compression.predicted, strengths)
-        for node, u, d, p, g, s, count in zip(
-            system.nodes, *(x.unbind() for x in parts), significant, strict=True
-        ):
+        for node, u, d, p, g, s, count in zip(system.nodes, *(x.unbind() for x in parts), significant, strict=True):
             result[node] = Message(u, d, p, g, s, count)
     return result
 

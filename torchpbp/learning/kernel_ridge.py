@@ -77,7 +77,12 @@ class _Kernels(Predictor):
     """
 
     def __init__(
-        self, settings: KernelRidgeSettings, landmarks: Tensor, spread: Tensor, rows: TrainingRows, regressions: Sequence[Regression]
+        self,
+        settings: KernelRidgeSettings,
+        landmarks: Tensor,
+        spread: Tensor,
+        rows: TrainingRows,
+        regressions: Sequence[Regression],
     ) -> None:
         self.landmarks = landmarks
         # A discrete variable is compared by equality, a continuous one by distance.

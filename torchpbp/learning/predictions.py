@@ -166,7 +166,9 @@ def predicted_covariances(
         xi = instrument.predict(part, positions)
         y = raw(part) if predicted is None else predicted.predict(part, positions)
         sums = [_sums(a, b, counts) for a, b in zip(y, xi, strict=True)]
-        totals = sums if not totals else [[a + b for a, b in zip(*p, strict=True)] for p in zip(totals, sums, strict=True)]
+        totals = (
+            sums if not totals else [[a + b for a, b in zip(*p, strict=True)] for p in zip(totals, sums, strict=True)]
+        )
         weight = weight + counts.sum()
     sum_over_processes(weight)
     result = []

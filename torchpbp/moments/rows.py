@@ -38,7 +38,9 @@ class TrainingRows:
         self.states, self.features, self.weights, self.reals = states, features, weights, reals
 
     @classmethod
-    def of(cls, table: Mapping[str, Tensor], maps: Mapping[str, FeatureMap], weights: Tensor | None = None) -> TrainingRows:
+    def of(
+        cls, table: Mapping[str, Tensor], maps: Mapping[str, FeatureMap], weights: Tensor | None = None
+    ) -> TrainingRows:
         """Rows of a table, name -> (rows,) states or values."""
         if all(isinstance(m, OneHot) for m in maps.values()):
             return cls(list(maps), maps, states=torch.stack([table[v] for v in maps], dim=1), weights=weights)

@@ -78,6 +78,11 @@ class Plan:
         return self.separators[node - 1]
 
     @property
+    def core_groups(self) -> dict[int, Group]:
+        """Core group of each separator, by tree node."""
+        return {s.node: s.core for s in self.separators}
+
+    @property
     def root_shape(self) -> tuple[int, ...]:
         """Message sizes of the root's children."""
         return tuple(self[child].rank for child in self.tree.children[0])
