@@ -1,7 +1,7 @@
 """Two checkouts of torchpbp side by side: fitting, batched posteriors and a step through PBPLayer.
 
-Each checkout has a process of its own. Both do the same work in turn, round by round, and the ratio of times is taken within each
-pair, so that a slow spell of the machine meets both. Answers are compared before anything is timed.
+Each checkout has its own process. Both do the same work in alternation, and the ratio of times is taken within each pair, so that a
+change of the machine's load affects both. Results are compared before timing.
 """
 
 from __future__ import annotations
