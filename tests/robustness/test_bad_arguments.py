@@ -73,7 +73,7 @@ def mixed() -> PBP:
         (lambda: LatentGraph([], {"x": 2}, latent=None), "latent: expected a list of names, got None"),
         (lambda: LatentGraph([(["x"], "y")], {"x": 2, "y": 2}), "unknown variable"),
         (lambda: LatentGraph([], {"x": 2}, latent=[["x"]]), "is listed but absent"),
-        (lambda: Continuous("a"), "expected low to be a finite number, got 'a'"),
+        (lambda: Continuous("a"), "low: expected None or a finite number, got 'a'"),
         (lambda: PBP(GRAPH, rank=2.5), "rank: expected a whole number, got 2.5"),
         (lambda: PBP(GRAPH, rank=True), "rank: expected a whole number, got True"),
         (lambda: PBP(GRAPH, ridge=1.0), r"ridge: expected two non-negative numbers \(stage 1, stage 2\), got 1.0"),

@@ -1,4 +1,4 @@
-"""Junction trees, alone or with the messages that a row of evidence sends up."""
+"""Junction trees, with or without the upward messages of one row of evidence."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 CONSTANT, POSITIVE, NEGATIVE = "#9a9a9a", "#2b6ca3", "#d9731a"
-SPEAKING, SILENT = "#2b6ca3", "#cccccc"
+INFORMED, UNINFORMED = "#2b6ca3", "#cccccc"
 LEVEL = 1.75  # inches per level: a chart has to fit between two cliques
 CHART_WIDTH, CHART_HEIGHT = 0.66, 0.4  # in columns and levels
 
@@ -64,8 +64,8 @@ def plot_messages(model: TwoStageModel, evidence: EvidenceLike = None, *, row: i
     """Draw the upward messages of one row of evidence: a small bar chart at each separator of the tree.
 
     A bar is an entry of the message, scaled so that the largest is 1 or −1, as inference does. The first entry, in grey,
-    is that of the constant, the only one of a message that has seen no evidence. The others say how what was seen below
-    depends on the separator. Edges along which evidence travels are blue.
+    is that of the constant, the only non-zero one of a message without evidence. The others describe how the evidence
+    below depends on the separator. Edges that carry evidence are blue.
 
     Args:
         model: fitted.
@@ -91,11 +91,11 @@ def plot_messages(model: TwoStageModel, evidence: EvidenceLike = None, *, row: i
         messages = model.operator_tree.upward(prepare(model.observables, read, model.root.weight)).messages
     ax, font = tree_axes(layout, ax, LEVEL)
     for node in range(1, len(tree)):
-        speaks = any(v in values for v in tree.inside[node])
-        _draw_edge(tree, layout, node, ax, speaks)
+        informed = any(v in values for v in tree.inside[node])
+        _draw_edge(tree, layout, node, ax, informed)
         message = messages[node]
         if message is not None:
-            _draw_chart(tree, layout, node, message[0], ax, font, speaks)
+            _draw_chart(tree, layout, node, message[0], ax, font, informed)
     draw_cliques(tree, layout, ax, font, values)
     given = condition(values)
     ax.set_title(f"Upward messages given {given}" if given else "Upward messages without evidence", fontsize=10)
@@ -103,18 +103,18 @@ def plot_messages(model: TwoStageModel, evidence: EvidenceLike = None, *, row: i
     return ax
 
 
-def _draw_edge(tree: JunctionTree, layout: Layout, node: int, ax: Axes, speaks: bool) -> None:
-    """Straight up from the node, then across to its parent: the chart sits on the upright part."""
+def _draw_edge(tree: JunctionTree, layout: Layout, node: int, ax: Axes, informed: bool) -> None:
+    """A vertical line from the node, which carries the chart, then a horizontal one to its parent."""
     x, y = layout.across[node], layout.down[node]
     above = layout.across[tree.parent[node]]
     corner = y + 0.78
     ax.plot(
         [x, x, above, above],
         [y, corner, corner, y + 1],
-        color=SPEAKING if speaks else SILENT,
-        linewidth=2.0 if speaks else 1.0,
+        color=INFORMED if informed else UNINFORMED,
+        linewidth=2.0 if informed else 1.0,
         solid_joinstyle="round",
-        zorder=1.5 if speaks else 1,
+        zorder=1.5 if informed else 1,
     )
 
 
@@ -125,9 +125,9 @@ def _draw_chart(
     message: Tensor,
     ax: Axes,
     font: float,
-    speaks: bool,
+    informed: bool,
 ) -> None:
-    """The bars of one message, on axes of their own."""
+    """The bars of one message, on inset axes."""
     x, y = layout.across[node], layout.down[node] + 0.45
     chart: Any = ax.inset_axes(
         (x - CHART_WIDTH / 2, y - CHART_HEIGHT / 2, CHART_WIDTH, CHART_HEIGHT),
@@ -138,7 +138,7 @@ def _draw_chart(
     heights = message.double().tolist()
     colours = [POSITIVE if h >= 0 else NEGATIVE for h in heights]
     colours[0] = CONSTANT
-    chart.bar(range(len(heights)), heights, color=colours, width=0.75, alpha=1.0 if speaks else 0.45)
+    chart.bar(range(len(heights)), heights, color=colours, width=0.75, alpha=1.0 if informed else 0.45)
     chart.axhline(0.0, color="#555555", linewidth=0.6)
     chart.set(xlim=(-0.7, len(heights) - 0.3), ylim=(-1.12, 1.12), xticks=[], yticks=[], facecolor=SEPARATOR)
     for spine in chart.spines.values():

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from benchmarks.rivals.classifiers import DigitsContestant
+from benchmarks.other_libraries.classifiers import DigitsClassifier
 from torchpbp import PBP, GenerativeClassifier, KernelPBP, Nystroem, ScoreAverage, templates
 
 
 @dataclass
-class KernelChain(DigitsContestant):
+class KernelChain(DigitsClassifier):
     """One kernel model of a hidden chain (conf/learner/gram.yaml)."""
 
     library: ClassVar[str] = "torchpbp"
@@ -20,7 +20,7 @@ class KernelChain(DigitsContestant):
 
 
 @dataclass
-class Average(DigitsContestant):
+class Average(DigitsClassifier):
     """The average of four kernel models (conf/learner/pen_average.yaml)."""
 
     library: ClassVar[str] = "torchpbp"
@@ -36,7 +36,7 @@ class Average(DigitsContestant):
 
 
 @dataclass
-class Features(DigitsContestant):
+class Features(DigitsClassifier):
     """PBP with ten kernel features per coordinate (conf/learner/nystroem.yaml)."""
 
     library: ClassVar[str] = "torchpbp"

@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from benchmarks.contestant import Answer, Array, Contestant, first_step
+from benchmarks.implementation import Answer, Array, Implementation, first_step
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """Of a hidden Markov model with the same tables at each site.
+    """Parameters of a homogeneous hidden Markov model.
 
     Args:
         start: (states,) of the first state.
@@ -29,8 +29,8 @@ class Parameters:
 
 
 @dataclass
-class BaumWelch(Contestant):
-    """A number of EM iterations; answers with the parameters, also with those after a single iteration."""
+class BaumWelch(Implementation):
+    """A number of EM iterations; the result are the parameters, and those after a single iteration."""
 
     initial: Parameters
     sequences: Array  # (rows, sites) symbols
@@ -52,7 +52,7 @@ class BaumWelch(Contestant):
 
 @dataclass
 class Hmmlearn(BaumWelch):
-    """hmmlearn's CategoricalHMM, with scaling, which is quicker than its default of logarithms."""
+    """hmmlearn's CategoricalHMM, with scaling, which is faster than the default (logarithms)."""
 
     library: ClassVar[str] = "hmmlearn"
 
@@ -84,8 +84,8 @@ class Hmmlearn(BaumWelch):
 class Pomegranate(BaumWelch):
     """pomegranate's DenseHMM.
 
-    It models the end of a sequence too, by a probability in each state. That has no counterpart here and is taken out of
-    its step table; the first iteration, from equal probabilities to end, is the same as everybody's.
+    It also models the end of a sequence by a probability in each state. This has no counterpart here and is removed from its
+    transition table; the first iteration, from equal end probabilities, is the same as in the other libraries.
     """
 
     library: ClassVar[str] = "pomegranate"
@@ -100,12 +100,12 @@ class Pomegranate(BaumWelch):
 
     def fit(self, iterations: int) -> Any:
         states = len(self.initial.start)
-        going = 1 - 1 / self.sequences.shape[1]
+        continuing = 1 - 1 / self.sequences.shape[1]
         model = self._make(
             [self._emission(row[None].astype(np.float32)) for row in self.initial.emission],
-            edges=(self.initial.step * going).astype(np.float32),
+            edges=(self.initial.step * continuing).astype(np.float32),
             starts=self.initial.start.astype(np.float32),
-            ends=np.full(states, 1 - going, dtype=np.float32),
+            ends=np.full(states, 1 - continuing, dtype=np.float32),
             max_iter=iterations,
             tol=0.0,
         )

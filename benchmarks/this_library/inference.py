@@ -1,4 +1,4 @@
-"""Posteriors by the exact engine and by fitted models."""
+"""Posteriors by exact inference and by fitted models."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from benchmarks.contestant import Answer, Array, Contestant, Tables, evidence_rows
-from benchmarks.own.networks import network_of, tensors
+from benchmarks.implementation import Answer, Array, Implementation, Tables, evidence_rows
+from benchmarks.this_library.conversion import network_of, tensors
 from torchpbp import PBP
 
 
 @dataclass
-class ExactQueries(Contestant):
+class ExactQueries(Implementation):
     """Exact posteriors: of all variables that some row does not observe, for all rows at once; or of one, row by row."""
 
     library: ClassVar[str] = "torchpbp"
@@ -37,8 +37,8 @@ class ExactQueries(Contestant):
 
 
 @dataclass
-class PBPQueries(Contestant):
-    """The same of a model fitted to rows drawn from a network."""
+class PBPQueries(Implementation):
+    """The same for a model fitted to rows sampled from a network."""
 
     library: ClassVar[str] = "torchpbp"
     network: Tables
@@ -64,7 +64,7 @@ class PBPQueries(Contestant):
 
 
 def posterior_arrays(result: dict[str, torch.Tensor], evidence: dict[str, Array]) -> Answer:
-    """Posteriors as arrays, NaN where a row observes the variable: other libraries do not answer there."""
+    """Posteriors as arrays, NaN where a row observes the variable: other libraries return nothing there."""
     answer = {v: p.numpy().copy() for v, p in result.items()}
     for v in answer.keys() & evidence.keys():
         answer[v][evidence[v] >= 0] = np.nan

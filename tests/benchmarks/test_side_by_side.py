@@ -1,4 +1,4 @@
-"""Contests: answers are compared before anything is timed; whoever fails or is too slow is named."""
+"""Comparisons of implementations: results are compared before timing; failures and timeouts are reported."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.contest import Settings, agree, contest
-from benchmarks.contestant import evidence_rows, stacked
+from benchmarks.implementation import evidence_rows, stacked
 from benchmarks.report import Claim, Panel, Report, draw
+from benchmarks.side_by_side import RunOptions, agree, time_side_by_side
 from benchmarks.workers import Workers
 from tests.benchmarks.adders import Absent, Adder
 from torchpbp.errors import DataError
@@ -30,9 +30,9 @@ def only_sums(tolerance: float = 1e-9) -> Any:
 
 @pytest.mark.slow
 def test_right_answers_are_timed_in_a_process_of_their_own(workers: Workers) -> None:
-    settings = Settings(workers, rounds=3)
-    contestants = [Adder("one", [1.0, 2.0]), Adder("other", [2.0, 1.0]), Adder("two threads", [3.0], threads=2)]
-    outcome = contest(settings, contestants, "sums", only_sums())
+    settings = RunOptions(workers, rounds=3)
+    implementations = [Adder("one", [1.0, 2.0]), Adder("other", [2.0, 1.0]), Adder("two threads", [3.0], threads=2)]
+    outcome = time_side_by_side(settings, implementations, "sums", only_sums())
     assert outcome.comparison is not None
     assert {label: len(values) for label, values in outcome.comparison.seconds.items()} == dict.fromkeys(
         ["one", "other", "two threads"], 3
@@ -46,23 +46,23 @@ def test_right_answers_are_timed_in_a_process_of_their_own(workers: Workers) -> 
 
 @pytest.mark.slow
 def test_who_would_exceed_the_budget_is_measured_once(workers: Workers) -> None:
-    outcome = contest(Settings(workers, rounds=3, budget=0.0), [Adder("one", [1.0])], "sums")
+    outcome = time_side_by_side(RunOptions(workers, rounds=3, budget=0.0), [Adder("one", [1.0])], "sums")
     assert outcome.comparison is not None
     assert len(outcome.comparison.seconds["one"]) == 1
 
 
 @pytest.mark.slow
 def test_a_wrong_answer_stops_everything_before_timing(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.contest._rounds", lambda *_: pytest.fail("timed"))
-    contestants = [Adder("right", [1.0]), Adder("liar", [1.0], "wrong")]
+    monkeypatch.setattr("benchmarks.side_by_side._rounds", lambda *_: pytest.fail("timed"))
+    implementations = [Adder("right", [1.0]), Adder("liar", [1.0], "wrong")]
     with pytest.raises(DataError, match="liar: expected the answers of right to 1e-09, got sum off by 1"):
-        contest(Settings(workers), contestants, "sums", only_sums())
+        time_side_by_side(RunOptions(workers), implementations, "sums", only_sums())
 
 
 @pytest.mark.slow
 def test_who_fails_is_left_out_with_the_reason(workers: Workers) -> None:
-    contestants = [Adder("right", [1.0]), Adder("broken", [1.0], "error"), Absent("absent", [1.0])]
-    outcome = contest(Settings(workers, rounds=1), contestants, "sums")
+    implementations = [Adder("right", [1.0]), Adder("broken", [1.0], "error"), Absent("absent", [1.0])]
+    outcome = time_side_by_side(RunOptions(workers, rounds=1), implementations, "sums")
     assert outcome.left_out == {
         "absent": "not installed (pip install -c constraints.txt no-such-package)",
         "broken": "ValueError: cannot add",
@@ -73,8 +73,8 @@ def test_who_fails_is_left_out_with_the_reason(workers: Workers) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["slow", "dies"])
 def test_a_lost_process_does_not_stop_the_others_of_its_library(workers: Workers, fault: str) -> None:
-    contestants = [Adder("before", [1.0]), Adder("lost", [1.0], fault), Adder("after", [1.0])]
-    outcome = contest(Settings(workers, rounds=1, limit=1.0), contestants, "sums")
+    implementations = [Adder("before", [1.0]), Adder("lost", [1.0], fault), Adder("after", [1.0])]
+    outcome = time_side_by_side(RunOptions(workers, rounds=1, limit=1.0), implementations, "sums")
     assert list(outcome.answers) == ["before", "after"]
     assert outcome.comparison is not None
     assert set(outcome.comparison.seconds) == {"before", "after"}
@@ -91,7 +91,7 @@ def test_agreement_looks_at_what_both_answer() -> None:
         agree(1e-9)({"a": first, "b": {"y": np.array([1.0])}})
 
 
-def test_an_answer_that_is_no_number_is_wrong() -> None:
+def test_results_that_are_not_finite_are_wrong() -> None:
     with pytest.raises(DataError, match="b: expected the answers of a to 1e-09, got x off by inf"):
         agree(1e-9)({"a": {"x": np.array([[0.5]])}, "b": {"x": np.array([[np.inf]])}})
     with pytest.raises(DataError, match="b: expected the answers of a to 1e-09, got x off by nan"):

@@ -7,15 +7,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from benchmarks.contestant import Answer, Array, Contestant, Tables, evidence_rows, stacked
+from benchmarks.implementation import Answer, Array, Implementation, Tables, evidence_rows, stacked
 
 
 @dataclass
-class PgmpyQueries(Contestant):
+class PgmpyQueries(Implementation):
     """Posteriors of all variables a row does not observe, or of one, row by row, by variable elimination.
 
-    Variables are asked one by one: asking for all at once with ``joint=False`` builds their joint table first, which
-    fails for lack of memory on networks such as ALARM.
+    Variables are queried one by one: a query of all with ``joint=False`` builds their joint table first, which runs out of
+    memory on networks such as ALARM.
     """
 
     library: ClassVar[str] = "pgmpy"
@@ -29,21 +29,21 @@ class PgmpyQueries(Contestant):
         self._engine = VariableElimination(pgmpy_network(self.network))
         self._rows = list(evidence_rows(self.evidence))
         names = [self.query] if self.query else list(self.network.states)
-        self._wanted = [[v for v in names if v not in row] for row in self._rows]
+        self._queries = [[v for v in names if v not in row] for row in self._rows]
 
     def run(self) -> Any:
         return [
-            {v: self._engine.query([v], row, show_progress=False) for v in wanted}
-            for row, wanted in zip(self._rows, self._wanted, strict=True)
+            {v: self._engine.query([v], row, show_progress=False) for v in queries}
+            for row, queries in zip(self._rows, self._queries, strict=True)
         ]
 
     def answer(self, result: Any) -> Answer:
         states = {v: k for v, k in self.network.states.items() if self.query in (None, v)}
-        return stacked([{v: found.values for v, found in row.items()} for row in result], states)
+        return stacked([{v: factor.values for v, factor in row.items()} for row in result], states)
 
 
 @dataclass
-class PgmpyEM(Contestant):
+class PgmpyEM(Implementation):
     """A number of EM iterations from given tables."""
 
     library: ClassVar[str] = "pgmpy"
@@ -77,10 +77,10 @@ class PgmpyEM(Contestant):
 
     def answer(self, result: Any) -> Answer:
         tables = {}
-        for found in result.parameters_:
-            v, *parents = found.variables  # the table's dimensions; the parents' order is pgmpy's own
+        for cpd in result.parameters_:
+            v, *parents = cpd.variables  # the table's dimensions; the parents' order is pgmpy's own
             order = [parents.index(p) + 1 for p in self.start.parents[v]]
-            tables[v] = np.ascontiguousarray(np.asarray(found.values).transpose([*order, 0]))
+            tables[v] = np.ascontiguousarray(np.asarray(cpd.values).transpose([*order, 0]))
         return tables
 
 

@@ -1,4 +1,4 @@
-"""What takes part in a benchmark: one library's way to do a piece of work.
+"""One library's implementation of a piece of work.
 
 Light to import, and free of torch: each library's process loads this module and its own.
 """
@@ -16,12 +16,12 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 Answer = dict[str, Array]
-"""What contestants are compared by: name -> numbers."""
+"""Results to compare: name -> numbers."""
 
 
 @dataclass(frozen=True)
 class Tables:
-    """A discrete network as plain arrays, which any process can read.
+    """A discrete network as plain arrays.
 
     Args:
         states: name -> number of states.
@@ -39,8 +39,8 @@ class Tables:
 
 
 @dataclass
-class Contestant(ABC):
-    """Work to be timed. Its fields travel to the library's process; :meth:`prepare` makes everything else there.
+class Implementation(ABC):
+    """Work to be timed. Its fields are sent to the library's process, where :meth:`prepare` creates everything else.
 
     Args:
         label: name in tables and figures.
@@ -48,13 +48,13 @@ class Contestant(ABC):
     """
 
     library: ClassVar[str]
-    """As pip knows it."""
+    """Its name for pip."""
     label: str
     threads: int | None = field(default=None, kw_only=True)
 
     @abstractmethod
     def prepare(self) -> None:
-        """Import, build, convert: whatever is not part of the measurement."""
+        """Import, build and convert: everything that is not measured."""
 
     @abstractmethod
     def run(self) -> Any:
@@ -66,7 +66,7 @@ class Contestant(ABC):
 
 
 def allowed_threads() -> int:
-    """Threads that this process was told to use."""
+    """Number of threads that this process may use."""
     return int(os.environ.get("OMP_NUM_THREADS", "1"))
 
 

@@ -8,16 +8,16 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from benchmarks.contestant import Answer, Array, Contestant, Tables, first_step
-from benchmarks.own.networks import network_of, tensors
+from benchmarks.implementation import Answer, Array, Implementation, Tables, first_step
+from benchmarks.this_library.conversion import network_of, tensors
 from torchpbp import EM, PBP, LatentGraph
 from torchpbp.learning.regressed import required_own_scopes
 from torchpbp.moments.joint_tables import JointTables
 
 
 @dataclass
-class PBPFit(Contestant):
-    """Construction and fit of a model; answers with posteriors at given evidence."""
+class PBPFit(Implementation):
+    """Construction and fit of a model; the result are posteriors given some evidence."""
 
     library: ClassVar[str] = "torchpbp"
     network: Tables
@@ -38,8 +38,8 @@ class PBPFit(Contestant):
 
 
 @dataclass
-class CountingAlone(Contestant):
-    """A lower bound of learning from counts: one mixed-radix code and one ``bincount`` per table that learning needs."""
+class CountingAlone(Implementation):
+    """A lower bound for learning from counts: one mixed-radix code and one ``bincount`` per table that learning needs."""
 
     library: ClassVar[str] = "torchpbp"
     network: Tables
@@ -49,9 +49,8 @@ class CountingAlone(Contestant):
     def prepare(self) -> None:
         graph = LatentGraph(self.network.edges, self.network.states, list(self.latent))
         model = PBP(graph)
-        states = {v: graph.num_states(v) for v in graph.observed}
-        self.scopes = JointTables(required_own_scopes(model.tree, model.specification), states).scopes
-        self._states = states
+        self._states = {v: graph.num_states(v) for v in graph.observed}
+        self.scopes = JointTables(required_own_scopes(model.tree, model.specification), self._states).scopes
         self._data = tensors(self.data)
 
     def run(self) -> Any:
@@ -69,8 +68,8 @@ class CountingAlone(Contestant):
 
 
 @dataclass
-class EMFit(Contestant):
-    """EM from random starts, or from given tables; answers with its tables, and posteriors at given evidence.
+class EMFit(Implementation):
+    """EM from random starts or from given tables; the result are its tables, and posteriors given some evidence.
 
     Args:
         start: tables of the first start; random ones by default.
@@ -95,14 +94,16 @@ class EMFit(Contestant):
 
     def answer(self, result: Any) -> Answer:
         iterations = [len(run.objective) for run in result.runs]
-        found: Answer = {v: t.numpy() for v, t in result.network.cpts.items()}
+        result_tables: Answer = {v: t.numpy() for v, t in result.network.cpts.items()}
         converged = np.array([run.converged for run in result.runs])
         if self._start is not None:
             once = EM(self._graph, start=self._start, progress=False, **{**self.settings, "iterations": 1}).fit(
                 self._data
             )
-            found |= {first_step(v): t.numpy() for v, t in once.network.cpts.items()}
-        return found | {"iterations": np.array(iterations), "converged": converged} | asked(result, self.questions)
+            result_tables |= {first_step(v): t.numpy() for v, t in once.network.cpts.items()}
+        return (
+            result_tables | {"iterations": np.array(iterations), "converged": converged} | asked(result, self.questions)
+        )
 
 
 def asked(model: Any, questions: tuple[tuple[str, dict[str, Array]], ...]) -> Answer:
@@ -115,16 +116,16 @@ def asked(model: Any, questions: tuple[tuple[str, dict[str, Array]], ...]) -> An
 
 @dataclass
 class HmmEM(EMFit):
-    """torchpbp's EM. After one iteration from tables that are equal at all sites, the first state's is everybody's."""
+    """torchpbp's EM. After one iteration from tables that are equal at all sites, the table of the first state is comparable."""
 
     def answer(self, result: Any) -> Answer:
-        found = super().answer(result)
-        return found | {first_step("start"): found[first_step("h1")]}
+        answer = super().answer(result)
+        return answer | {first_step("start"): answer[first_step("h1")]}
 
 
 @dataclass
 class HmmPBP(PBPFit):
-    """PBP; answers with the log-likelihood of rows that it has not seen."""
+    """PBP; the result is the log-likelihood of held-out rows."""
 
     held_out: dict[str, Array] | None = None
 

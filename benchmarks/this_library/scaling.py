@@ -1,4 +1,4 @@
-"""One model, from construction to answers, at one point of a curve."""
+"""One model, from construction to posteriors, at one point of a curve."""
 
 from __future__ import annotations
 
@@ -11,25 +11,23 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from benchmarks.contestant import Answer, Contestant
+from benchmarks.implementation import Answer, Implementation
 from benchmarks.workers import peak_memory
 from torchpbp import PBP, DiscreteNetwork, LatentGraph, templates
-from torchpbp.moments.table_layout import table_layout
-from torchpbp.planning import plan as specification
 
 QUERIES = 100
 DRAWN = 1_000_000
-"""Rows that differ; a longer file has them over and over."""
+"""Number of distinct rows; a longer file repeats them."""
 ROWS, LENGTH, STATES, WIDTH = "rows", "chain length", "states of an observable", "treewidth"
 MEASURES = {"build": "construction", "fit": "fit", "query": f"all posteriors of {QUERIES} rows"}
 
 
 @dataclass
-class Point(Contestant):
-    """One model: constructed, fitted and asked. The best of several rounds counts, in seconds of the processor's time: other
-    programs on the machine disturb it least.
+class Point(Implementation):
+    """One model: constructed, fitted and queried. The best of several rounds counts, in processor time, which other programs on
+    the machine disturb least.
 
-    Rows come from a memory map on the axis of rows, from tensors elsewhere.
+    Rows are read from a memory map on the axis of rows, from tensors otherwise.
     """
 
     library: ClassVar[str] = "torchpbp"
@@ -63,22 +61,30 @@ class Point(Contestant):
 
     def run(self) -> Any:
         graph = self.graph()
-        # the peak counts from here, where the system allows it
+        # reset the peak, where the system allows it
         with suppress(OSError), open("/proc/self/clear_refs", "w", encoding="ascii") as switch:
             switch.write("5")
         before_all = peak_memory()
         seconds: dict[str, list[float]] = {name: [] for name in MEASURES}
         memory = 0
         for turn in range(self.rounds):
-            specification._planned.cache_clear()  # each model finds out everything about its structure again
-            table_layout.cache_clear()
+            names = {
+                v: f"round{turn}_{v}" for v in graph.names
+            }  # plans are cached by graph: other names, no cached plan
+            renamed = renamed_graph(graph, names)
+            evidence = {names[v]: x for v, x in self._evidence.items()}
+            data, columns = self._data, self._columns
+            if columns is None:
+                data = {names[v]: x for v, x in data.items()}
+            else:
+                columns = [names[v] for v in columns]
             times = [time.process_time()]
-            model = PBP(graph)
+            model = PBP(renamed)
             times.append(time.process_time())
-            model.fit(self._data, columns=self._columns)
+            model.fit(data, columns=columns)
             times.append(time.process_time())
             with torch.no_grad():
-                model.posteriors(self._evidence)
+                model.posteriors(evidence)
             times.append(time.process_time())
             for name, before, after in zip(MEASURES, times[:-1], times[1:], strict=True):
                 seconds[name].append(after - before)
@@ -90,8 +96,15 @@ class Point(Contestant):
         return {name: np.array(value) for name, value in result.items()}
 
 
+def renamed_graph(graph: LatentGraph, names: dict[str, str]) -> LatentGraph:
+    """The same graph with other names of its variables."""
+    edges = [(names[a], names[b]) for a, b in graph.edges]
+    variables = {names[v]: domain for v, domain in graph.variables.items()}
+    return LatentGraph(edges, variables, [names[v] for v in graph.latent], graph.directed)
+
+
 def memory_map(drawn: dict[str, torch.Tensor], rows: int) -> np.memmap[Any, Any]:
-    """(rows, variables) states in a file that disappears with the process, a byte each."""
+    """(rows, variables) states in a temporary file, one byte each."""
     block = np.stack([x.numpy() for x in drawn.values()], axis=1).astype(np.uint8)
     with tempfile.TemporaryFile() as file:
         for start in range(0, rows, len(block)):

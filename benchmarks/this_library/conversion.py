@@ -1,11 +1,11 @@
-"""Networks and columns as plain arrays, which any process can read, and back."""
+"""Conversion of networks and columns to plain arrays and back."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
 
-from benchmarks.contestant import Array, Tables
+from benchmarks.implementation import Array, Tables
 from torchpbp import DiscreteNetwork, LatentGraph
 
 

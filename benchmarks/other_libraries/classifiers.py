@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from benchmarks.contestant import Answer, Array, Contestant
+from benchmarks.implementation import Answer, Array, Implementation
 
 
 @dataclass
-class DigitsContestant(Contestant):
+class DigitsClassifier(Implementation):
     """A classifier, timed while it trains or, once trained, while it predicts.
 
     Args:
@@ -44,7 +44,7 @@ class DigitsContestant(Contestant):
 
 
 @dataclass
-class Neighbours(DigitsContestant):
+class Neighbours(DigitsClassifier):
     """The nearest training row."""
 
     library: ClassVar[str] = "scikit-learn"
@@ -56,7 +56,7 @@ class Neighbours(DigitsContestant):
 
 
 @dataclass
-class SupportVectors(DigitsContestant):
+class SupportVectors(DigitsClassifier):
     """RBF kernel, C = 10, standardised columns."""
 
     library: ClassVar[str] = "scikit-learn"
@@ -70,7 +70,7 @@ class SupportVectors(DigitsContestant):
 
 
 @dataclass
-class Mixtures(DigitsContestant):
+class Mixtures(DigitsClassifier):
     """For each class a mixture of four normal distributions with full covariances, on standardised columns."""
 
     library: ClassVar[str] = "scikit-learn"

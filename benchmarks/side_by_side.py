@@ -1,4 +1,4 @@
-"""A contest: contestants answer, answers are compared, and only then is the clock started."""
+"""Timing of several implementations in separate processes, after their results have been compared."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from benchmarks.contestant import Answer, Contestant
+from benchmarks.implementation import Answer, Implementation
 from benchmarks.timing import Comparison
 from benchmarks.workers import STARTUP_SECONDS, TooSlow, Worker, WorkerError, Workers
 from torchpbp.errors import DataError
@@ -21,16 +21,16 @@ Check = Callable[[Mapping[str, Answer]], None]
 
 
 @dataclass
-class Settings:
+class RunOptions:
     """How benchmarks are run.
 
     Args:
         workers: processes.
-        size: "full", "quick" or "tiny" (for tests); each benchmark knows its own numbers.
-        rounds: measurements of each contestant.
-        limit: seconds that one call of a contestant may take.
-        budget: seconds for all rounds of one contestant in one contest; who would need more is measured once.
-        note: told what is going on.
+        size: "full", "quick" or "tiny" (for tests); each benchmark defines its own sizes.
+        rounds: measurements of each implementation.
+        limit: seconds that one call of an implementation may take.
+        budget: seconds for all rounds of one implementation in one comparison; slower ones are measured once.
+        note: called with the current step.
     """
 
     workers: Workers
@@ -47,11 +47,11 @@ class Settings:
 
 @dataclass
 class Outcome:
-    """What came of a contest.
+    """Results and timings of a comparison.
 
     Args:
         answers: label -> answer.
-        comparison: the timings; ``None`` if nobody was left.
+        comparison: the timings; ``None`` if no implementation was left.
         left_out: label -> why.
         too_slow: labels that exceeded the limit, which bounds their time from below.
     """
@@ -66,76 +66,76 @@ class Outcome:
         return None if self.comparison is None else self.comparison.best.get(label)
 
     def times(self, slow: str, quick: str) -> float | None:
-        """How many times as long the first takes as the second."""
+        """Time of the first divided by that of the second."""
         one, other = self.seconds(slow), self.seconds(quick)
         return None if one is None or other is None else one / other
 
 
-def contest(
-    settings: Settings,
-    contestants: Sequence[Contestant],
+def time_side_by_side(
+    settings: RunOptions,
+    implementations: Sequence[Implementation],
     title: str,
     check: Check | None = None,
     least_seconds: float = 0.02,
 ) -> Outcome:
-    """Let contestants do the same work, compare what they answer, and time them in interleaved rounds.
+    """Have implementations do the same work, compare their results, and time them in interleaved rounds.
 
     The first call of each is not measured, unless all rounds of it would exceed the budget: then it is the only one.
 
     Args:
         settings: of the run.
-        contestants: with different labels; the first is the reference of ratios.
-        title: what they do.
+        implementations: with different labels; the first is the reference of ratios.
+        title: description of the work.
         check: raises :class:`~torchpbp.errors.DataError` if the answers do not agree.
         least_seconds: quick calls are repeated until a measurement takes about this long.
     """
     outcome = Outcome()
     firsts: dict[str, float] = {}
     entered = []
-    present = [c for c in contestants if installed(c.library)]
-    outcome.left_out.update({c.label: missing(c.library) for c in contestants if c not in present})
+    present = [c for c in implementations if installed(c.library)]
+    outcome.left_out.update({c.label: missing(c.library) for c in implementations if c not in present})
     settings.note(title)
-    for contestant in present:  # at the same time, for importing takes longest
-        settings.workers.of(contestant).send("prepare", contestant)
+    for implementation in present:  # concurrently, since importing takes longest
+        settings.workers.of(implementation).send("prepare", implementation)
     prepared = []
-    for contestant in present:
-        worker = settings.workers.of(contestant)
-        with _excused(outcome, contestant.label, settings.limit):
+    for implementation in present:
+        worker = settings.workers.of(implementation)
+        with _failures_recorded(outcome, implementation.label, settings.limit):
             worker.receive(settings.limit + STARTUP_SECONDS)
-            worker.holds.add(contestant.label)
-            prepared.append(contestant)
-    for contestant in prepared:
-        label = contestant.label
+            worker.holds.add(implementation.label)
+            prepared.append(implementation)
+    for implementation in prepared:
+        label = implementation.label
         settings.note(f"{title}: {label}")
-        with _excused(outcome, label, settings.limit):
-            firsts[label], outcome.answers[label] = _ready(settings, contestant).ask(
+        with _failures_recorded(outcome, label, settings.limit):
+            firsts[label], outcome.answers[label] = _ready(settings, implementation).ask(
                 "answer", label, limit=settings.limit
             )
-            entered.append(contestant)
+            entered.append(implementation)
     if check is not None and outcome.answers:
         check(outcome.answers)
     if entered:
         outcome.comparison = _rounds(settings, entered, firsts, title, least_seconds)
-    for contestant in prepared:
-        worker = settings.workers.of(contestant)
+    for implementation in prepared:
+        worker = settings.workers.of(implementation)
         if worker.holds:
             worker.holds.clear()
             worker.ask("drop", limit=STARTUP_SECONDS)
     return outcome
 
 
-def _ready(settings: Settings, contestant: Contestant) -> Worker:
-    """The contestant's process; if it was ended over another contestant meanwhile, a new one that holds it."""
-    worker = settings.workers.of(contestant)
-    if contestant.label not in worker.holds:
-        worker.ask("prepare", contestant, limit=settings.limit + STARTUP_SECONDS)
-        worker.holds.add(contestant.label)
+def _ready(settings: RunOptions, implementation: Implementation) -> Worker:
+    """The implementation's process; if it was terminated meanwhile, a new one with the implementation prepared."""
+    worker = settings.workers.of(implementation)
+    if implementation.label not in worker.holds:
+        worker.ask("prepare", implementation, limit=settings.limit + STARTUP_SECONDS)
+        worker.holds.add(implementation.label)
     return worker
 
 
 @contextmanager
-def _excused(outcome: Outcome, label: str, limit: float) -> Iterator[None]:
-    """Note a contestant that fails or takes too long as left out, and go on."""
+def _failures_recorded(outcome: Outcome, label: str, limit: float) -> Iterator[None]:
+    """Record an implementation that fails or takes too long, and continue."""
     try:
         yield
     except TooSlow:
@@ -146,32 +146,36 @@ def _excused(outcome: Outcome, label: str, limit: float) -> Iterator[None]:
 
 
 def _rounds(
-    settings: Settings, entered: Sequence[Contestant], firsts: Mapping[str, float], title: str, least_seconds: float
+    settings: RunOptions,
+    entered: Sequence[Implementation],
+    firsts: Mapping[str, float],
+    title: str,
+    least_seconds: float,
 ) -> Comparison:
     seconds: dict[str, list[float]] = {c.label: [] for c in entered}
     calls = {label: max(1, math.ceil(least_seconds / max(first, 1e-9))) for label, first in firsts.items()}
     running = []
-    for contestant in entered:
-        if firsts[contestant.label] * settings.rounds > settings.budget:
-            seconds[contestant.label].append(firsts[contestant.label])
+    for implementation in entered:
+        if firsts[implementation.label] * settings.rounds > settings.budget:
+            seconds[implementation.label].append(firsts[implementation.label])
         else:
-            running.append(contestant)
+            running.append(implementation)
     for turn in range(settings.rounds):
         settings.note(f"{title}: round {turn + 1}")
-        for contestant in running:
-            _ready(settings, contestant).ask("tidy", limit=STARTUP_SECONDS)
+        for implementation in running:
+            _ready(settings, implementation).ask("tidy", limit=STARTUP_SECONDS)
         first = turn % max(1, len(running))
-        for contestant in running[first:] + running[:first]:
-            limit = settings.limit + STARTUP_SECONDS  # a slow spell of the machine is no reason to give up now
-            measured = settings.workers.of(contestant).ask(
-                "time", contestant.label, calls[contestant.label], limit=limit
+        for implementation in running[first:] + running[:first]:
+            limit = settings.limit + STARTUP_SECONDS  # it has run within the limit before
+            measured = settings.workers.of(implementation).ask(
+                "time", implementation.label, calls[implementation.label], limit=limit
             )
-            seconds[contestant.label].append(measured)
+            seconds[implementation.label].append(measured)
     return Comparison(title, entered[0].label, seconds, calls)
 
 
 def agree(tolerance: float) -> Check:
-    """A check that all answers are those of the first contestant, with NaN in the same places.
+    """A check that all answers are those of the first implementation, with NaN in the same places.
 
     Args:
         tolerance: largest absolute difference allowed.
@@ -179,16 +183,16 @@ def agree(tolerance: float) -> Check:
 
     def check(answers: Mapping[str, Answer]) -> None:
         (reference, expected), *others = answers.items()
-        for label, found in others:
-            shared = sorted(set(expected) & set(found))
+        for label, result in others:
+            shared = sorted(set(expected) & set(result))
             if not shared:
-                raise DataError(f"{label}: expected answers about {sorted(expected)}, got {sorted(found)}.")
+                raise DataError(f"{label}: expected answers about {sorted(expected)}, got {sorted(result)}.")
             for name in shared:
-                # one that answered fewer rows is compared on those
-                rows = min(len(expected[name]), len(found[name]))
-                one, other = expected[name][:rows], found[name][:rows]
+                # an implementation with fewer rows is compared on those
+                rows = min(len(expected[name]), len(result[name]))
+                one, other = expected[name][:rows], result[name][:rows]
                 apart = np.where(np.isnan(one) & np.isnan(other), 0.0, np.abs(one - other))
-                worst = float(apart.max(initial=0.0))  # NaN if only one of them says something
+                worst = float(apart.max(initial=0.0))  # NaN if only one of them has a result
                 if not worst <= tolerance:
                     raise DataError(
                         f"{label}: expected the answers of {reference} to {tolerance:g}, got {name} off by {worst:.3g}. "
@@ -199,7 +203,7 @@ def agree(tolerance: float) -> Check:
 
 
 def installed(library: str) -> bool:
-    """Whether a package is there, without importing it."""
+    """Whether a package is installed, without importing it."""
     try:
         version(library)
     except PackageNotFoundError:
@@ -208,5 +212,5 @@ def installed(library: str) -> bool:
 
 
 def missing(library: str) -> str:
-    """What to do about a package that is not there."""
+    """The reason, with a remedy, for a package that is not installed."""
     return f"not installed (pip install -c constraints.txt {library})"

@@ -7,11 +7,20 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from benchmarks.contestant import Answer, Array, Contestant, Tables, allowed_threads, evidence_rows, first_step, stacked
+from benchmarks.implementation import (
+    Answer,
+    Array,
+    Implementation,
+    Tables,
+    allowed_threads,
+    evidence_rows,
+    first_step,
+    stacked,
+)
 
 
 @dataclass
-class PyagrumQueries(Contestant):
+class PyagrumQueries(Implementation):
     """Posteriors of all variables a row does not observe, or of one, row by row.
 
     Args:
@@ -33,14 +42,14 @@ class PyagrumQueries(Contestant):
             self._engine.setTargets({self.query})
         self._rows = list(evidence_rows(self.evidence))
         names = [self.query] if self.query else list(self.network.states)
-        self._wanted = [[v for v in names if v not in row] for row in self._rows]
+        self._queries = [[v for v in names if v not in row] for row in self._rows]
 
     def run(self) -> Any:
         result = []
-        for row, wanted in zip(self._rows, self._wanted, strict=True):
+        for row, queries in zip(self._rows, self._queries, strict=True):
             self._engine.setEvidence(row)
             self._engine.makeInference()
-            result.append({v: self._engine.posterior(v).toarray() for v in wanted})
+            result.append({v: self._engine.posterior(v).toarray() for v in queries})
         return result
 
     def answer(self, result: Any) -> Answer:
@@ -48,11 +57,11 @@ class PyagrumQueries(Contestant):
 
 
 @dataclass
-class PyagrumEM(Contestant):
+class PyagrumEM(Implementation):
     """A number of EM iterations from given tables, without prior and noise.
 
-    pyAgrum returns the tables of the iteration that its own criterion likes best, not always the last; so it is compared
-    with others after a single iteration.
+    pyAgrum returns the tables of the best iteration by its own criterion, which is not always the last; results are therefore
+    compared after a single iteration.
     """
 
     library: ClassVar[str] = "pyagrum"

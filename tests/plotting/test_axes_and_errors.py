@@ -1,4 +1,4 @@
-"""What all pictures have in common: the axes they draw on, and what they refuse."""
+"""What all drawings have in common: the axes they draw on, and their errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import matplotlib.pyplot as plt
 import torchpbp
 from tests.plotting.pictures import DIAMOND, EVIDENCE, texts
 from torchpbp import PBP, build_junction_tree, templates
-from torchpbp.errors import DataError, NotFittedError, QueryError, ShapeError, StructureError
+from torchpbp.errors import ArgumentError, DataError, NotFittedError, QueryError, ShapeError, StructureError
 from torchpbp.plotting import (
     plot_confusion,
     plot_diagnostics,
@@ -91,7 +91,7 @@ def test_models_must_be_fitted(name: str) -> None:
         (lambda m: plot_posteriors(m, truth={"a1": [0.5, 0.5]}), ShapeError, "'a1': expected 6 probabilities, got"),
         (lambda m: plot_posteriors(m, truth={"a1": 7}), QueryError, "'a1': expected one of 0, 1, .* got 7"),
         (lambda m: plot_diagnostics(m.graph), StructureError, "expected a PBP model, got LatentGraph"),
-        (lambda m: plot_diagnostics(m, most=0), StructureError, "at least 1 separator, got 0"),
+        (lambda m: plot_diagnostics(m, most=0), ArgumentError, "most: expected a whole number of at least 1, got 0"),
         (lambda m: plot_learning_curves("nowhere.csv", "kl"), DataError, "no file 'nowhere.csv'"),
         (lambda m: plot_learning_curves(5, "kl"), DataError, "expected a DataFrame or the path .* got int"),
         (lambda m: plot_learning_curves(pd.DataFrame({"epoch": [1]}), "kl"), DataError, "no column 'kl'; .* epoch"),
@@ -111,7 +111,7 @@ def test_models_must_be_fitted(name: str) -> None:
         (lambda m: plot_confusion([1, 2, 3]), ShapeError, "expected shape"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused(call: Any, error: type[Exception], message: str, model: PBP) -> None:
+def test_what_cannot_be_drawn_raises(call: Any, error: type[Exception], message: str, model: PBP) -> None:
     with pytest.raises(error, match=message):
         call(model)
     assert plt.get_fignums() == []
