@@ -88,7 +88,11 @@ def test_accepted_values_become_plain(constraint: Constraint, given: Any, plain:
         (positive(), 0, "x: expected a positive number, got 0."),
         (positive(), float("nan"), "got nan."),
         (positive(), float("inf"), "got inf."),
-        (positive(), 10**400, "x: expected a positive number, got 1e+400, which is beyond the range of 64-bit numbers."),
+        (
+            positive(),
+            10**400,
+            "x: expected a positive number, got 1e+400, which is beyond the range of 64-bit numbers.",
+        ),
         (positive(), "1", "got '1'."),
         (positive(), 1j, "got 1j."),
         (positive(), np.complex128(1), "expected a positive number"),
@@ -125,6 +129,8 @@ def test_values_in_errors_are_short() -> None:
         def __repr__(self) -> str:
             raise RuntimeError
 
+    assert shortened(10**30) == "1e+30"
+    assert shortened(2**64 - 1) == str(2**64 - 1)
     assert shortened("x" * 300, 10) == "'xxxxxxxxx…"
     assert shortened([10**5000]) == "an object of class list"
     assert shortened(Silent()) == "an object of class Silent"
