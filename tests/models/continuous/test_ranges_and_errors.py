@@ -51,7 +51,7 @@ def test_bad_training_data():
         ),
         (changed("x", 21.0), DataError, "lies outside the declared range"),
         ({**good, "y": torch.full((60,), 2.5)}, DataError, r"Column 'y' is constant \(2\.5\)"),
-        ({**good, "y": ["low"] * 60}, DataError, "column 'y' is continuous: expected numbers"),
+        ({**good, "y": ["low"] * 60}, DataError, "column 'y': expected numbers"),
         ({**good, "c": good["y"]}, DataError, r"column 'c', row 0: expected a whole number.*declare .* Continuous\(\)"),
         ({**good, "y": good["y"][:30]}, ShapeError, "different lengths"),
         ({v: x[:0] for v, x in good.items()}, DataError, "empty"),

@@ -94,7 +94,7 @@ def test_bad_training_data():
         ({**good, "y1": good["y1"] + 50}, DataError, r"lies outside the declared range \[-9\.0, 9\.0\]"),
         ({**good, "y1": good["y1"][:10]}, ShapeError, "different lengths"),
         ({v: x for v, x in good.items() if v != "x3"}, DataError, r"missing columns \['x3'\]"),
-        ({**good, "x1": ["left"] * 20}, DataError, "column 'x1' is continuous: expected numbers, got .*left"),
+        ({**good, "x1": ["left"] * 20}, DataError, "column 'x1': expected numbers, got .*left"),
     ]:
         model = KernelPBP(graph).fit(good)
         before = model.log_evidence(good)
