@@ -166,10 +166,9 @@ def test_posteriors_are_distributions_row_by_row(model: Any) -> None:
 
 def test_nothing_left_to_ask(model: Any) -> None:
     table = training_table(2)
-    with pytest.warns(QueryWarning, match="every variable is observed in every row"):
-        assert model.posteriors({v: table[v] for v in table}) == {}
-    with pytest.raises(QueryError, match="nothing is left to ask"):
-        model.posteriors(table)
+    for rows in (table, {v: table[v] for v in table}):
+        with pytest.warns(QueryWarning, match="every variable is observed in every row"):
+            assert list(model.posteriors(rows)) == []
 
 
 def test_no_rows_of_evidence_give_no_rows_of_answers(model: Any) -> None:
@@ -225,10 +224,19 @@ def test_a_table_in_gives_all_posteriors_side_by_side(model: Any) -> None:
         assert np.allclose(frame[v], p, atol=1e-6)
 
 
-def test_tables_without_columns_keep_their_rows(model: Any) -> None:
-    frame = model.posterior("x4", pd.DataFrame(index=["a", "b"]))
-    assert frame.index.tolist() == ["a", "b"]
-    assert np.allclose(frame, model.posterior("x4").expand(2, 3), atol=1e-6)
+@pytest.mark.parametrize("rows", [0, 3])
+def test_tables_without_columns_keep_their_rows(model: Any, rows: int) -> None:
+    index = pd.Index([f"r{i}" for i in range(rows)], name="who", dtype=object)
+    nothing = pd.DataFrame(index=index)
+    frame = model.posterior("x4", nothing)
+    assert frame.index.equals(index)
+    assert np.allclose(frame, model.posterior("x4").expand(rows, 3), atol=1e-6)
+    assert model.posteriors(nothing).index.equals(index)
+    assert model.posteriors(nothing).shape == (rows, 12)
+    assert model.map_states("x4", nothing).index.equals(index)
+    assert torch.allclose(model.log_evidence(nothing), model.log_evidence().expand(rows))
+    if isinstance(model, Sampling):
+        assert model.sample(5, nothing, seed=0)["x1"].shape == (5, rows)
 
 
 def test_most_probable_states_have_labels(model: Any) -> None:
