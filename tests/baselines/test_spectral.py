@@ -9,10 +9,16 @@ import torch
 
 from tests.models.structures import STRUCTURES
 from tests.models.test_population_exactness import patterns
-from torchpbp import PBP, Continuous, DiscreteNetwork, LatentGraph, SpectralJunctionTree, templates
+from torchpbp import Continuous, DiscreteNetwork, LatentGraph, SpectralJunctionTree, templates
 from torchpbp.baselines import spectral_answers
-from torchpbp.baselines.spectral_operators import observable_representation, outside_choices, required_scopes
-from torchpbp.errors import CheckpointError, DataError, NotFittedError, QueryError, RankWarning, StructureError
+from torchpbp.baselines.spectral_operators import observable_representation, outside_choices, required_tables
+from torchpbp.errors import (
+    ArgumentError,
+    DataError,
+    QueryError,
+    RankWarning,
+    StructureError,
+)
 from torchpbp.moments.joint_tables import JointTables
 from torchpbp.moments.table_moments import TableMoments
 from torchpbp.planning.ranks import StructureProbe, numerical_rank
@@ -109,7 +115,7 @@ def test_the_projections_are_those_of_the_largest_singular_values():
     graph = EXACT["diamond"]
     network = DiscreteNetwork.random(graph, seed=0)
     model = SpectralJunctionTree(graph)
-    tables = JointTables(required_scopes(model.tree, model.specification, model.choices), model.states)
+    tables = JointTables(required_tables(model.tree, model.specification, model.choices), model.states)
     tables.fill(network.joint)
     found = observable_representation(model.tree, model.specification, model.choices, TableMoments(tables))
     for plan in model.specification.plans:
@@ -217,13 +223,11 @@ def test_mini_batches_labels_and_files(tmp_path):
     assert torch.equal(loaded.fit(labelled).log_evidence(labelled), model.log_evidence(labelled))
 
 
-def test_bad_input(tmp_path, monkeypatch):
+def test_bad_input(monkeypatch):
     graph = templates.naive_bayes(3)
-    with pytest.raises(NotFittedError, match="Call fit"):
-        SpectralJunctionTree(graph).log_evidence()
     with pytest.raises(StructureError, match="got continuous"):
         SpectralJunctionTree(LatentGraph([("h", "x")], {"h": 2, "x": Continuous()}, ["h"]))
-    with pytest.raises(StructureError, match="pool: expected at least 1"):
+    with pytest.raises(ArgumentError, match="pool: expected a whole number of at least 1"):
         SpectralJunctionTree(graph, pool=0)
     with pytest.raises(StructureError, match="must be the same"):
         SpectralJunctionTree(graph).fit_population(DiscreteNetwork.random(templates.naive_bayes(4)))
@@ -232,13 +236,6 @@ def test_bad_input(tmp_path, monkeypatch):
     with pytest.raises(DataError, match="empty"):
         SpectralJunctionTree(graph).fit({v: torch.zeros(0, dtype=torch.int64) for v in graph.observed})
     model = SpectralJunctionTree(graph).fit_population(DiscreteNetwork.random(graph))
-    with pytest.raises(QueryError, match="latent"):
-        model.posterior("h", {"x1": [0]})
-    with pytest.raises(QueryError, match="also in the evidence"):
-        model.posterior("x1", {"x1": [0]})
     monkeypatch.setattr(spectral_answers, "LARGEST_QUERY", 15)
     with pytest.raises(QueryError, match=r"16 joint states, each of which takes .* at most 15"):
         model.posterior(("x1", "x2"))
-    PBP(graph).fit_population(DiscreteNetwork.random(graph)).save(tmp_path / "pbp.pt")
-    with pytest.raises(CheckpointError, match="no model learned by SpectralJunctionTree"):
-        SpectralJunctionTree.load(tmp_path / "pbp.pt")

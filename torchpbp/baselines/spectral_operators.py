@@ -48,7 +48,7 @@ class Representation(NamedTuple):
     singular_values: tuple[Tensor, ...]
 
     def check(self, shapes: Sequence[tuple[int, ...]], root: tuple[int, ...]) -> None:
-        """Refuse tensors of other shapes.
+        """Raise a ShapeError for tensors that do not fit a tree.
 
         Args:
             shapes: of each node's operator; entry 0 is not looked at.
@@ -57,8 +57,13 @@ class Representation(NamedTuple):
         if self.root.shape != root:
             raise ShapeError(f"A root of shape {tuple(self.root.shape)} does not fit the tree, which asks for {root}.")
         if [tuple(t.shape) for t in self.operators[1:]] != list(shapes[1:]):
-            found = [tuple(t.shape) for t in self.operators[1:]]
-            raise ShapeError(f"Operators of shapes {found} do not fit the tree, which asks for {list(shapes[1:])}.")
+            given = [tuple(t.shape) for t in self.operators[1:]]
+            raise ShapeError(f"Operators of shapes {given} do not fit the tree, which asks for {list(shapes[1:])}.")
+
+    def to(self, device: torch.device | str) -> Representation:
+        """The same tensors on a device."""
+        operators, values = (tuple(t.to(device) for t in ts) for ts in (self.operators, self.singular_values))
+        return Representation(operators, self.root.to(device), values)
 
     def answering(self, floor: float) -> dict[str, Tensor]:
         """The tensors that answers are made of, by name; the singular values only tell of lost rank.
@@ -111,8 +116,8 @@ def _rank(network: DiscreteNetwork, core: Group, group: Group, near: Sequence[st
     return numerical_rank(scaled_cross(table.reshape(group_size(core, network.states), -1)))
 
 
-def required_scopes(tree: JunctionTree, specification: Specification, choices: Choices) -> list[Group]:
-    """Groups of variables whose joint tables are needed."""
+def required_tables(tree: JunctionTree, specification: Specification, choices: Choices) -> list[Group]:
+    """Groups of variables whose joint tables the representation is made of."""
     scopes: dict[Group, None] = {}
     for plan in specification.plans:
         below = [v for g in targets(tree, specification, plan.node) for v in g]
@@ -164,12 +169,16 @@ def observable_representation(
     )
 
 
-def lost_rank(tree: JunctionTree, specification: Specification, found: Representation) -> str:
-    """What to say of separators whose tables have a lower rank than the structure implies; empty if none has."""
+def table_rank(singular_values: Tensor) -> int:
+    """How many of the singular values are not zero up to rounding."""
+    return int((singular_values > VANISHING * singular_values[0]).sum())
+
+
+def lost_rank(tree: JunctionTree, specification: Specification, representation: Representation) -> str:
+    """A warning about separators whose tables have a lower rank than the structure implies; empty if none has."""
     lost = []
     for plan in specification.plans:
-        values = found.singular_values[plan.node]
-        rank = int((values > VANISHING * values[0]).sum())
+        rank = table_rank(representation.singular_values[plan.node])
         if rank < plan.rank:
             lost.append(f"{tree.separator_name(plan.node)} (rank {rank}, implied {plan.rank})")
     if not lost:

@@ -58,10 +58,12 @@ def posterior_frame(model: Labelled, names: Sequence[str], answer: Any, at: Any 
     return pd.DataFrame(content).rename_axis(columns=name)
 
 
-def posteriors_frame(model: Labelled, answers: Mapping[str, Any]) -> pd.DataFrame:
+def posteriors_frame(model: Labelled, answers: Mapping[str, Any], index: pd.Index[Any]) -> pd.DataFrame:
     """Posteriors of several variables side by side: columns (variable, state) by label, or (variable, mean, std or quantile)."""
+    if not answers:
+        return pd.DataFrame(index=index)
     tables = {v: posterior_frame(model, [v], answer) for v, answer in answers.items()}
-    return pd.concat(tables, axis=1, names=["variable", "state"])
+    return pd.concat(tables, axis=1, names=["variable", "state"]).set_axis(index)
 
 
 def map_frame(

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from torchpbp.contract.frames import evidence_index, map_frame, posterior_frame, posteriors_frame
+from torchpbp.contract.frames import map_frame, posterior_frame, posteriors_frame
 from torchpbp.contract.model_files import Saved
 from torchpbp.errors import NotFittedError, QueryError
 from torchpbp.graph.latent_graph import Continuous, Domain, LatentGraph
@@ -72,7 +72,8 @@ class LatentModel(Saved):
         """Posteriors of all variables that some row does not observe.
 
         Returns:
-            name -> posterior. For a DataFrame of evidence a DataFrame with the same index and columns (variable, state).
+            name -> posterior. For a DataFrame of evidence a DataFrame with the same index and columns (variable, state). Empty,
+            with a warning, where every row observes everything.
         """
 
     @abstractmethod
@@ -189,7 +190,7 @@ class LatentModel(Saved):
         result = answer(names, checked)
         if not is_frame(evidence):
             return result
-        return posterior_frame(self, names, result, at).set_axis(evidence_index(evidence, checked.batch))
+        return posterior_frame(self, names, result, at).set_axis(evidence.index)
 
     def _ask_all(
         self,
@@ -205,11 +206,8 @@ class LatentModel(Saved):
             names: of the variables that may be asked about; the observables by default.
         """
         checked = self.read_evidence(evidence)
-        pool = self.graph.observed if names is None else names
-        if not is_frame(evidence):
-            return answer(left_to_ask(pool, checked), checked)
-        wanted = [v for v in pool if not checked.observed_everywhere(v)]
-        if not wanted:
-            raise QueryError("Every variable is observed in every row: nothing is left to ask. Leave some values out.")
+        wanted = left_to_ask(self.graph.observed if names is None else names, checked)
         answers = answer(wanted, checked)
-        return posteriors_frame(self, answers).set_axis(evidence_index(evidence, checked.batch))
+        if not is_frame(evidence):
+            return answers
+        return posteriors_frame(self, answers, evidence.index)

@@ -12,7 +12,7 @@ import torch
 from typing_extensions import Self
 
 from torchpbp.errors import CheckpointError
-from torchpbp.files.checkpoint import Parcel, one_model, read_checkpoint, write_checkpoint
+from torchpbp.files.checkpoint import FORMAT, VERSION, Parcel, one_model, read_checkpoint, write_checkpoint
 from torchpbp.files.loading import class_in_file, class_name
 
 
@@ -114,4 +114,4 @@ def packed(model: Any, name: object, options: SaveOptions) -> dict[str, Any]:
         parcel = Parcel(str(name))
         model.save(parcel)
         return dict(parcel.content)
-    return {"learner": kind, **model.pack(name, options)}
+    return {"format": FORMAT, "version": VERSION, "learner": kind, **model.pack(name, options)}

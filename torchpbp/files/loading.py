@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import os
 from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import nn
 
 from torchpbp.errors import CheckpointError
-from torchpbp.files.checkpoint import Parcel, read_checkpoint
+from torchpbp.files.checkpoint import Parcel, check_format, read_checkpoint
 
 LEARNERS = {
     "PBP": "torchpbp.models.pbp",
@@ -51,6 +49,7 @@ def class_in_file(content: Mapping[str, Any], name: object) -> Any:
         content: of the file. Two-stage models written by torchpbp 0.1 do not name their class.
         name: of the file, for the error.
     """
+    check_format(content, name)
     learner = str(content.get("learner", "RefinedPBP" if "refinement" in content else "PBP"))
     if learner not in MODULES:
         raise CheckpointError(
@@ -89,43 +88,11 @@ def from_content(content: Mapping[str, Any], name: object, map_location: torch.d
     """The model whose file holds this content, or which another model's file holds as a member."""
     kind = class_in_file(content, name)
     if not hasattr(kind, "from_content"):
-        model = kind.load(Parcel(str(name), content))
-        return model.to(map_location) if isinstance(model, nn.Module) else model
+        return kind.load(Parcel(str(name), content)).to(map_location)
     return kind.from_content(content, name, map_location)
 
 
-def packed(model: Any, name: str, operators: bool | None = None) -> dict[str, Any]:
-    """What the file of a model would hold, to be kept inside another file.
-
-    Args:
-        model: fitted.
-        name: what it is called in errors.
-        operators: as in :meth:`torchpbp.KernelPBP.save`, for models that have the choice.
-
-    Raises:
-        CheckpointError: a model without a file format.
-    """
-    parcel = Parcel(name)
-    save = getattr(model, "save", None)
-    if save is None:
-        raise CheckpointError(f"{name}: {type(model).__name__} has no save(), so it has no place in a model file.")
-    if operators is not None and "operators" in inspect.signature(save).parameters:
-        save(parcel, operators=operators)
-    else:
-        save(parcel)
-    content = parcel.content
-    if not isinstance(content, dict) or str(content.get("learner", "PBP")) not in MODULES:
-        raise CheckpointError(f"{name}: {type(model).__name__} has a file format of its own. Save it by itself.")
-    return content
-
-
-def unpacked(content: Any, name: str, map_location: torch.device | str = "cpu") -> Any:
-    """The model whose file would hold this."""
-    model = from_content(content, name)
-    return model.to(map_location) if isinstance(model, nn.Module) else model
-
-
-def unfitted(content: Mapping[str, Any]) -> Any:
-    """A model with the settings of the one whose file would hold this, nothing learned; None if files do not hold them all."""
-    learner = content.get("learner")
-    return model_class(learner).unfitted(content) if learner in ("KernelPBP", "ScoreAverage") else None
+def unfitted(content: Mapping[str, Any], name: object) -> Any:
+    """A model with the settings of the one whose content this is, nothing learned; None if files do not hold them all."""
+    kind = class_in_file(content, name)
+    return kind.unfitted(content) if hasattr(kind, "unfitted") else None
