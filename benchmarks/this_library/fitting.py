@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from torchpbp.learning.regressed import required_own_scopes
 
 from benchmarks.implementation import Answer, Array, Implementation, Tables, first_step
 from benchmarks.this_library.conversion import network_of, tensors
 from torchpbp import EM, PBP, LatentGraph
-from torchpbp.learning.regressed import required_own_scopes
 from torchpbp.moments.joint_tables import JointTables
 
 
