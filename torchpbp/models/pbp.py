@@ -186,7 +186,7 @@ class PBP(CountedModel):
 
     @property
     def core_groups(self) -> dict[int, tuple[str, ...]]:
-        """Core group of each separator, by tree node; pass it to ``model.tree.draw(...)``."""
+        """Core group of each separator, by tree node; see :func:`torchpbp.plotting.plot_junction_tree`."""
         return {p.node: p.core for p in self.specification.plans}
 
     @property

@@ -28,10 +28,10 @@ from torchpbp.errors import CheckpointError, DataError, TorchPBPError
 from torchpbp.experiments.running import html
 from torchpbp.files.loading import load
 from torchpbp.files.replacing import replacing
-from torchpbp.graph.drawing import lay_out, tree_size
 from torchpbp.models.pbp import PBP
 from torchpbp.plotting import plot_diagnostics, plot_junction_tree
 from torchpbp.plotting.diagnostics import separator_table
+from torchpbp.plotting.tree_layout import lay_out, tree_size
 
 NAME = "report.html"
 PROGRAM = ("torchpbp-train",) if (Path(__file__).parents[2] / "conf").is_dir() else ("python", "train.py")
