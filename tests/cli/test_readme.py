@@ -13,7 +13,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from torchpbp.datasets import DigitsDataModule, hide_points
-from torchpbp.experiments.digits.rivals import PartialDistanceNeighbour
+from torchpbp.experiments.digits.baselines import PartialDistanceNeighbour
 from train import train
 
 ROOT = Path(__file__).parents[2]

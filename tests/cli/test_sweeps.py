@@ -47,7 +47,7 @@ def test_a_multirun_ends_with_its_summary(tmp_path: Path) -> None:
     assert table["kl/200"].tolist() == pytest.approx([statistics.fmean(kl[0::2]), statistics.fmean(kl[1::2])])
     errors = [statistics.stdev(values) / 2**0.5 for values in (kl[0::2], kl[1::2])]
     assert table["kl/200 standard error"].tolist() == pytest.approx(errors)
-    end = result.stdout[result.stdout.rindex("Output folder") :]
+    end = result.stdout[result.stdout.rindex("jobs, ") - 2 :]
     assert "4 jobs, 4 with results" in end
     assert f"{statistics.fmean(kl[0::2]):.4g} ± {errors[0]:.2g}" in end
 
@@ -56,7 +56,7 @@ def test_a_multirun_ends_with_its_summary(tmp_path: Path) -> None:
 def test_a_multirun_with_a_failure_has_its_summary_too(tmp_path: Path) -> None:
     result = run(tmp_path, "-m", *QUICK, "seed=1", "model.repeats=1,0")
     assert result.returncode != 0
-    assert "repeats: expected at least 1, got 0" in result.stderr
+    assert "repeats: expected a whole number of at least 1, got 0" in result.stderr
     assert "2 jobs, 1 with results" in result.stdout
     assert "job 1: no metrics.json: failed or not finished" in result.stdout
     (sweep,) = (tmp_path / "multirun").iterdir()

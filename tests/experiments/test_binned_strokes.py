@@ -14,8 +14,9 @@ from torchpbp.baselines.spectral import SpectralJunctionTree
 from torchpbp.datasets import FEATURES, DigitsDataModule
 from torchpbp.errors import DataError, StructureError
 from torchpbp.experiments.digits.binned_strokes import BinnedStrokes
-from torchpbp.experiments.digits.classification import accuracy, fit_classifier, predict
+from torchpbp.experiments.digits.classification import fit_classifier, predict
 from torchpbp.experiments.digits.distortions import slanted_copies
+from torchpbp.experiments.running.scores import accuracy
 
 
 class Recorder:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from torchpbp import EM, DiscreteNetwork, LatentGraph, templates
-from torchpbp.errors import DataError, QueryError, StructureError
+from torchpbp.errors import ArgumentError, QueryError, StructureError
 from torchpbp.experiments.learners.questions import kinds, kl, thinned
 from torchpbp.experiments.learners.run import run_learners
 
@@ -107,7 +107,7 @@ def test_run_notes_errors_and_refusals(tmp_path: Path, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"rows": 0}, DataError, "rows: expected at least 1, got 0"),
+        ({"rows": 0}, ArgumentError, "rows: expected a whole number of at least 1, got 0"),
         ({"graphs": {}}, StructureError, "graphs: expected at least one graph"),
     ],
 )
