@@ -81,7 +81,7 @@ def test_discrete_learners_read_digits(learner: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [-1.0, 100.1, 640.0, -math.inf, math.inf])
-def test_points_outside_the_square_are_refused(value: float) -> None:
+def test_points_outside_the_square_raise(value: float) -> None:
     model = BinnedStrokes(Recorder, cells=4)
     row = [*[10.0] * 5, value, *[10.0] * 10]
     for action in (model.fit, model.log_evidence):

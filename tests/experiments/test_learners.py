@@ -81,7 +81,7 @@ def test_kl_is_zero_for_equals_and_counts_impossible_answers() -> None:
     assert float(kl(p, torch.tensor([[0.25, 0.75, 0.0], [0.0, 1.0, 0.0]]))[1]) > 100
 
 
-def test_run_notes_errors_and_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_notes_errors_of_answers_and_messages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     metrics = run_learners(
         lambda graph: EM(graph, restarts=1, iterations=30, progress=False),
         {"chain": CHAIN},

@@ -204,6 +204,6 @@ def test_larger_exponents_make_sharper_messages() -> None:
         (run_ng_one_embedding, {"learner": partial(EM)}, StructureError, "whose blocks learn by rules"),
     ],
 )
-def test_bad_settings_are_refused(task: Any, options: dict[str, Any], error: type[Exception], text: str) -> None:
+def test_bad_settings_raise(task: Any, options: dict[str, Any], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         run(task, **options)

@@ -16,8 +16,8 @@ import yaml
 from hydra.experimental.callback import Callback
 
 from torchpbp.__main__ import main
-from torchpbp.errors import DataError
-from torchpbp.experiments.running.objective import checked_objective, objective_value
+from torchpbp.errors import ArgumentError, DataError
+from torchpbp.experiments.running.objective import check_objective, objective_value
 from torchpbp.experiments.running.sweep_plots import draw_sweep
 from torchpbp.experiments.running.sweep_report import SweepSummary, write_sweep_report
 from torchpbp.experiments.running.sweeps import (
@@ -198,7 +198,7 @@ def test_a_broken_overrides_file_is_named(tmp_path: Path, content: str, message:
         read_sweep(tmp_path)
 
 
-def test_folders_without_runs_are_refused(tmp_path: Path) -> None:
+def test_folders_without_runs_raise(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"nowhere', which is not a folder"):
         read_sweep(tmp_path / "nowhere")
     with pytest.raises(DataError, match=r"expected a folder per job with \.hydra/overrides\.yaml, found none"):
@@ -298,15 +298,15 @@ def test_objective_is_a_finite_number_of_the_run() -> None:
     metrics = {"kl/10": 0.5, "rows": 3, "graph": "g", "error": None, "bad": float("nan")}
     assert objective_value(metrics, "kl/10") == 0.5
     assert type(objective_value(metrics, "rows")) is float
-    with pytest.raises(DataError, match=r"objective=kl: the run has no such metric. There are: kl/10, rows, bad"):
+    with pytest.raises(DataError, match=r"objective=kl: the run has no such metric. Choose among: kl/10, rows, bad"):
         objective_value(metrics, "kl")
     for name in ("graph", "error", "bad"):
         with pytest.raises(DataError, match=f"objective={name}: expected a finite number, got"):
             objective_value(metrics, name)
 
 
-def test_a_search_without_objective_is_refused() -> None:
-    assert checked_objective(None) is None
-    assert checked_objective("kl") == "kl"
-    with pytest.raises(DataError, match=r"expected objective=<name in metrics\.json>, got none"):
-        checked_objective("")
+def test_a_search_without_objective_raises() -> None:
+    check_objective(None)
+    check_objective("kl")
+    with pytest.raises(ArgumentError, match=r"expected objective=<name in metrics\.json>, got none"):
+        check_objective("")

@@ -117,7 +117,7 @@ def results(folder: Path) -> dict[str, Any]:
 
 
 def kill_and_resume(folder: Path, overrides: list[str], kills: int, seed: int) -> None:
-    """Kill a run again and again at random moments, go on each time, and compare the end with that of an undisturbed run.
+    """Kill a run again and again at random moments, resume it each time, and compare the end with that of an undisturbed run.
 
     Args:
         folder: empty.

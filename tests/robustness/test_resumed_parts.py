@@ -1,4 +1,4 @@
-"""Every experiment of several parts keeps those that are done, and goes on to the results of a run never stopped."""
+"""Every experiment of several parts keeps those that are done, and a resumed run has the results of one never stopped."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def test_a_run_with_other_settings_is_not_gone_on_with(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_second_process_is_refused_and_a_dead_one_is_forgotten(tmp_path: Path) -> None:
+def test_a_second_process_is_rejected_and_a_dead_one_is_forgotten(tmp_path: Path) -> None:
     log = tmp_path / "log"
 
     def hold() -> None:

@@ -7,36 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from torchpbp.experiments.digits.learning_curve import run_digits_curve
-    from torchpbp.experiments.digits.missing_points import run_digits_missing
-    from torchpbp.experiments.digits.run import run_digits
-    from torchpbp.experiments.embedding.run import run_digits_embedding
-    from torchpbp.experiments.jt_synthetic.run import run_jt_synthetic
-    from torchpbp.experiments.labelling.run import run_sequence_labelling
-    from torchpbp.experiments.learners.run import run_learners
-    from torchpbp.experiments.normal_graph.deep_graph import run_ng_deep_graph
-    from torchpbp.experiments.normal_graph.one_embedding import run_ng_one_embedding
-    from torchpbp.experiments.normal_graph.single_block import run_ng_single_block
-    from torchpbp.experiments.pbp_synthetic.run import run_pbp_synthetic
-    from torchpbp.experiments.splice.run import run_splice
-    from torchpbp.experiments.synthetic.run import run_synthetic
     from torchpbp.settings import Settings
-
-__all__ = [
-    "run_digits",
-    "run_digits_curve",
-    "run_digits_embedding",
-    "run_digits_missing",
-    "run_jt_synthetic",
-    "run_learners",
-    "run_ng_deep_graph",
-    "run_ng_one_embedding",
-    "run_ng_single_block",
-    "run_pbp_synthetic",
-    "run_sequence_labelling",
-    "run_splice",
-    "run_synthetic",
-]
 
 
 class Experiment(NamedTuple):
@@ -82,6 +53,9 @@ EXPERIMENTS = {
     "run_splice": Experiment("splice.run", "SpliceSettings", replaces=("ridge",)),
     "run_synthetic": Experiment("synthetic.run", "SyntheticSettings", shares_rows=True),
 }
+
+
+__all__ = list(EXPERIMENTS)
 
 
 def settings_class(name: str) -> type[Settings]:

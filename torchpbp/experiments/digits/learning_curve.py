@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,12 +16,21 @@ from torchpbp.experiments.digits.classification import check_data, check_learner
 from torchpbp.experiments.digits.plots import write_learning_curve
 from torchpbp.experiments.running.experiment import row_counts
 from torchpbp.experiments.running.grid import measure_grid
-from torchpbp.experiments.running.results import Metrics, environment, metrics_of, write_results
+from torchpbp.experiments.running.results import Metrics, environment, metrics_of, text_table, write_results
 from torchpbp.experiments.running.scores import accuracy
 from torchpbp.settings import Settings, optional, setting, whole
 
 if TYPE_CHECKING:
     from torchpbp.datasets.digits_module import DigitsDataModule
+
+
+COLUMNS = {
+    "rows_per_class": ("rows/class", "{}"),
+    "learner": ("learner", "{}"),
+    "accuracy": ("accuracy", "{:.4f}"),
+    "standard_error": ("std err", "{:.4f}"),
+    "fit_seconds": ("fit seconds", "{:.2f}"),
+}
 
 
 @dataclass(frozen=True)
@@ -102,7 +110,7 @@ def run_digits_curve(
         folder = write_results(output_dir, metrics, table)
         write_learning_curve(folder / "learning_curve.png", summary)
     if verbose:
-        print(format_curve(summary), flush=True)
+        print(text_table(summary, COLUMNS), flush=True)
     return metrics
 
 
@@ -113,16 +121,3 @@ def summarise(table: pd.DataFrame) -> pd.DataFrame:
         accuracy=("accuracy", "mean"), standard_error=("accuracy", "sem"), fit_seconds=("fit_seconds", "mean")
     )
     return summary.reset_index().sort_values("rows_per_class", kind="stable")
-
-
-def format_curve(summary: pd.DataFrame) -> str:
-    """The summary as text for a terminal."""
-    lines = [f"{'rows/class':>10}  {'learner':<14}  {'accuracy':>8}  {'std err':>8}  {'fit seconds':>11}"]
-    for line in summary.to_dict("records"):
-        error = float(line["standard_error"])
-        shown = "-" if math.isnan(error) else f"{error:.4f}"
-        lines.append(
-            f"{line['rows_per_class']:>10}  {line['learner']:<14}  {line['accuracy']:>8.4f}  {shown:>8}  "
-            f"{line['fit_seconds']:>11.2f}"
-        )
-    return "\n".join(lines)

@@ -7,7 +7,6 @@ chains nor how parameters were drawn, and shows its synthetic junction tree as a
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -26,13 +25,21 @@ from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.experiments.jt_synthetic.plots import write_error_and_time_plot
 from torchpbp.experiments.running.experiment import check_takes_graph, row_counts, seeds_of
 from torchpbp.experiments.running.grid import measure_grid
-from torchpbp.experiments.running.results import Metrics, environment, metrics_of, write_results
+from torchpbp.experiments.running.results import Metrics, environment, metrics_of, text_table, write_results
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.models.answers import Answers
 from torchpbp.settings import Settings, positive, setting, whole
 
 Row = dict[str, float | int | str]
 """One line of metrics.csv."""
+COLUMNS = {
+    "rows": ("N", "{:,}"),
+    "learner": ("learner", "{}"),
+    "error": ("error", "{:.4f}"),
+    "error_standard_error": ("std err", "{:.4f}"),
+    "median_error": ("median", "{:.4f}"),
+    "seconds": ("seconds", "{:.3f}"),
+}
 MEASURED = ("error", "signed_error", "median_error", "negative_share", "seconds")
 
 
@@ -174,7 +181,8 @@ def run_jt_synthetic(
         folder = write_results(output_dir, metrics, table)
         write_error_and_time_plot(folder / "errors.png", summary, {str(k): float(v) for k, v in independent.items()})
     if verbose:
-        print(format_summary(summary), flush=True)
+        for structure, part in summary.sort_values("rows", kind="stable").groupby("structure", sort=False):
+            print(structure, text_table(part, COLUMNS), "", sep="\n", flush=True)
     return metrics
 
 
@@ -226,25 +234,6 @@ def summarise(table: pd.DataFrame) -> pd.DataFrame:
     summary = groups[list(MEASURED)].mean()
     summary["error_standard_error"] = groups["error"].sem()
     return summary.reset_index()
-
-
-def format_summary(summary: pd.DataFrame) -> str:
-    """Errors and seconds as text for a terminal, a block for each structure."""
-    blocks = []
-    for structure, part in summary.groupby("structure", sort=False):
-        lines = [
-            f"{structure}",
-            f"{'N':>10}  {'learner':<14}  {'error':>8}  {'std err':>8}  {'median':>8}  {'seconds':>8}",
-        ]
-        for line in part.sort_values("rows", kind="stable").to_dict("records"):
-            spread = float(line["error_standard_error"])
-            shown = f"{spread:.4f}" if math.isfinite(spread) else "-"
-            lines.append(
-                f"{line['rows']:>10,}  {line['learner']:<14}  {line['error']:>8.4f}  {shown:>8}  "
-                f"{line['median_error']:>8.4f}  {line['seconds']:>8.3f}"
-            )
-        blocks.append("\n".join(lines))
-    return "\n\n".join(blocks)
 
 
 def _name(learner: Maker) -> str:

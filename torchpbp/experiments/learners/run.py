@@ -95,10 +95,10 @@ def run_learners(
     for labels, group in table.groupby(["question", "graph", "learner"], sort=False):
         key = "/".join(str(label) for label in labels)
         errors = [float(e) for e in group["value"]]
-        refused = next((str(r) for r in group["refusal"] if r), "")
-        metrics[key] = None if refused else statistics.fmean(errors)
-        if refused:
-            metrics[f"refusal/{key}"] = refused
+        message = next((str(r) for r in group["refusal"] if r), "")
+        metrics[key] = None if message else statistics.fmean(errors)
+        if message:
+            metrics[f"refusal/{key}"] = message
     metrics |= {"rows": settings.rows, "test_rows": settings.test_rows, "repeats": settings.repeats}
     metrics |= {"seed": seed, **environment()}
     if output_dir is not None:
@@ -110,26 +110,26 @@ def run_learners(
 
 
 def examine(make: Make, truth: DiscreteNetwork, train: Columns, test: Columns) -> list[dict[str, Any]]:
-    """Lines (question, value, refusal) of one learner on one network."""
+    """Lines (question, value, refusal: message of the error raised instead) of one learner on one network."""
     start = time.perf_counter()
-    model, refusal = _attempt(lambda: make(truth.graph).fit(train))
-    if refusal:
-        return [_line(q, None, refusal) for q in ("fit_seconds", *(k.name for k in kinds()), MISSING.name)]
+    model, message = _attempt(lambda: make(truth.graph).fit(train))
+    if message:
+        return [_line(q, None, message) for q in ("fit_seconds", *(k.name for k in kinds()), MISSING.name)]
     lines = [_line("fit_seconds", time.perf_counter() - start)]
     for kind in kinds():
         lines.append(_line(kind.name, *_attempt(lambda kind=kind: kind.ask(model, truth, test))))  # type: ignore[misc]
     evidence = thinned(test)
     start = time.perf_counter()
-    _, refusal = _attempt(lambda: model.posteriors(evidence))
+    _, message = _attempt(lambda: model.posteriors(evidence))
     rate = len(next(iter(test.values()))) / (time.perf_counter() - start)
-    lines.append(_line("answers_per_second", None if refusal else rate, refusal))
+    lines.append(_line("answers_per_second", None if message else rate, message))
     incomplete = thinned(train, share=0.2)
-    error, refusal = _attempt(lambda: MISSING.ask(make(truth.graph).fit(incomplete), truth, test))
-    return [*lines, _line(MISSING.name, error, refusal)]
+    error, message = _attempt(lambda: MISSING.ask(make(truth.graph).fit(incomplete), truth, test))
+    return [*lines, _line(MISSING.name, error, message)]
 
 
-def _line(question: str, value: float | None, refusal: str = "") -> dict[str, Any]:
-    return {"question": question, "value": value, "refusal": refusal}
+def _line(question: str, value: float | None, message: str = "") -> dict[str, Any]:
+    return {"question": question, "value": value, "refusal": message}
 
 
 def _attempt(action: Callable[[], Any]) -> tuple[Any, str]:
@@ -153,12 +153,12 @@ def format_tables(table: pd.DataFrame) -> str:
             cells = []
             for name in learners:
                 own = group[group["learner"] == name]
-                refused = (own["refusal"] != "").any()
-                cells.append("-" if refused or own.empty else f"{own['value'].mean():.4g}")
+                raised = (own["refusal"] != "").any()
+                cells.append("-" if raised or own.empty else f"{own['value'].mean():.4g}")
             parts.append(f"{question!s:<24}" + "".join(f"{cell:>{width + 2}}" for cell in cells))
         parts.append("")
-    refusals = (
+    errors = (
         table[table["refusal"] != ""].drop_duplicates(["learner", "refusal"]).drop_duplicates(["learner", "question"])
     )
-    parts += [f"{r.learner}, {r.question}: {r.refusal}" for r in refusals.itertuples()]
+    parts += [f"{r.learner}, {r.question}: {r.refusal}" for r in errors.itertuples()]
     return "\n".join(parts)

@@ -28,7 +28,7 @@ from torchpbp.experiments.running.configuration import (
     check_size,
     explain_missing_group,
 )
-from torchpbp.experiments.running.objective import checked_objective, objective_value
+from torchpbp.experiments.running.objective import check_objective, objective_value
 from torchpbp.experiments.running.results import Metrics
 from torchpbp.experiments.running.run_folder import run_folder, training_folder
 from torchpbp.experiments.running.run_log import written_logs
@@ -230,13 +230,13 @@ def run_and_report(cfg: DictConfig) -> float | None:
         check_configuration(cfg)
         groups = [g for g in ("experiment", "model", "learner", "regressor", "trainer") if choices.get(g) is not None]
         print(*(f"{group}={choices[group]}" for group in groups), f"seed={cfg.seed}", flush=True)
-    objective = checked_objective(cfg.objective)  # before the run: a search without one raises at once
+    check_objective(cfg.objective)  # before the run: a search without one raises at once
     with interruptible(cfg.output_dir):
         metrics = train(cfg)
     if cfg.output_dir is not None:
         report = Path(cfg.output_dir) / REPORT
         print(f"Report: {report}" if report.is_file() else f"Output folder: {cfg.output_dir}", flush=True)
-    return None if objective is None else objective_value(metrics, objective)
+    return None if cfg.objective is None else objective_value(metrics, cfg.objective)
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ def run_folder(
         records: file within the folder -> text, written once the folder is claimed.
 
     Raises:
-        RunError: the folder cannot be written to, another process is at work in it, or the run to go on with had other
+        RunError: the folder cannot be written to, another process is at work in it, or the run to resume had other
             settings.
     """
     folder = Path(path)

@@ -32,7 +32,7 @@ class Run:
 
     Args:
         job: its folder, seen from the sweep's.
-        overrides: what it was told on the command line, key -> value as written.
+        overrides: given on its command line, key -> value as written.
         status: ``DONE``, ``NO_METRICS`` or ``NOT_STARTED``.
         metrics: its numbers; NaN where the file has null. Texts are left out.
         counts: names of the metrics that are whole numbers.
@@ -202,7 +202,7 @@ def _read_run(name: str, folder: Path) -> Run:
 
 
 def _planned(path: Path) -> Iterator[dict[str, str]]:
-    """Overrides of all jobs of a sweep over listed values, job 0 first; nothing where that cannot be told."""
+    """Overrides of all jobs of a sweep over listed values, job 0 first; nothing for other kinds of sweeps."""
     if not path.exists():
         return
     plan = read_mapping(path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 import warnings
@@ -24,7 +23,7 @@ from torchpbp.errors import ArgumentError, DataWarning, StructureError
 from torchpbp.experiments.running.experiment import one_or_more
 from torchpbp.experiments.running.grid import measure_grid
 from torchpbp.experiments.running.plots import write_confusion
-from torchpbp.experiments.running.results import Metrics, environment, metrics_of, write_results
+from torchpbp.experiments.running.results import Metrics, environment, metrics_of, text_table, write_results
 from torchpbp.experiments.running.scores import Labels, accuracy, confusion
 from torchpbp.experiments.splice.choice import Choice
 from torchpbp.experiments.splice.plots import write_splice_plot
@@ -37,6 +36,15 @@ Classifier = Callable[["SpliceRows"], tuple[Predictor, str]]
 """Learns from rows; returns what predicts, and the settings it chose."""
 MAIN = "PBP, chosen"
 """Name of the main learner in the results."""
+
+
+COLUMNS = {
+    "learner": ("learner", "{}"),
+    "rows": ("rows", "{}"),
+    "accuracy": ("accuracy", "{:.2%}"),
+    "standard_error": ("± s.e.", "{:.2%}"),
+    "fit_seconds": ("fit", "{:.2f} s"),
+}
 
 
 @dataclass(frozen=True)
@@ -159,7 +167,7 @@ def run_splice(
         matrix = confusion(np.concatenate(predicted), truths, range(len(SPLICE_CLASSES)))
         write_confusion(folder / "confusion.png", matrix, SPLICE_CLASSES)
     if verbose:
-        print(format_table(summary), flush=True)
+        print(text_table(summary, COLUMNS), flush=True)
     return metrics
 
 
@@ -174,17 +182,6 @@ def summarise(table: pd.DataFrame) -> pd.DataFrame:
     ).reset_index()
     summary["accuracy"] = summary["right"] / summary["checked"]
     return summary
-
-
-def format_table(summary: pd.DataFrame) -> str:
-    """One line per learner and size."""
-    lines = [f"{'learner':<20} {'rows':>6}  {'accuracy':>9}  {'± s.e.':>7}  {'fit':>9}"]
-    for r in summary.to_dict("records"):
-        error = "" if math.isnan(r["standard_error"]) else f"{100 * r['standard_error']:.2f} %"
-        lines.append(
-            f"{r['learner']:<20} {r['rows']:>6}  {100 * r['accuracy']:>7.2f} %  {error:>7}  {r['fit_seconds']:>7.2f} s"
-        )
-    return "\n".join(lines)
 
 
 def _drawn(y: Tensor, rows: Tensor, size: int | None, seed: int) -> Tensor:

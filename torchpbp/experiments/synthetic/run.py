@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import statistics
 from collections.abc import Callable
@@ -15,7 +14,7 @@ import pandas as pd
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.experiments.running.experiment import check_takes_graph, one_or_more, row_counts, seeds_of
 from torchpbp.experiments.running.grid import measure_grid
-from torchpbp.experiments.running.results import Metrics, environment, metrics_of, write_results
+from torchpbp.experiments.running.results import Metrics, environment, metrics_of, text_table, write_results
 from torchpbp.experiments.synthetic.plots import write_kl_plot
 from torchpbp.experiments.synthetic.questions import (
     Answered,
@@ -29,6 +28,12 @@ from torchpbp.experiments.synthetic.questions import (
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.settings import Settings, either, positive, setting, several, text, whole
 
+COLUMNS = {
+    "rows": ("N", "{:,}"),
+    "kl": ("KL mean", "{:.6f}"),
+    "kl_standard_error": ("KL std err", "{:.6f}"),
+    "fit_seconds": ("fit seconds", "{:.3f}"),
+}
 QUESTIONS = one_or_more(several(several(text()), expected="questions, each a query followed by its evidence variables"))
 
 
@@ -130,7 +135,7 @@ def run_synthetic(
         fitted[0].save(folder / "model.pt")
     if verbose:
         ignoring = f"{'no evidence':>10}  {metrics['kl_ignoring_evidence']:>10.6f}"
-        print(*described, format_summary(summary), ignoring, sep="\n", flush=True)
+        print(*described, text_table(summary, COLUMNS), ignoring, sep="\n", flush=True)
     return metrics
 
 
@@ -140,13 +145,3 @@ def summarise(table: pd.DataFrame) -> pd.DataFrame:
     return groups.agg(
         kl=("kl", "mean"), kl_standard_error=("kl", "sem"), fit_seconds=("fit_seconds", "mean")
     ).reset_index()
-
-
-def format_summary(summary: pd.DataFrame) -> str:
-    """The summary as text for a terminal."""
-    lines = [f"{'N':>10}  {'KL mean':>10}  {'KL std err':>10}  {'fit seconds':>11}"]
-    for line in summary.to_dict("records"):
-        error = float(line["kl_standard_error"])
-        shown = "-" if math.isnan(error) else f"{error:.6f}"
-        lines.append(f"{line['rows']:>10,}  {line['kl']:>10.6f}  {shown:>10}  {line['fit_seconds']:>11.3f}")
-    return "\n".join(lines)
