@@ -56,7 +56,7 @@ def _no_gradients() -> Iterator[None]:
 
 
 def test_every_model_with_files_is_tested_here() -> None:
-    assert set(NAMES) == set(MODULES) - {"GenerativeClassifier", "PBP", "RefinedPBP"}
+    assert set(NAMES) == set(MODULES) - {"GenerativeClassifier"}
     assert all(isinstance(fitted(name), LatentModel) for name in NAMES)
     assert [isinstance(fitted(name), Learner) for name in NAMES] == [name in LEARNERS for name in NAMES]
 
