@@ -71,7 +71,7 @@ def test_outside_groups_are_valid_alone_all_there_and_of_the_smallest_size():
     model = SpectralJunctionTree(EXACT["chain, order 3"])
     probe = StructureProbe(model.tree, 99)  # another draw than the one that chose
     sizes = set()
-    for plan in model.specification.plans:
+    for plan in model.plan.separators:
         groups = model.choices[plan.node]
         near = [v for _, v in model.tree.distances(plan.node, 6)][:6]
         size = len(groups[0])
@@ -108,17 +108,17 @@ def test_any_single_valid_choice_is_exact_and_the_stack_is_the_better_estimate(n
 
 
 def outside(model):
-    return outside_choices(model.tree, model.specification, model.options)
+    return outside_choices(model.plan, model.options)
 
 
 def test_the_projections_are_those_of_the_largest_singular_values():
     graph = EXACT["diamond"]
     network = DiscreteNetwork.random(graph, seed=0)
     model = SpectralJunctionTree(graph)
-    tables = JointTables(required_tables(model.tree, model.specification, model.choices), model.states)
+    tables = JointTables(required_tables(model.plan, model.choices), model.states)
     tables.fill(network.joint)
-    found = observable_representation(model.tree, model.specification, model.choices, TableMoments(tables))
-    for plan in model.specification.plans:
+    found = observable_representation(model.plan, model.choices, TableMoments(tables))
+    for plan in model.plan.separators:
         pair = torch.cat(
             [network.joint((*plan.core, *g)).reshape(-1, 4 ** len(g)) for g in model.choices[plan.node]], 1
         )
@@ -215,8 +215,8 @@ def test_mini_batches_labels_and_files(tmp_path):
     assert torch.equal(loaded.posterior("x1", {"x2": ["top", None]}), expected)
     assert torch.equal(loaded.log_evidence(labelled), model.log_evidence(labelled))
     assert (loaded.rows, loaded.floor, loaded.choices) == (400, 3 / 400, model.choices)
-    assert (loaded.specification, loaded.options, loaded.tree.cliques) == (
-        model.specification,
+    assert (loaded.plan.separators, loaded.options, loaded.tree.cliques) == (
+        model.plan.separators,
         model.options,
         model.tree.cliques,
     )

@@ -25,16 +25,14 @@ from torchpbp.files.checkpoint import checked_labels, require_finite
 from torchpbp.files.tensors import with_own_storage
 from torchpbp.graph.junction_tree import build_junction_tree, checked_root
 from torchpbp.graph.latent_graph import Continuous, LatentGraph, require_graph
-from torchpbp.inference.operators import operator_shapes
-from torchpbp.inference.schedule import build_schedule
 from torchpbp.inputs.columns import ColumnReader, DataLike
 from torchpbp.lazy import pandas as pd
 from torchpbp.learning.fitting import check_labels, clipping_floor
-from torchpbp.models.pbp import EXACT_FLOOR
+from torchpbp.models.two_stage_model import EXACT_FLOOR, PROBE_SEED
 from torchpbp.moments.joint_tables import JointTables
-from torchpbp.moments.moments import Group
 from torchpbp.moments.table_moments import TableMoments
-from torchpbp.planning.plan import Specification, SpecificationOptions, specify
+from torchpbp.planning.plan import Group, Plan, PlanOptions
+from torchpbp.planning.planner import plan_tree
 from torchpbp.settings import Settings, flag, optional, setting, whole
 from torchpbp.settings import seed as seed_constraint
 
@@ -83,8 +81,7 @@ class SpectralJunctionTree(SpectralAnswers):
 
     Attributes:
         settings: as a :class:`SpectralSettings`.
-        tree: the junction tree.
-        specification: inside groups and ranks of its separators.
+        plan: its tree with inside groups and ranks of the separators.
         choices: node -> outside groups of the separator above it.
 
     Example:
@@ -107,8 +104,8 @@ class SpectralJunctionTree(SpectralAnswers):
         seed: int = 0,
     ) -> None:
         self._configure(graph, SpectralSettings(rank, pool, largest_group, strict, checked_root(root), seed))
-        specification = specify(self.tree, self.options)
-        self._plan(specification, outside_choices(self.tree, specification, self.options))
+        plan = plan_tree(self.tree, self.options)
+        self._set_plan(plan, outside_choices(plan, self.options))
 
     def _configure(self, graph: LatentGraph, settings: SpectralSettings) -> None:
         """Check the graph, keep the settings, and build the tree."""
@@ -122,13 +119,13 @@ class SpectralJunctionTree(SpectralAnswers):
         if unknown and settings.rank is None:
             raise StructureError(f"Latent variables {unknown} have no number of states. Pass rank=<int> to set it.")
         self.graph, self.settings = graph, settings
-        self.options = SpecificationOptions(
+        self.options = PlanOptions(
             settings.rank,
             settings.pool,
             settings.pool,
             settings.largest_group,
             settings.strict,
-            20200207 + settings.seed,
+            PROBE_SEED + settings.seed,
         )
         self.states = {v: graph.num_states(v) for v in graph.observed}
         known = graph.with_states({v: settings.rank for v in unknown if settings.rank is not None})
@@ -140,9 +137,8 @@ class SpectralJunctionTree(SpectralAnswers):
         self.floor = EXACT_FLOOR
         self._representation: Representation | None = None
 
-    def _plan(self, specification: Specification, choices: dict[int, tuple[Group, ...]]) -> None:
-        self.specification, self.choices = specification, choices
-        self._schedule = build_schedule(self.tree, operator_shapes(self.tree, specification, self.states))
+    def _set_plan(self, plan: Plan, choices: dict[int, tuple[Group, ...]]) -> None:
+        self.plan, self.choices = plan, choices
 
     # -- learning ------------------------------------------------------------------------------------------------
 
@@ -156,7 +152,7 @@ class SpectralJunctionTree(SpectralAnswers):
             The learner itself.
         """
         reader = ColumnReader(dict(self.states))
-        tables = JointTables(required_tables(self.tree, self.specification, self.choices), self.states)
+        tables = JointTables(required_tables(self.plan, self.choices), self.states)
         for codes in reader.batches(data):
             tables.add(codes)
         tables.sum_over_processes()
@@ -171,7 +167,7 @@ class SpectralJunctionTree(SpectralAnswers):
         theirs = {v: network.states[v] for v in network.graph.observed}
         if theirs != self.states:
             raise StructureError(f"The network observes {theirs}, the model {self.states}. They must be the same.")
-        tables = JointTables(required_tables(self.tree, self.specification, self.choices), self.states)
+        tables = JointTables(required_tables(self.plan, self.choices), self.states)
         tables.fill(network.joint)
         self._learn(tables)
         self.labels = {v: network.labels[v] for v in self.states if v in network.labels}
@@ -179,8 +175,8 @@ class SpectralJunctionTree(SpectralAnswers):
         return self
 
     def _learn(self, tables: JointTables) -> None:
-        representation = observable_representation(self.tree, self.specification, self.choices, TableMoments(tables))
-        lost = lost_rank(self.tree, self.specification, representation)
+        representation = observable_representation(self.plan, self.choices, TableMoments(tables))
+        lost = lost_rank(self.plan, representation)
         if lost and self.settings.strict:
             raise StructureError(lost)
         if lost:
@@ -201,14 +197,14 @@ class SpectralJunctionTree(SpectralAnswers):
         """One row per separator: its inside group and outside groups, the rank it was given, the rank that the tables have, and
         the ratio of their largest singular value to the smallest that is used."""
         rows = []
-        for plan in self.specification.plans:
-            values = self.representation.singular_values[plan.node]
+        for separator in self.plan.separators:
+            values = self.representation.singular_values[separator.node]
             rows.append(
                 {
-                    "separator": self.tree.separator_name(plan.node),
-                    "inside": plan.core,
-                    "outside": self.choices[plan.node],
-                    "rank": plan.rank,
+                    "separator": self.tree.separator_name(separator.node),
+                    "inside": separator.core,
+                    "outside": self.choices[separator.node],
+                    "rank": separator.rank,
                     "rank of tables": table_rank(values),
                     "condition": float(values[0] / values[-1]),
                 }
@@ -227,7 +223,7 @@ class SpectralJunctionTree(SpectralAnswers):
         return {
             "graph": self.graph.to_dict(),
             "settings": self.settings.to_dict(),
-            "specification": self.specification.to_list(),
+            "specification": self.plan.to_list(),
             "choices": {n: [list(g) for g in groups] for n, groups in self.choices.items()},
             "operators": list(operators),
             "root": root,
@@ -244,14 +240,13 @@ class SpectralJunctionTree(SpectralAnswers):
         settings = {**content["settings"], "root": checked_root(content["settings"]["root"])}
         model._configure(LatentGraph.from_dict(content["graph"]), SpectralSettings.from_dict(settings))
         choices = {n: tuple(tuple(g) for g in groups) for n, groups in content["choices"].items()}
-        model._plan(Specification.from_list(content["specification"]), choices)
+        model._set_plan(Plan.from_list(model.tree, content["specification"]), choices)
         representation = Representation(
             tuple(map(with_own_storage, content["operators"])),
             with_own_storage(content["root"]),
             tuple(map(with_own_storage, content["singular_values"])),
         )
-        root = tuple(model.specification.plan(c).rank for c in model.tree.children[0])
-        representation.check(operator_shapes(model.tree, model.specification, model.states), root)
+        representation.check(model.plan.operator_shapes(model.states), model.plan.root_shape)
         require_finite(representation.answering(content["floor"]), name)
         model._adopt(representation)
         model.labels = checked_labels(content["labels"], model.graph.variables, name)

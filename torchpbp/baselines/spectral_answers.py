@@ -12,10 +12,10 @@ from torch import Tensor
 from torchpbp.baselines.spectral_operators import Representation
 from torchpbp.contract.abilities import JointQueries, Learner
 from torchpbp.errors import QueryError
-from torchpbp.inference.messages import upward_pass
-from torchpbp.inference.queries import as_distribution, evidence_estimate, joint_states
-from torchpbp.inference.schedule import Schedule
+from torchpbp.inference.observable import as_distribution, joint_states
+from torchpbp.inference.operator_tree import Mass, OperatorTree
 from torchpbp.inputs.evidence import Evidence, EvidenceLike
+from torchpbp.planning.plan import Plan
 
 LARGEST_QUERY = 4096
 """Joint states of a query at most: each takes an upward pass of its own."""
@@ -32,8 +32,8 @@ class SpectralAnswers(Learner, JointQueries):
 
     states: Mapping[str, int]
     floor: float
+    plan: Plan
     _representation: Representation | None
-    _schedule: Schedule
 
     @property
     def representation(self) -> Representation:
@@ -72,12 +72,11 @@ class SpectralAnswers(Learner, JointQueries):
             raw: return (sign, log of the absolute value) of the estimate as it is.
         """
         read = self.read_evidence(evidence)
-        value, size, log_scale = self._evaluated(read)
+        value, size, log_scale = self._mass(read)
         log_scale = read.scaled(log_scale)
         if raw:
             return value.sign(), value.abs().log() + log_scale
-        positive = torch.maximum(value, self.floor * size).clamp(min=torch.finfo(value.dtype).tiny)
-        return torch.where(size > 0, positive.log() + log_scale, torch.full_like(value, -math.inf))
+        return Mass(value, size, log_scale).log(self.floor)
 
     def posterior(self, query: str | Sequence[str], evidence: EvidenceLike = None) -> Any:
         """P(query | evidence), (batch, states…), by one upward pass for each joint state of the query.
@@ -99,7 +98,7 @@ class SpectralAnswers(Learner, JointQueries):
                 f"own; at most {LARGEST_QUERY:,} are allowed. Query fewer variables, or use PBP, which also passes messages down."
             )
         wide, allowed = joint_states(evidence, dict(zip(names, sizes, strict=True)), self.device)
-        value, _, log_scale = self._evaluated(wide)
+        value, _, log_scale = self._mass(wide)
         shift = log_scale.reshape(evidence.batch, cells)
         scale = (shift - shift.amax(dim=1, keepdim=True)).exp()
         possible = allowed.reshape(evidence.batch, cells)
@@ -107,12 +106,10 @@ class SpectralAnswers(Learner, JointQueries):
         clipped = as_distribution(estimate, self.floor) * (possible > 0)  # the floor is for states that may be
         return (clipped / clipped.sum(dim=1, keepdim=True)).reshape(evidence.batch, *sizes)
 
-    def _evaluated(self, evidence: Evidence) -> tuple[Tensor, Tensor, Tensor]:
-        """(value, sum of absolute terms, log of the factor divided out), each (batch,)."""
+    def _mass(self, evidence: Evidence) -> Mass:
+        """Estimates of P(evidence) as they are."""
         operators, root, _ = self.representation
-        parts = []
-        for start in range(0, max(evidence.batch, 1), ROWS_AT_ONCE):
-            upward = upward_pass(operators, self._schedule, evidence.rows(slice(start, start + ROWS_AT_ONCE)))
-            parts.append(evidence_estimate(root, self._schedule, upward))
-        value, size, log_scale = (torch.cat(column) for column in zip(*parts, strict=True))
-        return value, size, log_scale
+        tree = OperatorTree(self.plan, operators, root)
+        starts = range(0, max(evidence.batch, 1), ROWS_AT_ONCE)
+        parts = [tree.mass(evidence.rows(slice(start, start + ROWS_AT_ONCE))) for start in starts]
+        return Mass(*(torch.cat(column) for column in zip(*parts, strict=True)))

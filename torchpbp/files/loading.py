@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from torchpbp.errors import CheckpointError
-from torchpbp.files.checkpoint import Parcel, check_format, read_checkpoint
+from torchpbp.files.checkpoint import check_format, read_checkpoint
 
 LEARNERS = {
     "PBP": "torchpbp.models.pbp",
@@ -46,11 +46,11 @@ def class_in_file(content: Mapping[str, Any], name: object) -> Any:
     """The class that wrote a file.
 
     Args:
-        content: of the file. Files of :class:`~torchpbp.PBP` written by torchpbp 0.1 do not name their class.
+        content: of the file. Two-stage models written by torchpbp 0.1 do not name their class.
         name: of the file, for the error.
     """
     check_format(content, name)
-    learner = str(content.get("learner", "PBP"))
+    learner = str(content.get("learner", "RefinedPBP" if "refinement" in content else "PBP"))
     if learner not in MODULES:
         raise CheckpointError(
             f"'{name}' was made by the learner {learner}; this torchpbp reads those of {', '.join(MODULES)}. Upgrade "
@@ -86,13 +86,4 @@ def load(path: str | os.PathLike[str], map_location: torch.device | str = "cpu")
 
 def from_content(content: Mapping[str, Any], name: object, map_location: torch.device | str = "cpu") -> Any:
     """The model whose file holds this content, or which another model's file holds as a member."""
-    kind = class_in_file(content, name)
-    if not hasattr(kind, "from_content"):
-        return kind.load(Parcel(str(name), content)).to(map_location)
-    return kind.from_content(content, name, map_location)
-
-
-def unfitted(content: Mapping[str, Any], name: object) -> Any:
-    """A model with the settings of the one whose content this is, nothing learned; None if files do not hold them all."""
-    kind = class_in_file(content, name)
-    return kind.unfitted(content) if hasattr(kind, "unfitted") else None
+    return class_in_file(content, name).from_content(content, name, map_location)

@@ -27,8 +27,8 @@ def read_bif(path: str | os.PathLike[str]) -> BIF:
     """Read a file, plain or compressed by gzip.
 
     Raises:
-        DataError: no such file, not in this format (with the line), more than ``LARGEST_FILE`` bytes, or tables that are
-            too large (see :func:`parse_bif`).
+        DataError: no such file, not in this format (the message has the line), more than ``LARGEST_FILE`` bytes, or
+            tables that are too large (see :func:`parse_bif`).
     """
     try:
         with open(_checked(path), "rb") as raw:
@@ -39,12 +39,12 @@ def read_bif(path: str | os.PathLike[str]) -> BIF:
         raise DataError(f"{path}: expected text in the Bayesian Interchange Format, got other bytes.") from error
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"Could not read {path}: {getattr(error, 'strerror', None) or error}.") from error
-    del content  # the text is enough
+    del content  # not needed besides the text
     return parse_bif(text, str(path))
 
 
 def format_bif(bif: BIF, name: str = "unknown") -> str:
-    """The text of a network; numbers are printed so that reading gives the same ones back."""
+    """The text of a network; numbers are printed so that reading restores them exactly."""
     lines = [f"network {_quoted(name)} {{\n}}"]
     for v, labels in bif.states.items():
         listed = ", ".join(_quoted(label) for label in labels)
@@ -64,7 +64,7 @@ def format_bif(bif: BIF, name: str = "unknown") -> str:
 
 
 def write_bif(path: str | os.PathLike[str], bif: BIF, name: str = "unknown") -> None:
-    """Write a network, whole or not at all; compressed by gzip if the path ends with .gz. Missing folders are made.
+    """Write a network atomically; compressed by gzip if the path ends with .gz. Missing folders are created.
 
     Raises:
         DataError: the file cannot be written, or a name cannot be written in this format.
@@ -75,23 +75,25 @@ def write_bif(path: str | os.PathLike[str], bif: BIF, name: str = "unknown") -> 
         with replacing(target) as temporary:
             temporary.write_bytes(gzip.compress(content) if target.suffix == ".gz" else content)
     except UnicodeEncodeError as error:
-        raise DataError(f"Could not write {target}: {error.object[error.start : error.end]!r} is no text.") from error
+        raise DataError(
+            f"Could not write {target}: {error.object[error.start : error.end]!r} is not valid text."
+        ) from error
     except OSError as error:
         raise DataError(f"Could not write {target}: {error.strerror or error}.") from error
 
 
 def _checked(path: str | os.PathLike[str]) -> Path:
-    """The path of a file, ~ standing for the user's folder."""
+    """The path of a file, with ~ expanded."""
     if not isinstance(path, str | os.PathLike):
         raise DataError(f"Expected the path of a BIF file, got {path!r}.")
     try:
-        found = Path(path).expanduser()
-        os.fsencode(found)
-    except (RuntimeError, TypeError, ValueError) as error:  # no such user; bytes; not a name
+        file = Path(path).expanduser()
+        os.fsencode(file)
+    except (RuntimeError, TypeError, ValueError) as error:  # unknown user; bytes; not a name
         raise DataError(f"Expected the path of a BIF file, got {path!r} ({error}).") from error
-    if "\0" in str(found):
-        raise DataError(f"Expected the path of a BIF file, got {path!r}: names of files hold no null characters.")
-    return found
+    if "\0" in str(file):
+        raise DataError(f"Expected the path of a BIF file, got {path!r}: file names cannot contain null characters.")
+    return file
 
 
 def _bounded(stream: io.BufferedReader | gzip.GzipFile, source: str) -> bytearray:
@@ -116,13 +118,13 @@ def _numbers(row: Table) -> str:
 
 
 def _quoted(word: str) -> str:
-    """A name as it is, or in quotation marks if the format would take it apart."""
+    """A name as it is, or in quotation marks if it would be read as several tokens."""
     if not isinstance(word, str):
-        raise DataError(f"Expected a name of letters or other characters, got {word!r}.")
+        raise DataError(f"Expected a string as a name, got {word!r}.")
     match = TOKEN.fullmatch(word)
     plain = match is not None and match.lastgroup == "word" and not word.startswith(("//", "/*"))
     if plain:
         return word
     if '"' in word or "\n" in word:
-        raise DataError(f"{word!r}: names in this format may hold no quotation marks and no line breaks.")
+        raise DataError(f"{word!r}: names in this format cannot contain quotation marks or line breaks.")
     return f'"{word}"'

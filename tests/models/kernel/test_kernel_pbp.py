@@ -36,7 +36,7 @@ def literal_answers(model, data, row, query=None, at=None, ridge=(0.1, 0.1), wid
         return total
 
     tree, operators, up, constant = model.tree, {}, {}, 1.0
-    for plan in model.specification.plans:
+    for plan in model.plan.separators:
         core, instrument = gram([plan.core]), gram(plan.instrument)
         b = np.linalg.solve(instrument + ridge[0] * np.eye(rows), instrument)
         operators[plan.node] = core, b @ np.linalg.inv(b.T @ core @ b + ridge[1] * np.eye(rows)) @ b.T

@@ -9,7 +9,7 @@ import torch
 from tests.models.kernel.rows import NAN, WIDTH, mixed, mixed_graph, settings, stroke_graph, strokes
 from torchpbp import PBP, Continuous, KernelPBP, Laplace, LatentGraph, templates
 from torchpbp.errors import ArgumentError, DataError, QueryError, ShapeError, StructureError
-from torchpbp.planning import Specification
+from torchpbp.planning import Plan
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def test_bad_training_data():
         ({**good, "y1": good["y1"] + 50}, DataError, r"lies outside the declared range \[-9\.0, 9\.0\]"),
         ({**good, "y1": good["y1"][:10]}, ShapeError, "different lengths"),
         ({v: x for v, x in good.items() if v != "x3"}, DataError, r"missing columns \['x3'\]"),
-        ({**good, "x1": ["left"] * 20}, DataError, "column 'x1' is continuous: expected numbers, got .*left"),
+        ({**good, "x1": ["left"] * 20}, DataError, "column 'x1': expected numbers, got .*left"),
     ]:
         model = KernelPBP(graph).fit(good)
         before = model.log_evidence(good)
@@ -107,17 +107,17 @@ def test_bad_settings():
             KernelPBP(graph, **changes)
 
 
-def test_a_specification_of_another_tree_raises():
+def test_a_plan_of_another_tree_raises():
     chain = templates.hmm(4, states=3, observed_states=3)
     domains = {**chain.variables, **{f"x{t}": Continuous() for t in (1, 3, 4)}}
     graph = LatentGraph(chain.edges, domains, chain.latent)
     finite, gram = PBP(graph, rank=3), KernelPBP(graph)
-    assert KernelPBP(graph, specification=gram.specification).specification is gram.specification
+    assert KernelPBP(graph, plan=gram.plan).plan == gram.plan
     assert finite.tree.cliques != gram.tree.cliques  # otherwise this test shows nothing
     with pytest.raises(StructureError, match="expected a core group below it and an instrument beside it"):
-        KernelPBP(graph, specification=finite.specification)
-    with pytest.raises(StructureError, match="expected plans for the 5 separators"):
-        KernelPBP(graph, specification=Specification(gram.specification.plans[:2]))
+        KernelPBP(graph, plan=finite.plan)
+    with pytest.raises(StructureError, match="expected the 5 separators"):
+        KernelPBP(graph, plan=Plan(gram.tree, gram.plan.separators[:2]))
 
 
 def test_copies_and_refits_are_independent(model):

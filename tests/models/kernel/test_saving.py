@@ -125,7 +125,7 @@ def test_numbers_of_numpy_are_written_as_numbers(tmp_path: Path) -> None:
     graph = templates.naive_bayes(3, 2, 2)
     data = torchpbp.DiscreteNetwork.random(graph, seed=0).sample(50, seed=1)
     PBP(graph, rank=np.int64(2)).fit(data).save(tmp_path / "pbp.pt")
-    assert PBP.load(tmp_path / "pbp.pt").rank == 2
+    assert PBP.load(tmp_path / "pbp.pt").settings.rank == 2
 
 
 def test_files_of_others_are_refused(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_files_of_others_are_refused(tmp_path: Path) -> None:
         KernelPBP.load(tmp_path / "average.pt")
     with pytest.raises(CheckpointError, match="holds no ScoreAverage"):
         ScoreAverage.load(tmp_path / "kernel.pt")
-    with pytest.raises(CheckpointError, match="no model learned by PBP but one by KernelPBP"):
+    with pytest.raises(CheckpointError, match="holds no PBP model but one of KernelPBP"):
         PBP.load(tmp_path / "kernel.pt")
 
 

@@ -41,9 +41,9 @@ from torchpbp.models.kernel.gram_learning import (
     ranges,
 )
 from torchpbp.models.kernel.gram_operators import GramOperator
-from torchpbp.models.kernel.structure import check_specification, nearest_leaves
+from torchpbp.models.kernel.structure import nearest_leaves, plan_on
 from torchpbp.moments.table_layout import LARGEST_TABLE
-from torchpbp.planning.plan import SeparatorPlan, Specification
+from torchpbp.planning.plan import Plan, SeparatorPlan
 from torchpbp.settings import Settings, choice, flag, floating_dtype, optional, setting, several, text, whole
 from torchpbp.settings import positive as positive_number
 from torchpbp.settings import seed as seed_constraint
@@ -82,7 +82,7 @@ class KernelPBP(GramAnswers):
         ridge: penalties (λ, λ₂) of stage 1 and stage 2, added to sums over rows.
         core_leaves: leaves in a core group, nearest to the separator first.
         instrument_leaves: leaves in an instrument, nearest first; their kernels are multiplied.
-        specification: core groups and instruments to use instead; an instrument's groups are added up.
+        plan: with core groups and instruments to use instead; an instrument's groups are added up.
         landmarks: None for exact Gram matrices; a number of training rows for a low-rank approximation.
         sequences: groups of variables that are compared by increments (see :class:`~torchpbp.models.kernel.charts.Chart`).
         positive: whether messages are clipped at 0, as functions that stand for probabilities should be. Clipping steadies
@@ -109,7 +109,7 @@ class KernelPBP(GramAnswers):
         ridge: tuple[float, float] = (0.1, 0.1),
         core_leaves: int = 1,
         instrument_leaves: int = 2,
-        specification: Specification | None = None,
+        plan: Plan | None = None,
         landmarks: int | None = None,
         sequences: Sequence[Sequence[str]] = (),
         positive: bool = True,
@@ -154,9 +154,10 @@ class KernelPBP(GramAnswers):
             if not isinstance(graph.variables[v], Continuous):
                 raise StructureError(f"sequences: '{v}' is discrete; only continuous variables have increments.")
         self.tree = build_junction_tree(graph, self.settings.root)
-        if specification is not None:
-            check_specification(self.tree, specification)
-        self.specification = specification or nearest_leaves(self.tree, core_leaves, instrument_leaves)
+        if plan is None:
+            self.plan = nearest_leaves(self.tree, core_leaves, instrument_leaves)
+        else:
+            self.plan = plan_on(self.tree, plan.separators)
         self.labels = {}
         self.missing = {}
         self.fitted = False
@@ -234,7 +235,7 @@ class KernelPBP(GramAnswers):
 
     def _inner_plans(self) -> list[SeparatorPlan]:
         """Plans of the separators above more than one leaf; a leaf's message needs no operator."""
-        return [p for p in self.specification.plans if not self.tree.leaf_observables[p.node]]
+        return [p for p in self.plan.separators if not self.tree.leaf_observables[p.node]]
 
     def _operator_settings(self) -> OperatorSettings:
         return OperatorSettings(self.settings.ridge, self.settings.landmarks, self.settings.dtype, self.settings.seed)
@@ -259,13 +260,13 @@ class KernelPBP(GramAnswers):
         self.require_fitted()
         operators = dict(self._solved_operators().items())
         rows = []
-        for plan in self.specification.plans:
-            operator: Any = operators.get(str(plan.node))
+        for separator in self.plan.separators:
+            operator: Any = operators.get(str(separator.node))
             rows.append(
                 {
-                    "separator": self.tree.separator_name(plan.node),
-                    "core": plan.core,
-                    "instrument": plan.instrument,
+                    "separator": self.tree.separator_name(separator.node),
+                    "core": separator.core,
+                    "instrument": separator.instrument,
                     "degrees of freedom": float("nan") if operator is None else operator.trace(),
                 }
             )
@@ -308,7 +309,7 @@ class KernelPBP(GramAnswers):
             "settings": settings,
             "kernel": self.kernel.to_dict(),
             "dtype": str(dtype).removeprefix("torch."),
-            "specification": self.specification.to_list(),
+            "specification": self.plan.to_list(),
             "labels": {v: list(x) for v, x in checked_labels(self.labels, self.graph.variables, name).items()},
             "missing": self.missing,
             "examples": self.examples,
@@ -351,10 +352,12 @@ class KernelPBP(GramAnswers):
     @classmethod
     def unfitted(cls, content: Mapping[str, Any]) -> KernelPBP:
         """A model with the graph and the settings that a file holds, and nothing learned."""
+        graph = LatentGraph.from_dict(content["graph"])
+        tree = build_junction_tree(graph, content["settings"]["root"])
         return cls(
-            LatentGraph.from_dict(content["graph"]),
+            graph,
             kernel=Kernel.from_dict(content["kernel"]),
-            specification=Specification.from_list(content["specification"]),
+            plan=Plan.from_list(tree, content["specification"]),
             dtype=getattr(torch, content["dtype"]),
             **content["settings"],
         )

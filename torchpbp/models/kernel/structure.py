@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torchpbp.errors import StructureError
 from torchpbp.graph.junction_tree import JunctionTree
-from torchpbp.planning.plan import SeparatorPlan, Specification
+from torchpbp.planning.plan import Plan, SeparatorPlan
 
 
-def check_specification(tree: JunctionTree, specification: Specification) -> None:
-    """Raise unless a specification fits the tree: core groups below their separators, instruments beside them."""
-    nodes = [p.node for p in specification.plans]
+def plan_on(tree: JunctionTree, separators: Sequence[SeparatorPlan]) -> Plan:
+    """A plan of a tree, with the core groups and instruments of another plan.
+
+    Raises:
+        StructureError: core groups that are not below their separators, or instruments that are not beside them.
+    """
+    nodes = [s.node for s in separators]
     if nodes != list(range(1, len(tree))):
         raise StructureError(
-            f"specification: expected plans for the {len(tree) - 1} separators of this graph's tree, got nodes {nodes}."
+            f"plan: expected the {len(tree) - 1} separators of this graph's tree, got those of nodes {nodes}."
         )
-    for plan in specification.plans:
-        below, beside = set(plan.core), {v for group in plan.instrument for v in group}
-        if not below or not below <= tree.inside[plan.node] or not beside <= tree.outside(plan.node):
+    for separator in separators:
+        below, beside = set(separator.core), set(separator.outside)
+        if not below or not below <= tree.inside[separator.node] or not beside <= tree.outside(separator.node):
             raise StructureError(
-                f"specification, separator {tree.separator_name(plan.node)}: expected a core group below it and an instrument "
+                f"plan, separator {tree.separator_name(separator.node)}: expected a core group below it and an instrument "
                 f"beside it, got {sorted(below)} and {sorted(beside)}."
             )
+    return Plan(tree, tuple(separators))
 
 
-def nearest_leaves(tree: JunctionTree, core: int, instrument: int) -> Specification:
+def nearest_leaves(tree: JunctionTree, core: int, instrument: int) -> Plan:
     """Core groups and instruments of the nearest leaves inside and outside each separator."""
-    plans = []
+    separators = []
     widest = max(len(tree.leaf_observables[leaf]) for leaf in tree.leaves)
     for node in range(1, len(tree)):
         inside = _inside_leaves(tree, node, core)
@@ -33,13 +40,13 @@ def nearest_leaves(tree: JunctionTree, core: int, instrument: int) -> Specificat
         near: list[int] = list(outside)[:instrument]
         group = tuple(v for leaf in inside for v in tree.leaf_observables[leaf])
         instruments = (tuple(v for leaf in near for v in tree.leaf_observables[leaf]),)
-        plans.append(SeparatorPlan(node, group, instruments, 0, 0, 0))
-    return Specification(tuple(plans))
+        separators.append(SeparatorPlan(node, group, instruments, 0, 0, 0))
+    return Plan(tree, tuple(separators))
 
 
 def _inside_leaves(tree: JunctionTree, node: int, count: int) -> list[int]:
-    ring, found = [node], list[int]()
-    while ring and len(found) < count:
-        found += [n for n in ring if tree.leaf_observables[n]]
+    ring, leaves = [node], list[int]()
+    while ring and len(leaves) < count:
+        leaves += [n for n in ring if tree.leaf_observables[n]]
         ring = [c for n in ring for c in tree.children[n]]
-    return found[:count]
+    return leaves[:count]
