@@ -31,9 +31,9 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("neural",),
     ("classifier",),
     ("datasets",),
-    ("prediction",),
     ("plotting",),
     ("experiments",),
+    ("cli",),
     ("__main__",),
     ("train",),
 )

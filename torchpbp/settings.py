@@ -32,7 +32,7 @@ from torchpbp.errors import ArgumentError
 
 S = TypeVar("S", bound="Settings")
 
-LARGEST = 2**63 - 1
+LARGEST = 2**64 - 1
 """The largest whole number that torch takes as a size or seed."""
 
 

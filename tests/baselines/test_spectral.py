@@ -215,8 +215,8 @@ def test_mini_batches_labels_and_files(tmp_path):
     assert torch.equal(loaded.posterior("x1", {"x2": ["top", None]}), expected)
     assert torch.equal(loaded.log_evidence(labelled), model.log_evidence(labelled))
     assert (loaded.rows, loaded.floor, loaded.choices) == (400, 3 / 400, model.choices)
-    assert (loaded.plan.separators, loaded.options, loaded.tree.cliques) == (
-        model.plan.separators,
+    assert (loaded.plan, loaded.options, loaded.tree.cliques) == (
+        model.plan,
         model.options,
         model.tree.cliques,
     )

@@ -23,8 +23,9 @@ from torchpbp.errors import RankWarning, StructureError
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.files.checkpoint import checked_labels, require_finite
 from torchpbp.files.tensors import with_own_storage
-from torchpbp.graph.junction_tree import build_junction_tree, checked_root
+from torchpbp.graph.junction_tree import JunctionTree, build_junction_tree, checked_root
 from torchpbp.graph.latent_graph import Continuous, LatentGraph, require_graph
+from torchpbp.inference.schedule import build_schedule
 from torchpbp.inputs.columns import ColumnReader, DataLike
 from torchpbp.lazy import pandas as pd
 from torchpbp.learning.fitting import check_labels, clipping_floor
@@ -81,7 +82,7 @@ class SpectralJunctionTree(SpectralAnswers):
 
     Attributes:
         settings: as a :class:`SpectralSettings`.
-        plan: its tree with inside groups and ranks of the separators.
+        plan: the junction tree with inside groups and ranks of its separators.
         choices: node -> outside groups of the separator above it.
 
     Example:
@@ -104,8 +105,8 @@ class SpectralJunctionTree(SpectralAnswers):
         seed: int = 0,
     ) -> None:
         self._configure(graph, SpectralSettings(rank, pool, largest_group, strict, checked_root(root), seed))
-        plan = plan_tree(self.tree, self.options)
-        self._set_plan(plan, outside_choices(plan, self.options))
+        plan = plan_tree(self._tree, self.options)
+        self._adopt_plan(plan, outside_choices(plan, self.options))
 
     def _configure(self, graph: LatentGraph, settings: SpectralSettings) -> None:
         """Check the graph, keep the settings, and build the tree."""
@@ -129,7 +130,7 @@ class SpectralJunctionTree(SpectralAnswers):
         )
         self.states = {v: graph.num_states(v) for v in graph.observed}
         known = graph.with_states({v: settings.rank for v in unknown if settings.rank is not None})
-        self.tree = build_junction_tree(known, settings.root)
+        self._tree = build_junction_tree(known, settings.root)
         self.labels = {}
         self.missing = {}
         self.fitted = False
@@ -137,8 +138,14 @@ class SpectralJunctionTree(SpectralAnswers):
         self.floor = EXACT_FLOOR
         self._representation: Representation | None = None
 
-    def _set_plan(self, plan: Plan, choices: dict[int, tuple[Group, ...]]) -> None:
+    def _adopt_plan(self, plan: Plan, choices: dict[int, tuple[Group, ...]]) -> None:
         self.plan, self.choices = plan, choices
+        self._schedule = build_schedule(plan.tree, plan.operator_shapes(self.states))
+
+    @property
+    def tree(self) -> JunctionTree:
+        """The junction tree."""
+        return self.plan.tree
 
     # -- learning ------------------------------------------------------------------------------------------------
 
@@ -240,7 +247,7 @@ class SpectralJunctionTree(SpectralAnswers):
         settings = {**content["settings"], "root": checked_root(content["settings"]["root"])}
         model._configure(LatentGraph.from_dict(content["graph"]), SpectralSettings.from_dict(settings))
         choices = {n: tuple(tuple(g) for g in groups) for n, groups in content["choices"].items()}
-        model._set_plan(Plan.from_list(model.tree, content["specification"]), choices)
+        model._adopt_plan(Plan.from_list(model._tree, content["specification"]), choices)
         representation = Representation(
             tuple(map(with_own_storage, content["operators"])),
             with_own_storage(content["root"]),

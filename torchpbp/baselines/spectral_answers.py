@@ -14,6 +14,7 @@ from torchpbp.contract.abilities import JointQueries, Learner
 from torchpbp.errors import QueryError
 from torchpbp.inference.observable import as_distribution, joint_states
 from torchpbp.inference.operator_tree import Mass, OperatorTree
+from torchpbp.inference.schedule import Schedule
 from torchpbp.inputs.evidence import Evidence, EvidenceLike
 from torchpbp.planning.plan import Plan
 
@@ -32,8 +33,9 @@ class SpectralAnswers(Learner, JointQueries):
 
     states: Mapping[str, int]
     floor: float
-    plan: Plan
     _representation: Representation | None
+    plan: Plan
+    _schedule: Schedule
 
     @property
     def representation(self) -> Representation:
@@ -72,11 +74,9 @@ class SpectralAnswers(Learner, JointQueries):
             raw: return (sign, log of the absolute value) of the estimate as it is.
         """
         read = self.read_evidence(evidence)
-        value, size, log_scale = self._mass(read)
-        log_scale = read.scaled(log_scale)
-        if raw:
-            return value.sign(), value.abs().log() + log_scale
-        return Mass(value, size, log_scale).log(self.floor)
+        mass = self._mass(read)
+        mass = mass._replace(log_scale=read.scaled(mass.log_scale))
+        return (mass.value.sign(), mass.value.abs().log() + mass.log_scale) if raw else mass.log(self.floor)
 
     def posterior(self, query: str | Sequence[str], evidence: EvidenceLike = None) -> Any:
         """P(query | evidence), (batch, states…), by one upward pass for each joint state of the query.
@@ -107,9 +107,9 @@ class SpectralAnswers(Learner, JointQueries):
         return (clipped / clipped.sum(dim=1, keepdim=True)).reshape(evidence.batch, *sizes)
 
     def _mass(self, evidence: Evidence) -> Mass:
-        """Estimates of P(evidence) as they are."""
+        """Estimates of P(evidence), a bounded number of rows at once."""
         operators, root, _ = self.representation
-        tree = OperatorTree(self.plan, operators, root)
+        tree = OperatorTree(self.plan, operators, root, self._schedule)
         starts = range(0, max(evidence.batch, 1), ROWS_AT_ONCE)
         parts = [tree.mass(evidence.rows(slice(start, start + ROWS_AT_ONCE))) for start in starts]
         return Mass(*(torch.cat(column) for column in zip(*parts, strict=True)))

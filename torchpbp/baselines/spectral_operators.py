@@ -81,23 +81,23 @@ def outside_choices(plan: Plan, options: PlanOptions) -> dict[int, tuple[Group, 
     them, and what counts is the rank of the stack.
 
     Args:
-        plan: inside groups and ranks of a junction tree.
+        plan: inside groups and ranks.
         options: ``pool`` and ``largest_group`` bound the search, ``seed`` is that of the random parameters behind ranks.
     """
     network = StructureProbe(plan.tree, options.seed).network
     choices: dict[int, tuple[Group, ...]] = {}
     for separator in plan.separators:
-        core = separator.core
-        near = [v for _, v in plan.tree.distances(separator.node, options.pool)][: options.pool]
+        node, core = separator.node, separator.core
+        near = [v for _, v in plan.tree.distances(node, options.pool)][: options.pool]
         whole: Tensor | None = None
         if group_size((*core, *near), network.states) <= LARGEST_WHOLE:
             whole = network.joint((*core, *near))
-        choices[separator.node] = separator.instrument
+        choices[node] = separator.instrument
         for size in range(1, len(near) + 1):
             groups = [g for g in combinations(near, size) if group_size(g, network.states) <= options.largest_group]
             valid = [g for g in groups if _rank(network, core, g, near, whole) >= separator.rank]
             if valid:
-                choices[separator.node] = tuple(valid)
+                choices[node] = tuple(valid)
                 break
     return choices
 
@@ -128,29 +128,28 @@ def observable_representation(plan: Plan, choices: Choices, moments: TableMoment
     """Step 1 of Algorithm 1 for all nodes, those of equal shape together.
 
     Args:
-        plan: tree, inside groups and ranks.
+        plan: inside groups and ranks.
         choices: outside groups of each separator.
         moments: of all groups involved.
     """
-    ranks = {s.node: s.rank for s in plan.separators}
     pairs = {s.node: _stacked_pairs(s, choices[s.node], moments) for s in plan.separators}
     projections: dict[int, Tensor] = {}
     projected: dict[int, Tensor] = {}
     values: dict[int, Tensor] = {}
-    for nodes in equal_shapes({n: (pair.shape, ranks[n]) for n, pair in pairs.items()}):
-        rank = ranks[nodes[0]]
+    for nodes in equal_shapes({s.node: (pairs[s.node].shape, s.rank) for s in plan.separators}):
+        rank = plan[nodes[0]].rank
         u, s, vh = torch.linalg.svd(torch.stack([pairs[n] for n in nodes]), full_matrices=False)
         for i, n in enumerate(nodes):
             projections[n] = u[i, :, :rank]
             projected[n] = s[i, :rank, None] * vh[i, :rank]  # P(O_i, O_i₋) ×_{O_i} U_i
             values[n] = s[i, :rank]
-    triples = {n: _stacked_triples(plan, n, choices[n], projections, moments) for n in ranks}
+    triples = {n: _stacked_triples(plan, n, choices[n], projections, moments) for n in pairs}
     operators: dict[int, Tensor] = {}
-    for nodes in equal_shapes({n: (triple.shape, ranks[n]) for n, triple in triples.items()}):
+    for nodes in equal_shapes({n: (triples[n].shape, plan[n].rank) for n in triples}):
         right = torch.stack([triples[n].flatten(0, -2) for n in nodes])
         weights = least_squares(right, torch.stack([projected[n] for n in nodes]), 0.0)
         for i, n in enumerate(nodes):
-            operators[n] = weights[i].T.reshape(ranks[n], *triples[n].shape[:-1])
+            operators[n] = weights[i].T.reshape(plan[n].rank, *triples[n].shape[:-1])
     root = _stacked_triples(plan, 0, [()], projections, moments).squeeze(-1)
     order = range(1, len(plan.tree))
     return Representation(
@@ -185,9 +184,13 @@ def _stacked_pairs(separator: SeparatorPlan, groups: Sequence[Group], moments: T
 
 
 def _stacked_triples(
-    plan: Plan, node: int, groups: Sequence[Group], projections: Mapping[int, Tensor], moments: TableMoments
+    plan: Plan,
+    node: int,
+    groups: Sequence[Group],
+    projections: Mapping[int, Tensor],
+    moments: TableMoments,
 ) -> Tensor:
     """P(O_i₁, O_i₂, O_i₋) with the children's modes projected; a leaf's own states stay as they are [JT eq. 24]."""
-    leaf = bool(plan.tree.leaf_observables[node])
-    features = None if leaf else [projections[c] for c in plan.tree.children[node]]
+    tree = plan.tree
+    features = None if tree.leaf_observables[node] else [projections[c] for c in tree.children[node]]
     return moments.third(plan.targets(node), features, groups)

@@ -116,7 +116,7 @@ def test_a_plan_of_another_tree_raises():
     assert finite.tree.cliques != gram.tree.cliques  # otherwise this test shows nothing
     with pytest.raises(StructureError, match="expected a core group below it and an instrument beside it"):
         KernelPBP(graph, plan=finite.plan)
-    with pytest.raises(StructureError, match="expected the 5 separators"):
+    with pytest.raises(StructureError, match="expected plans for the 5 separators"):
         KernelPBP(graph, plan=Plan(gram.tree, gram.plan.separators[:2]))
 
 

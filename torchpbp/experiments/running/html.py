@@ -163,10 +163,10 @@ def cell(value: Any) -> str:
 
 def shortened(value: Any) -> str:
     """A value as a reader wants it: four digits of a fraction, a dash for what is missing."""
+    if isinstance(value, numbers.Integral):  # may be too large for a floating-point number
+        return str(value)
     if value is None or (isinstance(value, numbers.Real) and math.isnan(value)):
         return "–"
-    if isinstance(value, numbers.Integral):
-        return str(value)
     return f"{float(value):.4g}" if isinstance(value, numbers.Real) else str(value)
 
 

@@ -1,11 +1,10 @@
-"""Tables and a picture of a multirun: ``python -m torchpbp.experiments.running.sweep_report multirun/<date_time>``.
+"""Tables and a picture of a multirun: ``python -m torchpbp sweep multirun/<date_time>``.
 
 train.py writes the same at the end of each multirun, by way of :class:`SweepSummary`.
 """
 
 from __future__ import annotations
 
-import argparse
 import atexit
 import math
 import os
@@ -39,7 +38,7 @@ from torchpbp.experiments.running.sweeps import (
 from torchpbp.files.replacing import replacing
 
 
-def report(
+def write_sweep_report(
     folder: str | os.PathLike[str],
     metrics: Sequence[str] | None = None,
     output: str | os.PathLike[str] | None = None,
@@ -71,7 +70,7 @@ def report(
             temporary.write_text(_page(Path(folder), target, runs, summary, text, bool(chosen)), encoding="utf-8")
     except OSError as error:
         raise DataError(f"Sweep report in {target}: could not be written: {error}. Choose another --output.") from error
-    return f"{text}\nSweep summary: {target}"
+    return f"{text}\nReport: {target / REPORT}"
 
 
 def _page(folder: Path, target: Path, runs: Sequence[Run], summary: pd.DataFrame, text: str, drawn: bool) -> str:
@@ -120,7 +119,7 @@ def format_report(runs: Sequence[Run], metrics: Sequence[str], summary: pd.DataF
     hidden = [name for name in metric_names(runs) if name not in metrics]
     if hidden:
         lines.append(
-            f"{len(hidden)} more metrics are in sweep.csv; python -m torchpbp.experiments.running.sweep_report --metric shows them"
+            f"{len(hidden)} more metrics are in sweep.csv; python -m torchpbp sweep <folder> --metric shows them"
         )
     return "\n".join(lines)
 
@@ -133,7 +132,7 @@ class SweepSummary:
     changed, and the folder of the multirun is left as it was.
 
     Args:
-        metrics: see :func:`report`.
+        metrics: see :func:`write_sweep_report`.
     """
 
     def __init__(self, metrics: Sequence[str] | None = None) -> None:
@@ -170,9 +169,9 @@ class SweepSummary:
     def show(self) -> None:
         """Print the report; what hinders it is printed instead, for the runs themselves are done."""
         if self.folder is None or not self.folder.is_dir():
-            return  # the sweep was refused before its first job
+            return  # the sweep was rejected before its first job
         try:
-            print(report(self.folder, self.metrics), flush=True)
+            print(write_sweep_report(self.folder, self.metrics), flush=True)
         except TorchPBPError as error:
             print(f"No sweep summary: {error}", file=sys.stderr, flush=True)
 
@@ -192,30 +191,6 @@ def _job_records(folder: Path) -> dict[Path, tuple[int, int]]:
     return {path: (facts.st_ino, facts.st_mtime_ns) for path, facts in found.items()}
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m torchpbp.experiments.running.sweep_report",
-        description="Summarise a multirun: a row per combination of overrides, averaged over seeds. Writes sweep.csv (a "
-        "row per job), summary.csv, sweep.png and report.html.",
-    )
-    parser.add_argument("folder", help="multirun folder, such as multirun/<date_time>")
-    parser.add_argument(
-        "--metric",
-        nargs="+",
-        action="extend",
-        help="metrics to show, by name or pattern ('kl/*'); default: those that differ between runs, validation first",
-    )
-    parser.add_argument("--output", help="folder for the files; default: the multirun folder")
-    given = parser.parse_args(arguments)
-    try:
-        print(report(given.folder, given.metric, given.output))
-    except TorchPBPError as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
-
-
 def _brief(value: str) -> str:
     """An override as the table shows it: numbers that a search drew have too many digits; summary.csv keeps them all."""
     try:
@@ -228,7 +203,3 @@ def _with_error(mean: float, error: float) -> str:
     if math.isnan(mean):
         return "-"
     return f"{mean:.4g}" if math.isnan(error) else f"{mean:.4g} ± {error:.2g}"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

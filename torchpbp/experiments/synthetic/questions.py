@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from torchpbp.distributed import own_share
-from torchpbp.errors import DataError, StructureError
+from torchpbp.errors import ArgumentError, DataError, StructureError
 from torchpbp.exact.network import DiscreteNetwork
-from torchpbp.experiments.running.experiment import check_positive
 from torchpbp.graph.latent_graph import LatentGraph
+from torchpbp.settings import whole
 
 Row = dict[str, float | int]
 """One line of metrics.csv."""
@@ -53,6 +53,11 @@ class Question:
     def values(self) -> int:
         """Number of joint values asked."""
         return len(next(iter(self.evidence.values())))
+
+    @property
+    def described(self) -> str:
+        """The question, and at how many values it is asked."""
+        return f"{self} at {'all' if self.asked_all else 'random'} {self.values} values"
 
     def __str__(self) -> str:
         return f"P({self.query} | {', '.join(self.evidence)})"
@@ -122,7 +127,8 @@ def draw_questions(graph: LatentGraph, number: int, evidence_variables: int, see
     Returns:
         ``number`` tuples (query, evidence variables…), or fewer where the graph has no more.
     """
-    check_positive(questions=number, evidence_variables=evidence_variables)
+    whole(1).check("questions", number)
+    whole(1).check("evidence_variables", evidence_variables)
     others = len(graph.observed) - 1
     if others < 1:
         raise StructureError(f"Expected at least two observables to ask P(one | others), got {list(graph.observed)}.")
@@ -140,7 +146,7 @@ def draw_questions(graph: LatentGraph, number: int, evidence_variables: int, see
 def make_question(graph: LatentGraph, names: Sequence[str], max_values: int, seed: int) -> Question:
     """Ask P(first name | the others) at all joint values of the others, or at ``max_values`` random ones."""
     if isinstance(names, str) or len(names) < 2:
-        raise DataError(f"questions: expected a query followed by its evidence variables, got {names!r}.")
+        raise ArgumentError(f"questions: expected a query followed by its evidence variables, got {names!r}.")
     query, *given = names
     shape = [graph.num_states(v) for v in given]
     total = math.prod(shape)

@@ -82,7 +82,7 @@ class KernelPBP(GramAnswers):
         ridge: penalties (λ, λ₂) of stage 1 and stage 2, added to sums over rows.
         core_leaves: leaves in a core group, nearest to the separator first.
         instrument_leaves: leaves in an instrument, nearest first; their kernels are multiplied.
-        plan: with core groups and instruments to use instead; an instrument's groups are added up.
+        plan: core groups and instruments to use instead; an instrument's groups are added up.
         landmarks: None for exact Gram matrices; a number of training rows for a low-rank approximation.
         sequences: groups of variables that are compared by increments (see :class:`~torchpbp.models.kernel.charts.Chart`).
         positive: whether messages are clipped at 0, as functions that stand for probabilities should be. Clipping steadies
@@ -154,10 +154,8 @@ class KernelPBP(GramAnswers):
             if not isinstance(graph.variables[v], Continuous):
                 raise StructureError(f"sequences: '{v}' is discrete; only continuous variables have increments.")
         self.tree = build_junction_tree(graph, self.settings.root)
-        if plan is None:
-            self.plan = nearest_leaves(self.tree, core_leaves, instrument_leaves)
-        else:
-            self.plan = plan_on(self.tree, plan.separators)
+        leaves = self.settings.core_leaves, self.settings.instrument_leaves
+        self.plan = nearest_leaves(self.tree, *leaves) if plan is None else plan_on(self.tree, plan)
         self.labels = {}
         self.missing = {}
         self.fitted = False
@@ -260,13 +258,13 @@ class KernelPBP(GramAnswers):
         self.require_fitted()
         operators = dict(self._solved_operators().items())
         rows = []
-        for separator in self.plan.separators:
-            operator: Any = operators.get(str(separator.node))
+        for plan in self.plan.separators:
+            operator: Any = operators.get(str(plan.node))
             rows.append(
                 {
-                    "separator": self.tree.separator_name(separator.node),
-                    "core": separator.core,
-                    "instrument": separator.instrument,
+                    "separator": self.tree.separator_name(plan.node),
+                    "core": plan.core,
+                    "instrument": plan.instrument,
                     "degrees of freedom": float("nan") if operator is None else operator.trace(),
                 }
             )

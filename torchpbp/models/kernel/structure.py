@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from torchpbp.errors import StructureError
 from torchpbp.graph.junction_tree import JunctionTree
 from torchpbp.planning.plan import Plan, SeparatorPlan
 
 
-def plan_on(tree: JunctionTree, separators: Sequence[SeparatorPlan]) -> Plan:
-    """A plan of a tree, with the core groups and instruments of another plan.
+def plan_on(tree: JunctionTree, plan: Plan) -> Plan:
+    """A plan of another model with the same tree; a StructureError where it does not fit.
 
-    Raises:
-        StructureError: core groups that are not below their separators, or instruments that are not beside them.
+    Args:
+        tree: of the model.
+        plan: with core groups below their separators and instruments beside them.
     """
-    nodes = [s.node for s in separators]
+    nodes = [s.node for s in plan.separators]
     if nodes != list(range(1, len(tree))):
         raise StructureError(
-            f"plan: expected the {len(tree) - 1} separators of this graph's tree, got those of nodes {nodes}."
+            f"plan: expected plans for the {len(tree) - 1} separators of this graph's tree, got nodes {nodes}."
         )
-    for separator in separators:
-        below, beside = set(separator.core), set(separator.outside)
-        if not below or not below <= tree.inside[separator.node] or not beside <= tree.outside(separator.node):
+    for separator in plan.separators:
+        node, below, beside = separator.node, set(separator.core), set(separator.outside)
+        if not below or not below <= tree.inside[node] or not beside <= tree.outside(node):
             raise StructureError(
-                f"plan, separator {tree.separator_name(separator.node)}: expected a core group below it and an instrument "
+                f"plan, separator {tree.separator_name(node)}: expected a core group below it and an instrument "
                 f"beside it, got {sorted(below)} and {sorted(beside)}."
             )
-    return Plan(tree, tuple(separators))
+    return Plan(tree, plan.separators)
 
 
 def nearest_leaves(tree: JunctionTree, core: int, instrument: int) -> Plan:
@@ -45,8 +44,8 @@ def nearest_leaves(tree: JunctionTree, core: int, instrument: int) -> Plan:
 
 
 def _inside_leaves(tree: JunctionTree, node: int, count: int) -> list[int]:
-    ring, leaves = [node], list[int]()
-    while ring and len(leaves) < count:
-        leaves += [n for n in ring if tree.leaf_observables[n]]
+    ring, found = [node], list[int]()
+    while ring and len(found) < count:
+        found += [n for n in ring if tree.leaf_observables[n]]
         ring = [c for n in ring for c in tree.children[n]]
-    return leaves[:count]
+    return found[:count]
