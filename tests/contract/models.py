@@ -30,7 +30,7 @@ QUICK = {"restarts": 2, "iterations": 20, "progress": False}
 
 LEARNERS: dict[str, Callable[[], Any]] = {
     "PBP": lambda: PBP(GRAPH),
-    "RefinedPBP": lambda: RefinedPBP(GRAPH, steps=1, folds=2, progress=False),
+    "RefinedPBP": lambda: RefinedPBP(GRAPH, steps=2, folds=2, progress=False),
     "KernelPBP": lambda: KernelPBP(GRAPH),
     "EM": lambda: EM(GRAPH, **QUICK),
     "OnlineEM": lambda: OnlineEM(GRAPH, exponents=[0.7, 1.0], **QUICK),
