@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 def measure(call: Callable[[], object], times: int) -> float:
-    """Seconds per call over ``times`` calls in a row, with no collection of garbage among them."""
+    """Seconds per call over ``times`` calls in a row, without garbage collection."""
     collecting = gc.isenabled()
     gc.disable()
     try:

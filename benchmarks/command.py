@@ -10,8 +10,8 @@ import torch
 from tqdm.auto import tqdm
 
 from benchmarks import digits, growth, hmm, queries, training
-from benchmarks.contest import Settings
 from benchmarks.report import Claim
+from benchmarks.side_by_side import RunOptions
 from benchmarks.workers import Workers
 
 BENCHMARKS: tuple[ModuleType, ...] = (training, hmm, queries, digits, growth)
@@ -36,12 +36,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     size = "tiny" if given.tiny else "quick" if given.quick else "full"
     rounds = given.rounds or {"tiny": 1, "quick": 2, "full": 3}[size]
     limit = given.limit or {"tiny": 30.0, "quick": 5.0, "full": 60.0}[size]
-    torch.set_num_threads(given.threads)  # of this process, which draws data and checks answers
+    torch.set_num_threads(given.threads)  # of this process, which samples data and checks results
     claims: list[Claim] = []
     names = given.names or list(available)
     with Workers(given.threads) as workers, tqdm(names, unit="benchmark") as bar:
         budget = 4.0 if size == "quick" else 20.0
-        settings = Settings(workers, size, rounds, limit, budget, lambda text: bar.set_description(text[:70]))
+        settings = RunOptions(workers, size, rounds, limit, budget, lambda text: bar.set_description(text[:70]))
         for name in bar:
             report = available[name].run(settings)
             report.write(given.output, size, given.threads)
@@ -56,16 +56,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _parser(names: list[str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="torchpbp against other libraries.")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="torchpbp compared with other libraries.")
     parser.add_argument("names", nargs="*", metavar="name", help=f"which ones; all by default: {', '.join(names)}")
     size = parser.add_mutually_exclusive_group()
-    size.add_argument("--quick", action="store_true", help="smaller numbers, under three minutes for all")
-    size.add_argument("--tiny", action="store_true", help="every step with numbers that mean nothing, in seconds")
+    size.add_argument("--quick", action="store_true", help="smaller sizes, under three minutes for all")
+    size.add_argument("--tiny", action="store_true", help="every step at meaningless sizes, in seconds")
     parser.add_argument("--threads", type=_positive, default=1, help="of each library's process (default 1)")
-    parser.add_argument("--rounds", type=_positive, help="measurements of each contestant (default 3; quick: 2)")
-    parser.add_argument("--limit", type=_positive, help="seconds for one call of a contestant (default 60; quick: 5)")
+    parser.add_argument("--rounds", type=_positive, help="measurements of each implementation (default 3; quick: 2)")
+    parser.add_argument(
+        "--limit", type=_positive, help="seconds for one call of an implementation (default 60; quick: 5)"
+    )
     parser.add_argument("--output", default="benchmarks/results", help="folder for the results")
-    parser.add_argument("--list", action="store_true", help="show what there is and stop")
+    parser.add_argument("--list", action="store_true", help="list the benchmarks and exit")
     return parser
 
 

@@ -1,7 +1,7 @@
-"""Pen digits: time to train and to predict against scikit-learn's classifiers, accuracy beside.
+"""Pen digits: training time, prediction time and accuracy compared with scikit-learn's classifiers.
 
-All learn from the official training rows without copies and predict the official test rows. Settings are fixed: those of
-conf/learner for torchpbp, those in benchmarks/rivals/classifiers.py for the others.
+All train on the official training rows without copies and predict the official test rows. Settings are fixed: those of
+conf/learner for torchpbp, those in benchmarks/other_libraries/classifiers.py for the others.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from benchmarks.contest import Check, Settings, contest
-from benchmarks.contestant import Answer, Array
-from benchmarks.own import Average, Features, KernelChain
+from benchmarks.implementation import Answer, Array
+from benchmarks.other_libraries.classifiers import DigitsClassifier, Mixtures, Neighbours, SupportVectors
 from benchmarks.report import Panel, Report
-from benchmarks.rivals.classifiers import DigitsContestant, Mixtures, Neighbours, SupportVectors
+from benchmarks.side_by_side import Check, RunOptions, time_side_by_side
+from benchmarks.this_library import Average, Features, KernelChain
 from torchpbp.datasets.digits import load_digits
 from torchpbp.errors import DataError
 
 CHANCE = 0.2
-"""Accuracy that shows that a classifier has learned something."""
+"""Least accuracy of a classifier that works."""
 
 
-CONTESTANTS: dict[str, type[DigitsContestant]] = {
+CLASSIFIERS: dict[str, type[DigitsClassifier]] = {
     "PBP, kernel chain": KernelChain,
     "PBP, average of four": Average,
     "PBP, ten features": Features,
@@ -32,22 +32,22 @@ CONTESTANTS: dict[str, type[DigitsContestant]] = {
 }
 
 
-def run(settings: Settings) -> Report:
+def run(settings: RunOptions) -> Report:
     """Train all, then predict with all."""
     report = Report("digits")
     data = load_digits()
-    every = settings.choose(1, 6, 60)  # take one row in so many
+    every = settings.choose(1, 6, 60)  # every n-th row
     train_x, train_y = data.train_x[::every].numpy(), data.train_y[::every].numpy()
     few = settings.choose(1, 10, 100)
     test_x, test_y = data.test_x[::few].numpy(), data.test_y[::few].numpy()
     training = f"training on {len(train_y):,} rows"
     predicting = f"predicting {len(test_y):,} rows"
 
-    def contestants(timed_predicting: bool) -> list[DigitsContestant]:
-        return [make(label, train_x, train_y, test_x, timed_predicting) for label, make in CONTESTANTS.items()]
+    def implementations(timed_predicting: bool) -> list[DigitsClassifier]:
+        return [make(label, train_x, train_y, test_x, timed_predicting) for label, make in CLASSIFIERS.items()]
 
-    predicted = contest(settings, contestants(True), predicting, sensible(test_y))
-    trained = contest(settings, contestants(False), training)
+    predicted = time_side_by_side(settings, implementations(True), predicting, sensible(test_y))
+    trained = time_side_by_side(settings, implementations(False), training)
     report.add(trained, training)
     report.add(predicted, predicting)
     panels = [
@@ -67,12 +67,12 @@ def run(settings: Settings) -> Report:
 
 
 def sensible(labels: Array) -> Check:
-    """A check that each classifier does much better than guessing."""
+    """A check that each classifier is much better than chance."""
 
     def check(answers: Mapping[str, Answer]) -> None:
         for label, answer in answers.items():
-            found = answer["predicted"]
-            accuracy = float(np.mean(found == labels)) if found.shape == labels.shape else 0.0
+            predicted = answer["predicted"]
+            accuracy = float(np.mean(predicted == labels)) if predicted.shape == labels.shape else 0.0
             if accuracy < CHANCE:
                 raise DataError(
                     f"{label}: expected digits, got predictions with an accuracy of {accuracy:.2f}. Nothing was timed."

@@ -1,7 +1,7 @@
-"""EM against pgmpy's, per iteration from the same start, on a loopy network of eight variables.
+"""EM compared with pgmpy's EM, per iteration from the same start, on a loopy network of eight variables.
 
-pgmpy goes through all joint states of the hidden variables for each different row; torchpbp passes messages for all rows
-at once. A second comparison sets ten starts side by side against the same ten one after the other.
+pgmpy enumerates all joint states of the latent variables for each distinct row; torchpbp passes messages for all rows at
+once. A second comparison is between ten starts in one batch and the same ten one after the other.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from benchmarks.own import tables_of
-from benchmarks.rivals.with_pgmpy import PgmpyEM
+from benchmarks.other_libraries.with_pgmpy import PgmpyEM
+from benchmarks.this_library import tables_of
 from benchmarks.timing import Comparison, compare, write_comparisons
 from torchpbp import EM, DiscreteNetwork, LatentGraph
 from torchpbp.baselines.expectation import ExpectationStep, numbered
@@ -50,12 +50,12 @@ def run(rows: int = 5_000, iterations: int = 5, rounds: int = 3) -> list[Compari
         settings = {"restarts": 1, "iterations": iterations, "tolerance": 0.0, "prior": 0.0, "progress": False}
         return EM(graph, start=start, **settings).fit(data)
 
-    found, expected = ours().network.cpts, pgmpy_tables(start, data, iterations)
-    difference = max(float((found[v] - expected[v]).abs().max()) for v in found)
+    learned, expected = ours().network.cpts, pgmpy_tables(start, data, iterations)
+    difference = max(float((learned[v] - expected[v]).abs().max()) for v in learned)
     if difference > 1e-6:
         raise DataError(f"EM: expected the tables of pgmpy, got tables that differ by {difference}.")
-    contestants = {"torchpbp": ours, "pgmpy": lambda: pgmpy_tables(start, data, iterations)}
-    against = compare(contestants, f"EM from data to tables: {iterations} iterations, {rows:,} rows", rounds)
+    implementations = {"torchpbp": ours, "pgmpy": lambda: pgmpy_tables(start, data, iterations)}
+    against = compare(implementations, f"EM from data to tables: {iterations} iterations, {rows:,} rows", rounds)
     return [against, side_by_side(graph, data, rounds=max(rounds, 5))]
 
 
@@ -71,8 +71,8 @@ def side_by_side(graph: LatentGraph, data: Mapping[str, Tensor], starts: int = 1
 
     if not torch.allclose(iterate(vectors), torch.cat([iterate(v[None]) for v in vectors])):
         raise DataError("EM: runs side by side differ from runs alone.")
-    contestants = {"side by side": lambda: iterate(vectors), "in turn": lambda: [iterate(v[None]) for v in vectors]}
-    return compare(contestants, f"one iteration of {starts} starts, {len(firsts):,} different rows", rounds)
+    implementations = {"side by side": lambda: iterate(vectors), "in turn": lambda: [iterate(v[None]) for v in vectors]}
+    return compare(implementations, f"one iteration of {starts} starts, {len(firsts):,} different rows", rounds)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""How time and memory of PBP grow with rows, chain length, numbers of states and treewidth.
+"""Scaling of PBP's time and memory with rows, chain length, numbers of states and treewidth.
 
-Each point has a process of its own. Time is the processor's. Memory is what the process's peak rises by, above libraries
-and data, or above libraries and data in files: rows come from a memory map.
+Each point is measured in its own process. Time is processor time. Memory is the increase of the process's peak, above
+libraries and data (rows are read from a memory map).
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from benchmarks.contest import Settings
-from benchmarks.own.growing import LENGTH, MEASURES, ROWS, STATES, WIDTH, Point
 from benchmarks.report import Claim, Panel, Report
+from benchmarks.side_by_side import RunOptions
+from benchmarks.this_library.scaling import LENGTH, MEASURES, ROWS, STATES, WIDTH, Point
 from benchmarks.workers import STARTUP_SECONDS, TooSlow, WorkerError, Workers
 
 MANY = 10_000_000
-"""Rows by which memory is judged."""
+"""Number of rows of the memory target."""
 MOST_MEGABYTES = 1_500
 
 
-def run(settings: Settings) -> Report:
+def run(settings: RunOptions) -> Report:
     """All axes."""
     report = Report("growth")
     axes: dict[str, Sequence[int]] = {
@@ -31,13 +31,13 @@ def run(settings: Settings) -> Report:
     }
     for axis, values in axes.items():
         points = {value: _measured(settings, report, axis, value) for value in values}
-        found = {value: point for value, point in points.items() if point}
-        if found:
-            _report_axis(settings, report, axis, found)
+        measured = {value: point for value, point in points.items() if point}
+        if measured:
+            _report_axis(settings, report, axis, measured)
     return report
 
 
-def _measured(settings: Settings, report: Report, axis: str, value: int) -> dict[str, float]:
+def _measured(settings: RunOptions, report: Report, axis: str, value: int) -> dict[str, float]:
     """Seconds and bytes at one point, from a fresh process; empty if it failed or took too long."""
     label = f"{axis} {value:,}"
     settings.note(label)
@@ -58,36 +58,36 @@ def _measured(settings: Settings, report: Report, axis: str, value: int) -> dict
     return numbers
 
 
-def _report_axis(settings: Settings, report: Report, axis: str, found: dict[int, dict[str, float]]) -> None:
+def _report_axis(settings: RunOptions, report: Report, axis: str, points: dict[int, dict[str, float]]) -> None:
     times = Panel(f"time by {axis}", axis, "seconds of the processor")
     memory = Panel(f"memory by {axis}", axis, "peak above libraries and data, MB")
     report.panels += [times, memory]
-    for value, point in found.items():
+    for value, point in points.items():
         for name, text in MEASURES.items():
             times.add(text, value, point[name])
         memory.add("memory", value, point["memory"] / 1e6)
-    slopes = {name: exponent({v: p[name] for v, p in found.items()}) for name in (*MEASURES, "memory")}
+    slopes = {name: exponent({v: p[name] for v, p in points.items()}) for name in (*MEASURES, "memory")}
     shown = ", ".join(f"{name} {'-' if s is None else f'{s:.2f}'}" for name, s in slopes.items())
-    report.notes.append(f"{axis}, exponents fitted on {[f'{v:,}' for v in larger_half(found)]}: {shown}")
-    peaks = ", ".join(f"{value:,}: {point['memory'] / 1e6:,.0f} MB" for value, point in found.items())
+    report.notes.append(f"{axis}, exponents fitted on {[f'{v:,}' for v in larger_half(points)]}: {shown}")
+    peaks = ", ".join(f"{value:,}: {point['memory'] / 1e6:,.0f} MB" for value, point in points.items())
     report.notes.append(f"{axis}, peak of memory at {peaks}")
     report.records.append({"axis": axis, **{f"exponent_{name}": s for name, s in slopes.items()}})
     if settings.size != "full":
-        return  # fixed costs weigh too much
+        return  # fixed costs dominate
     for name in {ROWS: ("fit",), LENGTH: ("build", "fit", "query")}.get(axis, ()):
         slope = slopes[name]
         text = f"{axis}: exponent of {MEASURES[name]}, distance from 1"
         note = "" if slope is None else f"exponent {slope:.3f}"
         report.claims.append(Claim(text, None if slope is None else abs(slope - 1), at_most=0.1, note=note))
-    if axis == ROWS and MANY in found:
-        peak = found[MANY]["memory"] / 1e6
+    if axis == ROWS and MANY in points:
+        peak = points[MANY]["memory"] / 1e6
         report.claims.append(
             Claim(f"{MANY:,} rows from a memory map: peak of memory, MB", peak, at_most=MOST_MEGABYTES)
         )
 
 
 def larger_half(values: Iterable[int]) -> list[int]:
-    """The larger half of the values, at least two if there are two: fixed costs hide growth at the others."""
+    """The larger half of the values, at least two if there are two: fixed costs dominate the others."""
     ordered = sorted(values)
     return ordered[max(0, min(len(ordered) // 2, len(ordered) - 2)) :]
 

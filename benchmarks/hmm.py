@@ -1,7 +1,7 @@
-"""Discrete hidden Markov models: hmmlearn, pomegranate, EM and PBP; held-out likelihood beside time.
+"""Discrete hidden Markov models by hmmlearn, pomegranate, EM and PBP: held-out likelihood and training time.
 
-hmmlearn and pomegranate share one step table and one emission table among all sites. torchpbp's models have tables of
-their own at each site, many more parameters to learn from the same rows.
+hmmlearn and pomegranate share one step table and one emission table among all sites. torchpbp's models have separate
+tables for each site, many more parameters to learn from the same rows.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from benchmarks.contest import Settings, agree, contest
-from benchmarks.contestant import Answer, Array, Tables
-from benchmarks.own import HmmEM, HmmPBP, network_of, tables_of, tensors
+from benchmarks.implementation import Answer, Array, Tables
+from benchmarks.other_libraries.hidden_markov import Hmmlearn, Parameters, Pomegranate
 from benchmarks.report import Panel, Report
-from benchmarks.rivals.hidden_markov import Hmmlearn, Parameters, Pomegranate
+from benchmarks.side_by_side import RunOptions, agree, time_side_by_side
+from benchmarks.this_library import HmmEM, HmmPBP, network_of, tables_of, tensors
 from torchpbp import DiscreteNetwork, templates
 from torchpbp.errors import DataError
 
@@ -25,7 +25,7 @@ SINGLE_PRECISION = 1e-4
 """pomegranate computes in float32."""
 
 
-def run(settings: Settings) -> Report:
+def run(settings: RunOptions) -> Report:
     """All four from the same rows; EM from the same start, the same number of iterations."""
     report = Report("hmm")
     rows = settings.choose(5_000, 5_000, 200)
@@ -38,29 +38,29 @@ def run(settings: Settings) -> Report:
     iterations = settings.choose(ITERATIONS, ITERATIONS, 2)
     steps = {"restarts": 1, "iterations": iterations, "tolerance": 0.0, "prior": 0.0}
     title = f"discrete HMM, {rows:,} x {SITES}, {STATES} states, {SYMBOLS} symbols, {iterations} EM iterations"
-    contestants = [
+    implementations = [
         HmmPBP(PBP_LABEL, tables_of(truth), latent, train, (), held_out),
         HmmEM(EM_LABEL, tables_of(truth), latent, train, steps, start),
         Pomegranate(POMEGRANATE, initial, sequences, iterations),
         Hmmlearn(HMMLEARN, initial, sequences, iterations),
     ]
-    outcome = contest(settings, contestants, title, same_first_step)
+    outcome = time_side_by_side(settings, implementations, title, same_first_step)
     report.add(outcome, title)
     panel = Panel("held-out log-likelihood short of the truth's", "seconds to train", "nats per sequence")
     report.panels.append(panel)
     best = float(truth.log_evidence(tensors(held_out)).mean())
     report.notes.append(f"Held-out log-likelihood per sequence: the truth {best:.4f}")
     for label, answer in outcome.answers.items():
-        found = mean_log_likelihood(answer, start, latent, held_out)
+        likelihood = mean_log_likelihood(answer, start, latent, held_out)
         seconds = outcome.seconds(label)
-        panel.add(label, seconds or 0.0, best - found)
-        report.records.append({"who": label, "seconds": seconds, "log_likelihood": found, "truth": best})
-        report.notes.append(f"{label}: {found:.4f}, {seconds:.3g} s")
+        panel.add(label, seconds or 0.0, best - likelihood)
+        report.records.append({"who": label, "seconds": seconds, "log_likelihood": likelihood, "truth": best})
+        report.notes.append(f"{label}: {likelihood:.4f}, {seconds:.3g} s")
     return report
 
 
 def same_first_step(answers: Mapping[str, Answer]) -> None:
-    """Check the first iteration of all that take one, and PBP's likelihood."""
+    """Check the first iteration of all EM implementations, and PBP's likelihood."""
     likelihood = answers.get(PBP_LABEL, {}).get("log_likelihood")
     if likelihood is not None and not (np.isfinite(likelihood).all() and (likelihood < 0).all()):
         raise DataError("PBP: expected finite log-likelihoods below 0, got others. Nothing was timed.")
@@ -93,7 +93,7 @@ def homogeneous(parameters: Parameters, sites: int = SITES) -> DiscreteNetwork:
 
 
 def mean_log_likelihood(answer: Answer, start: Tables, latent: tuple[str, ...], rows: dict[str, Array]) -> float:
-    """Nats per sequence, computed from a contestant's tables by the exact engine."""
+    """Nats per sequence, computed from an implementation's tables by the exact engine."""
     if "log_likelihood" in answer:
         return float(answer["log_likelihood"].mean())
     if "step" in answer:

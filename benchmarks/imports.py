@@ -1,4 +1,4 @@
-"""How long it takes until the library, and the help of train.py, are there: fresh interpreters, in turns with ``import torch``."""
+"""Import time of the library, and time of ``train.py --help``, compared with ``import torch`` in fresh interpreters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COMMANDS = {
 
 
 def run(rounds: int = 10) -> list[Comparison]:
-    """Time each command in an interpreter of its own.
+    """Time each command in a fresh interpreter.
 
     Args:
         rounds: measurements of each.
@@ -33,8 +33,8 @@ def run(rounds: int = 10) -> list[Comparison]:
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         subprocess.run([sys.executable, *arguments], cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
 
-    contestants = {name: (lambda given=arguments: started(given)) for name, arguments in COMMANDS.items()}
-    return [compare(contestants, "a fresh interpreter, warm disk", rounds)]
+    implementations = {name: (lambda given=arguments: started(given)) for name, arguments in COMMANDS.items()}
+    return [compare(implementations, "a fresh interpreter, warm disk", rounds)]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Loading a long chain from its file against a plain ``torch.load`` of the same tensors, and against fitting it.
+"""Loading a long chain from its file, compared with a plain ``torch.load`` of the same tensors and with fitting it.
 
 ``torchpbp.load`` also checks the file and builds graph, junction tree, schedule and modules. The plain file is that of
 ``torch.save(model.state_dict(), …)``. Fitting, with the construction of the model, is measured once.
@@ -39,7 +39,7 @@ def run(sites: int = 2_000, rows: int = 2_000, rounds: int = 5) -> Comparison:
         torch.save(state, plain)
         models[0].save(whole)
         title = f"a chain of {sites:,} sites, {len(state):,} tensors, {torch.get_num_threads()} thread(s)"
-        found = compare(
+        loading = compare(
             {
                 PLAIN: lambda: torch.load(plain, weights_only=True),
                 WHOLE: lambda: torchpbp.load(whole),
@@ -47,7 +47,7 @@ def run(sites: int = 2_000, rows: int = 2_000, rounds: int = 5) -> Comparison:
             title=title,
             rounds=rounds,
         )
-    return replace(found, seconds={**found.seconds, FIT: [fit]}, calls={**found.calls, FIT: 1})
+    return replace(loading, seconds={**loading.seconds, FIT: [fit]}, calls={**loading.calls, FIT: 1})
 
 
 def main(arguments: list[str] | None = None) -> None:

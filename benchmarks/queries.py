@@ -1,6 +1,6 @@
-"""Posteriors of all variables, each row with evidence of its own: exact engines, and fitted PBP models.
+"""Posteriors of all variables, each row with its own evidence: exact inference, and fitted PBP models.
 
-torchpbp takes a batch of rows at once; the others take one row after the other, so their rate does not depend on the batch.
+torchpbp processes a batch of rows at once; the others process one row after the other, so their rate is independent of the batch.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.contest import Outcome, Settings, agree, contest, installed, missing
-from benchmarks.contestant import Array, Tables
 from benchmarks.em import loopy_eight
-from benchmarks.own import ExactQueries, PBPQueries, network_of, tables_of
+from benchmarks.implementation import Array, Tables
+from benchmarks.other_libraries.with_pgmpy import PgmpyQueries
+from benchmarks.other_libraries.with_pyagrum import PyagrumQueries
 from benchmarks.report import Claim, Panel, Report
-from benchmarks.rivals.with_pgmpy import PgmpyQueries
-from benchmarks.rivals.with_pyagrum import PyagrumQueries
+from benchmarks.side_by_side import Outcome, RunOptions, agree, installed, missing, time_side_by_side
+from benchmarks.this_library import ExactQueries, PBPQueries, network_of, tables_of
 from torchpbp import DiscreteNetwork, templates
 
-Asking = ExactQueries | PyagrumQueries | PgmpyQueries
+ExactInference = ExactQueries | PyagrumQueries | PgmpyQueries
 SHOWN = 0.3
 """Share of variables that a row observes."""
 OURS, SHAFER, LAZY, PGMPY = "torchpbp", "pyAgrum Shafer-Shenoy", "pyAgrum lazy", "pgmpy VE"
@@ -28,7 +28,7 @@ DIAMOND_BATCH, SINGLES = 10_000, 20
 TOLERANCE = 1e-9
 
 
-def run(settings: Settings) -> Report:
+def run(settings: RunOptions) -> Report:
     """All networks, all batches."""
     report = Report("queries")
     networks = {LOOP: tables_of(DiscreteNetwork.random(loopy_eight(), seed=1))}
@@ -39,13 +39,13 @@ def run(settings: Settings) -> Report:
         _single(settings, report, name, network)
     _fitted(settings, report)
     report.notes.append(
-        f"Rows are drawn from the network and show each variable with probability {SHOWN}. Answers agree to {TOLERANCE:g}."
+        f"Rows are sampled from the network and observe each variable with probability {SHOWN}. Posteriors agree to {TOLERANCE:g}."
     )
     return report
 
 
 def example_networks(report: Report, names: tuple[str, ...]) -> dict[str, Tables]:
-    """Networks of the bnlearn repository, which come with pgmpy."""
+    """Networks of the bnlearn repository, included in pgmpy."""
     spec = find_spec("pgmpy") if installed("pgmpy") else None
     if spec is None or not spec.submodule_search_locations:
         report.left_out.update({f"{name} (its file comes with pgmpy)": missing("pgmpy") for name in names})
@@ -55,7 +55,7 @@ def example_networks(report: Report, names: tuple[str, ...]) -> dict[str, Tables
 
 
 def draw_evidence(network: DiscreteNetwork, rows: int, seed: int = 0) -> dict[str, Array]:
-    """name -> (rows,) states of observables, -1 where a row does not show them; one at least is left to ask for."""
+    """name -> (rows,) states of observables, -1 where a row does not observe them; at least one is unobserved."""
     rng = np.random.default_rng(seed)
     drawn = draw_forward(tables_of(network), rows, rng)
     shown = rng.random((len(network.graph.observed), rows)) < SHOWN
@@ -64,7 +64,7 @@ def draw_evidence(network: DiscreteNetwork, rows: int, seed: int = 0) -> dict[st
 
 
 def draw_forward(network: Tables, rows: int, rng: np.random.Generator) -> dict[str, Array]:
-    """name -> (rows,) states, each variable drawn given its parents: memory does not depend on the cliques."""
+    """name -> (rows,) states, each variable sampled given its parents: memory is independent of the clique sizes."""
     drawn: dict[str, Array] = {}
     while len(drawn) < len(network.states):
         for v, parents in network.parents.items():
@@ -75,33 +75,35 @@ def draw_forward(network: Tables, rows: int, rng: np.random.Generator) -> dict[s
     return drawn
 
 
-def _all_posteriors(settings: Settings, report: Report, name: str, network: Tables) -> None:
+def _all_posteriors(settings: RunOptions, report: Report, name: str, network: Tables) -> None:
     batches = settings.choose([1, 10, 100, 1_000, 10_000, 100_000], [1, 1_000, 10_000], [1, 20])
-    few = settings.choose(1_000, 100, 10)  # rows that the others answer one by one
+    few = settings.choose(1_000, 100, 10)  # rows for the others, which process them one by one
     evidence = draw_evidence(network_of(network), max(batches))
     panel = Panel(f"{name}: posteriors of all variables", "rows in a batch", "rows per second")
     report.panels.append(panel)
     for place, batch in enumerate(batches):
         title = f"{name}, all posteriors, batch {batch:,}"
-        contestants: list[Asking] = [ExactQueries(OURS, network, _first(evidence, batch))]
+        implementations: list[ExactInference] = [ExactQueries(OURS, network, _first(evidence, batch))]
         main = batch == batches[1 if settings.size != "full" else 3]
         if main:
             theirs = _first(evidence, min(few, batch))
-            contestants += [
+            implementations += [
                 PyagrumQueries(SHAFER, network, theirs),
                 PyagrumQueries(LAZY, network, theirs, "LazyPropagation"),
                 PgmpyQueries(PGMPY, network, _first(evidence, min(few // 10, batch))),
             ]
-        outcome = contest(settings, contestants, title, agree(TOLERANCE))
+        outcome = time_side_by_side(settings, implementations, title, agree(TOLERANCE))
         report.left_out.update({f"{title}: {label}": why for label, why in outcome.left_out.items()})
-        rates = _rates(outcome, {c.label: len(next(iter(c.evidence.values()))) for c in contestants})
+        rates = _rates(outcome, {c.label: len(next(iter(c.evidence.values()))) for c in implementations})
         panel.add(OURS, batch, rates.get(OURS))
         report.records += [{"network": name, "batch": batch, "who": k, "rows_per_second": r} for k, r in rates.items()]
         for label in (SHAFER, LAZY, PGMPY):
             for x in (batches[0], batches[-1]):
                 panel.add(label, x, rates.get(label))
         if OURS in outcome.too_slow:
-            report.left_out.update({f"{name}, batch {b:,}: {OURS}": "too slow before" for b in batches[place + 1 :]})
+            report.left_out.update(
+                {f"{name}, batch {b:,}: {OURS}": "too slow with smaller batches" for b in batches[place + 1 :]}
+            )
             break
         if main and name == "alarm":
             other = rates.get(SHAFER)
@@ -117,28 +119,28 @@ def _all_posteriors(settings: Settings, report: Report, name: str, network: Tabl
             report.notes.append(f"{title}, rows per second: {shown}")
 
 
-def _single(settings: Settings, report: Report, name: str, network: Tables) -> None:
-    """One variable, row by row: evidence differs, as some engines keep what they know between equal queries."""
+def _single(settings: RunOptions, report: Report, name: str, network: Tables) -> None:
+    """One variable, row by row, with different evidence, since some engines cache results of equal queries."""
     query, evidence = single_evidence(network_of(network))
     title = f"{name}, one variable, {SINGLES} rows one by one"
-    contestants = [
+    implementations = [
         ExactQueries(OURS, network, evidence, query),
         PgmpyQueries(PGMPY, network, evidence, query),
         PyagrumQueries(SHAFER, network, evidence, query=query),
         PyagrumQueries(LAZY, network, evidence, "LazyPropagation", query),
     ]
-    outcome = contest(settings, contestants, title, agree(TOLERANCE))
+    outcome = time_side_by_side(settings, implementations, title, agree(TOLERANCE))
     report.add(outcome, title)
     report.claims.append(Claim(f"{title}: time over pgmpy's", outcome.times(OURS, PGMPY), at_most=1.0))
 
 
 def single_evidence(network: DiscreteNetwork) -> tuple[str, dict[str, Array]]:
-    """A variable to ask for, and rows that observe others."""
+    """A query variable, and rows that observe others."""
     evidence = draw_evidence(network, SINGLES)
     return next(reversed(evidence)), dict(list(evidence.items())[:-1])
 
 
-def _fitted(settings: Settings, report: Report) -> None:
+def _fitted(settings: RunOptions, report: Report) -> None:
     """A PBP model of the diamond: rows per second on one and on two threads, and the latency of one query."""
     truth = DiscreteNetwork.random(templates.diamond(), seed=1)
     latent = tuple(truth.graph.latent)
@@ -152,10 +154,10 @@ def _fitted(settings: Settings, report: Report) -> None:
     for batch in batches:
         title = f"diamond, fitted PBP, all posteriors, batch {batch:,}"
         part = _first(evidence, batch)
-        contestants = [PBPQueries(one, tables, latent, part, rows=rows)]
+        implementations = [PBPQueries(one, tables, latent, part, rows=rows)]
         if settings.size == "full":
-            contestants.append(PBPQueries(two, tables, latent, part, rows=rows, threads=2))
-        outcome = contest(settings, contestants, title, agree(TOLERANCE))
+            implementations.append(PBPQueries(two, tables, latent, part, rows=rows, threads=2))
+        outcome = time_side_by_side(settings, implementations, title, agree(TOLERANCE))
         rates = _rates(outcome, dict.fromkeys([one, two], batch))
         for label, rate in rates.items():
             panel.add(label, batch, rate)
@@ -166,7 +168,7 @@ def _fitted(settings: Settings, report: Report) -> None:
             report.claims.append(Claim("diamond, PBP, batch 10,000: rows per second", fastest, 200_000, note=note))
     query, part = single_evidence(truth)
     title = f"diamond, fitted PBP, one variable, {SINGLES} rows one by one"
-    outcome = contest(settings, [PBPQueries("PBP", tables, latent, part, query, rows)], title)
+    outcome = time_side_by_side(settings, [PBPQueries("PBP", tables, latent, part, query, rows)], title)
     report.add(outcome, title)
     seconds = outcome.seconds("PBP")
     latency = None if seconds is None else 1e3 * seconds / SINGLES
@@ -175,8 +177,8 @@ def _fitted(settings: Settings, report: Report) -> None:
 
 def _rates(outcome: Outcome, rows: dict[str, int]) -> dict[str, float]:
     """Rows per second."""
-    found = {label: outcome.seconds(label) for label in rows}
-    return {label: rows[label] / seconds for label, seconds in found.items() if seconds}
+    seconds = {label: outcome.seconds(label) for label in rows}
+    return {label: rows[label] / time for label, time in seconds.items() if time}
 
 
 def _first(evidence: dict[str, Array], rows: int) -> dict[str, Array]:

@@ -1,4 +1,4 @@
-"""What a benchmark reports: timings, claims with their targets, curves; one JSON file and one figure."""
+"""Report of a benchmark: timings, targets and curves; one JSON file and one figure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from benchmarks.contest import Outcome
+from benchmarks.side_by_side import Outcome
 from benchmarks.timing import Comparison, environment
 from torchpbp.experiments.running.results import replacing
 
@@ -22,14 +22,14 @@ COLUMNS = 3
 
 @dataclass(frozen=True)
 class Claim:
-    """A figure with the value it should reach.
+    """A measurement with a target.
 
     Args:
         text: what is measured.
         value: the measurement; ``None`` where it could not be made.
         at_least: lower target.
         at_most: upper target.
-        note: how it came about, if there is more to say.
+        note: further explanation.
     """
 
     text: str
@@ -78,7 +78,7 @@ class Panel:
 
 @dataclass
 class Report:
-    """Everything one benchmark found out.
+    """All results of one benchmark.
 
     Args:
         name: of the files.
@@ -86,8 +86,8 @@ class Report:
         claims: figures with targets.
         panels: curves.
         records: lines of a table, for the JSON file.
-        notes: what a reader must know.
-        left_out: "contest: contestant" -> why.
+        notes: remarks for the reader.
+        left_out: "title: implementation" -> reason.
     """
 
     name: str
@@ -99,7 +99,7 @@ class Report:
     left_out: dict[str, str] = field(default_factory=dict)
 
     def add(self, outcome: Outcome, title: str) -> None:
-        """Take over the timings of a contest and who was left out."""
+        """Add the timings of a comparison, and the implementations left out."""
         if outcome.comparison is not None:
             self.comparisons.append(outcome.comparison)
         for label, reason in outcome.left_out.items():
@@ -142,7 +142,7 @@ class Report:
 
 
 def draw(panels: Sequence[Panel], threads: int) -> Figure:
-    """All panels in one figure; a contestant has the same colour in each."""
+    """All panels in one figure; an implementation has the same colour in each."""
     columns = min(COLUMNS, max(1, len(panels)))
     lines = max(1, math.ceil(len(panels) / columns))
     figure = Figure(figsize=(4.6 * columns, 3.6 * lines), layout="constrained")

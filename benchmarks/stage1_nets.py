@@ -1,7 +1,7 @@
-"""Stage-1 nets of a long chain against one net of the same total width.
+"""Stage-1 networks of a long chain compared with one network of the same total width.
 
-The nets of all separators of a 60-site hidden Markov model train as one batched module. The reference is one
-separator's net with as many hidden units as all of theirs together: both put each row through equally many.
+The networks of all separators of a 60-site hidden Markov model are trained as one batched module. The reference is the
+network of one separator with as many hidden units as all of them together.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import argparse
 
 import torch
+from torchpbp.learning.regressed import core_regression, required_own_scopes
 
 from benchmarks.timing import Comparison, compare, write_comparisons
 from torchpbp import MLP, DiscreteNetwork, build_junction_tree, templates
 from torchpbp.features.maps import OneHot
-from torchpbp.learning.regressed import core_regression, required_own_scopes
 from torchpbp.moments.joint_tables import JointTables
 from torchpbp.moments.rows import Rows
 from torchpbp.moments.table_moments import TableMoments
@@ -38,21 +38,21 @@ def run(sites: int = 60, rows: int = 4_000, hidden: int = 16, epochs: int = 2, r
     tables = JointTables(required_own_scopes(tree, specification), states)
     tables.add(torch.stack([data[v] for v in states]))
     moments = TableMoments(tables)
-    everyone = [core_regression(tree, specification, n, moments)[0] for n in range(1, len(tree))]
+    regressions = [core_regression(tree, specification, n, moments)[0] for n in range(1, len(tree))]
     table = Rows.of(data, {v: OneHot(s) for v, s in states.items()})
     quiet = {"enable_progress_bar": False}
     settings = {"folds": 2, "epochs": epochs, "batch_size": 500, "patience": None, "trainer": quiet}
-    middle = everyone[len(everyone) // 2]
+    middle = regressions[len(regressions) // 2]
     return compare(
         {
-            f"one net with {hidden * len(everyone)} hidden units": lambda: MLP(
-                hidden=[hidden * len(everyone)], **settings
+            f"one net with {hidden * len(regressions)} hidden units": lambda: MLP(
+                hidden=[hidden * len(regressions)], **settings
             ).fit(table, [middle], "stage1a"),
-            f"{len(everyone)} nets with {hidden} each": lambda: MLP(hidden=[hidden], **settings).fit(
-                table, everyone, "stage1a"
+            f"{len(regressions)} nets with {hidden} each": lambda: MLP(hidden=[hidden], **settings).fit(
+                table, regressions, "stage1a"
             ),
         },
-        title=f"stage 1A of a {sites}-site chain: {len(everyone)} separators, {rows:,} rows, {epochs} epochs",
+        title=f"stage 1A of a {sites}-site chain: {len(regressions)} separators, {rows:,} rows, {epochs} epochs",
         rounds=rounds,
     )
 

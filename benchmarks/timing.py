@@ -19,7 +19,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from tqdm.auto import tqdm
 
 from benchmarks.clock import measure
-from torchpbp.errors import DataError
+from torchpbp.errors import ArgumentError
 from torchpbp.experiments.running.results import replacing
 
 PACKAGES = ("torchpbp", "torch", "numpy", "scipy", "scikit-learn", "opt_einsum")
@@ -27,10 +27,10 @@ PACKAGES = ("torchpbp", "torch", "numpy", "scipy", "scikit-learn", "opt_einsum")
 
 @dataclass(frozen=True)
 class Comparison:
-    """Timings of several ways to do the same.
+    """Timings of several implementations of the same work.
 
     Args:
-        title: what was done.
+        title: description of the work.
         reference: whose best time the ratios are of.
         seconds: name -> seconds per call, one number for each round.
         calls: name -> calls in a row that make up one measurement.
@@ -43,7 +43,7 @@ class Comparison:
 
     @property
     def best(self) -> dict[str, float]:
-        """Seconds per call in the fastest round: what disturbs a measurement only ever makes it slower."""
+        """Seconds per call in the fastest round: disturbances only add time."""
         return {name: min(values) for name, values in self.seconds.items()}
 
     @property
@@ -54,7 +54,7 @@ class Comparison:
 
     @property
     def spread(self) -> dict[str, float]:
-        """Slowest round over fastest round: how far the machine was from quiet."""
+        """Slowest round over fastest round, a measure of the load of the machine."""
         return {name: max(values) / min(values) for name, values in self.seconds.items()}
 
     def __str__(self) -> str:
@@ -66,7 +66,7 @@ class Comparison:
 
 
 def compare(
-    contestants: Mapping[str, Callable[[], object]],
+    implementations: Mapping[str, Callable[[], object]],
     title: str,
     rounds: int = 7,
     reference: str | None = None,
@@ -75,31 +75,31 @@ def compare(
 ) -> Comparison:
     """Time several callables against each other.
 
-    Each is called once unmeasured, then all are measured in turn, round by round, so that a slow spell of the machine
-    meets all of them. The order turns by one place each round, and no collection of garbage falls into a measurement.
+    Each is called once unmeasured, then all are measured in turn, round by round, so that a change of the
+    machine's load affects all of them. The order rotates each round, and garbage is not collected during a measurement.
 
     Args:
-        contestants: name -> what to call. All should do the same work; data and models are made beforehand.
-        title: what they do.
+        implementations: name -> what to call. All should do the same work; data and models are made beforehand.
+        title: description of the work.
         rounds: measurements of each.
         reference: name of the one the ratios refer to; the first by default.
-        least_seconds: quick callables are called so often in a row that a measurement takes about this long.
+        least_seconds: fast callables are repeated until a measurement takes about this long.
         verbose: show a progress bar (stderr).
 
     Raises:
-        DataError: nobody to compare, no round, or a reference that does not take part.
+        ArgumentError: nothing to compare, no rounds, or an unknown reference.
     """
-    names = list(contestants)
+    names = list(implementations)
     if not names:
-        raise DataError(f"{title}: expected at least one callable to time, got none.")
+        raise ArgumentError(f"{title}: expected at least one callable to time, got none.")
     if rounds < 1:
-        raise DataError(f"rounds: expected at least 1, got {rounds}.")
+        raise ArgumentError(f"rounds: expected at least 1, got {rounds}.")
     if reference is not None and reference not in names:
-        raise DataError(f"reference: expected one of {names}, got {reference!r}.")
+        raise ArgumentError(f"reference: expected one of {names}, got {reference!r}.")
     seconds: dict[str, list[float]] = {name: [] for name in names}
     calls: dict[str, int] = {}
     with tqdm(total=(rounds + 1) * len(names), desc=title, unit="timing", disable=not verbose) as bar:
-        for name, call in contestants.items():
+        for name, call in implementations.items():
             call()  # caches, lazy imports, compilation
             calls[name] = max(1, math.ceil(least_seconds / max(measure(call, 1), 1e-9)))
             bar.update()
@@ -107,16 +107,16 @@ def compare(
             gc.collect()  # here and not before each measurement, where it would take longer than most of them
             first = turn % len(names)
             for name in names[first:] + names[:first]:
-                seconds[name].append(measure(contestants[name], calls[name]))
+                seconds[name].append(measure(implementations[name], calls[name]))
                 bar.update()
     return Comparison(title, names[0] if reference is None else reference, seconds, calls)
 
 
 def environment(packages: Sequence[str] = ()) -> dict[str, Any]:
-    """What timings depend on: threads, machine, versions.
+    """Threads, machine and versions, on which timings depend.
 
     Args:
-        packages: names of further packages, as pip knows them; one that is not installed has version ``None``.
+        packages: names of further packages for pip; those not installed have version ``None``.
     """
     return {
         "threads": torch.get_num_threads(),
@@ -141,10 +141,10 @@ def write_comparisons(
         packages: further packages whose versions matter.
 
     Raises:
-        DataError: nothing to write.
+        ArgumentError: nothing to write.
     """
     if not comparisons:
-        raise DataError(f"{name}: expected at least one comparison to write, got none.")
+        raise ArgumentError(f"{name}: expected at least one comparison to write, got none.")
     environs = environment(packages)
     results = [{**asdict(c), "best": c.best, "ratios": c.ratios, "spread": c.spread} for c in comparisons]
     content = {"environment": environs, "comparisons": results}
@@ -155,7 +155,7 @@ def write_comparisons(
 
 
 def draw_comparisons(comparisons: Sequence[Comparison], threads: int) -> Figure:
-    """Best time of each contestant over that of the reference, a panel per comparison; pale: the other rounds."""
+    """Best time of each implementation over that of the reference, a panel per comparison; pale: the other rounds."""
     heights = [0.9 + 0.35 * len(c.seconds) for c in comparisons]
     figure = Figure(figsize=(6.5, sum(heights) + 0.4), layout="constrained")
     panels = figure.subplots(len(comparisons), 1, squeeze=False, height_ratios=heights)[:, 0]

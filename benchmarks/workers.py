@@ -1,7 +1,7 @@
-"""One process per library, with a stated number of threads, that prepares and times contestants on demand.
+"""One process per library, with a given number of threads, that prepares and times implementations on demand.
 
-Libraries bring thread pools, allocators and import-time settings of their own; in separate processes they cannot get in
-each other's way. A process that exceeds its time limit is ended, and started afresh when it is next needed.
+Libraries have their own thread pools, allocators and import-time settings; in separate processes they cannot interfere with
+each other. A process that exceeds its time limit is terminated, and a new one is started when needed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from tqdm import tqdm
 
 from benchmarks.clock import measure
-from benchmarks.contestant import Contestant
+from benchmarks.implementation import Implementation
 
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -31,26 +31,26 @@ THREAD_VARIABLES = (
     "VECLIB_MAXIMUM_THREADS",
 )
 STARTUP_SECONDS = 120.0
-"""For importing libraries and preparing, on top of the time limit."""
+"""For importing libraries and preparing, in addition to the time limit."""
 
 
 class WorkerError(Exception):
-    """A contestant raised an error in its process; the message is that of the error."""
+    """A implementation raised an error in its process; the message is that of the error."""
 
 
 class TooSlow(Exception):
-    """A contestant did not finish in time."""
+    """A implementation did not finish in time."""
 
 
 class Worker:
-    """A process of one library, seen from outside.
+    """Handle of the process of one library.
 
     Args:
         library: for its name.
         threads: that it may use.
 
     Attributes:
-        holds: labels of the contestants prepared in it.
+        holds: labels of the implementations prepared in it.
     """
 
     def __init__(self, library: str, threads: int) -> None:
@@ -63,30 +63,30 @@ class Worker:
         theirs.close()
 
     def ask(self, command: str, *arguments: Any, limit: float) -> Any:
-        """Have something done and wait for the answer; see :meth:`send` and :meth:`receive`."""
+        """Send a command and wait for the reply; see :meth:`send` and :meth:`receive`."""
         self.send(command, *arguments)
         return self.receive(limit)
 
     def send(self, command: str, *arguments: Any) -> None:
-        """Have something done.
+        """Send a command.
 
         Args:
             command: one of those listed below.
             arguments: of it; picklable.
         """
         if self.alive:
-            with suppress(BrokenPipeError, ConnectionResetError):  # receive() tells
+            with suppress(BrokenPipeError, ConnectionResetError):  # receive() reports it
                 self._connection.send((command, arguments))
 
     def receive(self, limit: float) -> Any:
-        """The answer to the earliest command that has not been answered yet.
+        """The reply to the earliest command without one.
 
         Args:
             limit: seconds.
 
         Raises:
-            TooSlow: no answer in time; the process has been ended.
-            WorkerError: the contestant failed.
+            TooSlow: no reply in time; the process has been terminated.
+            WorkerError: the implementation failed.
         """
         try:
             if not self._connection.poll(limit):
@@ -104,7 +104,7 @@ class Worker:
         """End the process.
 
         Args:
-            patience: seconds that it has to leave by itself, as it does when the connection is closed.
+            patience: seconds to wait for it to exit on its own, as it does when the connection is closed.
         """
         self._connection.close()
         self._process.join(patience)
@@ -121,16 +121,16 @@ class Workers:
     """The processes of a run, started as they are needed.
 
     Args:
-        threads: of each, where a contestant does not say otherwise.
+        threads: of each, where an implementation does not say otherwise.
     """
 
     def __init__(self, threads: int = 1) -> None:
         self.threads = threads
         self._running: dict[tuple[str, int], Worker] = {}
 
-    def of(self, contestant: Contestant) -> Worker:
-        """The process of a contestant's library."""
-        key = contestant.library, contestant.threads or self.threads
+    def of(self, implementation: Implementation) -> Worker:
+        """The process of an implementation's library."""
+        key = implementation.library, implementation.threads or self.threads
         if key not in self._running or not self._running[key].alive:
             self._running[key] = Worker(*key)
         return self._running[key]
@@ -147,18 +147,18 @@ class Workers:
 
 
 def serve(connection: Connection) -> None:
-    """Life of a worker process: do what is asked until the other side hangs up."""
+    """Main loop of a worker process: execute commands until the connection is closed."""
     silence = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):  # libraries print progress and warnings; errors travel through the connection
         os.dup2(silence, stream)
-    tqdm.set_lock(threading.RLock())  # its default lock would outlive a process that is ended
-    kept: dict[str, Contestant] = {}
+    tqdm.set_lock(threading.RLock())  # its default lock would outlive a terminated process
+    kept: dict[str, Implementation] = {}
     while True:
         try:
             command, arguments = connection.recv()
         except EOFError:
             return
-        except Exception as error:  # a contestant whose module does not load here
+        except Exception as error:  # an implementation whose module does not load here
             connection.send((False, f"{type(error).__name__}: {error}"))
             continue
         try:
@@ -168,35 +168,35 @@ def serve(connection: Connection) -> None:
             connection.send((False, f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]))
 
 
-def _prepare(kept: dict[str, Contestant], contestant: Contestant) -> None:
-    contestant.prepare()
-    kept[contestant.label] = contestant
+def _prepare(kept: dict[str, Implementation], implementation: Implementation) -> None:
+    implementation.prepare()
+    kept[implementation.label] = implementation
 
 
-def _answer(kept: dict[str, Contestant], label: str) -> tuple[float, Any]:
+def _answer(kept: dict[str, Implementation], label: str) -> tuple[float, Any]:
     """Seconds of a first call, and its answer."""
-    contestant = kept[label]
+    implementation = kept[label]
     start = time.perf_counter()
-    result = contestant.run()
+    result = implementation.run()
     seconds = time.perf_counter() - start
-    return seconds, contestant.answer(result)
+    return seconds, implementation.answer(result)
 
 
-def _time(kept: dict[str, Contestant], label: str, calls: int) -> float:
+def _time(kept: dict[str, Implementation], label: str, calls: int) -> float:
     return measure(kept[label].run, calls)
 
 
-def _tidy(kept: dict[str, Contestant]) -> None:
+def _tidy(kept: dict[str, Implementation]) -> None:
     gc.collect()
 
 
-def _drop(kept: dict[str, Contestant]) -> None:
+def _drop(kept: dict[str, Implementation]) -> None:
     kept.clear()
     gc.collect()
 
 
 def peak_memory() -> int:
-    """Most bytes that this process has held. ``ru_maxrss`` would start from the size of the process that started this one."""
+    """Peak memory of this process in bytes. ``ru_maxrss`` would start from the size of the parent process."""
     try:
         with open("/proc/self/status", encoding="ascii") as lines:
             return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
@@ -218,7 +218,7 @@ _COMMANDS: dict[str, Callable[..., Any]] = {
 
 @contextmanager
 def _environment(values: dict[str, str]) -> Iterator[None]:
-    """Environment variables for processes started meanwhile."""
+    """Environment variables for processes started within the context."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

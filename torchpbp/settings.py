@@ -197,7 +197,7 @@ def choice(*options: Any) -> Constraint:
                 return option
         raise ValueError
 
-    return Constraint(f"one of {', '.join(map(repr, options))}", read)
+    return Constraint(repr(options[0]) if len(options) == 1 else f"one of {', '.join(map(repr, options))}", read)
 
 
 def instance(*kinds: type, expected: str | None = None) -> Constraint:

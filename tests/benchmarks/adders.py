@@ -1,4 +1,4 @@
-"""Contestants for tests, in a module of their own: their processes load it, and nothing heavy with it."""
+"""Implementations for tests, in a module of their own: their processes load it, and nothing heavy with it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from benchmarks.contestant import Answer, Contestant
+from benchmarks.implementation import Answer, Implementation
 
 
 @dataclass
-class Adder(Contestant):
+class Adder(Implementation):
     """Adds numbers up, or misbehaves."""
 
     library: ClassVar[str] = "numpy"

@@ -1,4 +1,4 @@
-"""The command line, and every benchmark in its tiniest form without other libraries."""
+"""The command line, and every benchmark at tiny sizes without other libraries."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import contest, digits, growth, hmm, queries, training
+from benchmarks import digits, growth, hmm, queries, side_by_side, training
 from benchmarks.command import main
-from benchmarks.contest import Settings
-from benchmarks.own.growing import memory_map
+from benchmarks.side_by_side import RunOptions
+from benchmarks.this_library.scaling import memory_map
 from benchmarks.workers import Workers
 
 ALL = ["training", "hmm", "queries", "digits", "growth"]
-RIVALS = {"pgmpy", "pyagrum", "pomegranate", "hmmlearn", "scikit-learn"}
+LIBRARIES = {"pgmpy", "pyagrum", "pomegranate", "hmmlearn", "scikit-learn"}
 
 
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine on which no other library is installed."""
-    monkeypatch.setattr(contest, "installed", lambda library: library not in RIVALS)
-    monkeypatch.setattr(queries, "installed", lambda library: library not in RIVALS)
-    monkeypatch.setattr(digits, "CONTESTANTS", {"PBP, kernel chain": digits.KernelChain, "SVM": digits.SupportVectors})
+    monkeypatch.setattr(side_by_side, "installed", lambda library: library not in LIBRARIES)
+    monkeypatch.setattr(queries, "installed", lambda library: library not in LIBRARIES)
+    monkeypatch.setattr(digits, "CLASSIFIERS", {"PBP, kernel chain": digits.KernelChain, "SVM": digits.SupportVectors})
 
 
 @pytest.mark.slow
@@ -38,9 +38,9 @@ def test_all_benchmarks_run_and_say_what_is_left_out(tmp_path: Path, capsys: pyt
         assert content["environment"]["threads"] == 1
         assert content["records"]
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-        if name != "growth":  # which has no rivals
+        if name != "growth":  # which has no other libraries
             assert any("pip install -c constraints.txt" in reason for reason in content["left_out"].values())
-    for library in RIVALS:
+    for library in LIBRARIES:
         assert f"not installed (pip install -c constraints.txt {library})" in printed.out
     assert "5/5" in printed.err  # the progress bar
 
@@ -106,4 +106,4 @@ def test_evidence_differs_between_rows_and_leaves_something_to_ask() -> None:
 
 
 def test_sizes() -> None:
-    assert [Settings(Workers(), size).choose(3, 2, 1) for size in ("full", "quick", "tiny")] == [3, 2, 1]
+    assert [RunOptions(Workers(), size).choose(3, 2, 1) for size in ("full", "quick", "tiny")] == [3, 2, 1]

@@ -13,16 +13,16 @@ import pytest
 import torch
 
 from benchmarks.timing import Comparison, compare, draw_comparisons, environment, write_comparisons
-from torchpbp.errors import DataError
+from torchpbp.errors import ArgumentError
 
 ROOT = Path(__file__).parents[2]
 KNOWN = Comparison("sums", "slow", {"fast": [2.0, 1.0, 4.0], "slow": [8.0, 5.0, 10.0]}, {"fast": 3, "slow": 1})
 
 
-def test_contestants_take_turns_in_a_turning_order() -> None:
+def test_implementations_take_turns_in_a_rotating_order() -> None:
     called: list[str] = []
-    contestants = {name: (lambda name=name: called.append(name)) for name in "abc"}
-    result = compare(contestants, "order", rounds=3, least_seconds=0.0, verbose=False)
+    implementations = {name: (lambda name=name: called.append(name)) for name in "abc"}
+    result = compare(implementations, "order", rounds=3, least_seconds=0.0, verbose=False)
     assert "".join(called) == "aabbcc" + "abc" + "bca" + "cab"  # unmeasured and sizing calls, then the rounds
     assert {name: len(values) for name, values in result.seconds.items()} == {"a": 3, "b": 3, "c": 3}
     assert result.calls == {"a": 1, "b": 1, "c": 1}
@@ -37,8 +37,8 @@ def test_quick_callables_are_repeated_and_seconds_are_per_call(monkeypatch: pyte
         clock[0] += seconds
         called[name] += 1
 
-    contestants = {"quick": lambda: work("quick", 0.25), "slow": lambda: work("slow", 4.0)}
-    result = compare(contestants, "clock", rounds=2, least_seconds=1.0, verbose=False)
+    implementations = {"quick": lambda: work("quick", 0.25), "slow": lambda: work("slow", 4.0)}
+    result = compare(implementations, "clock", rounds=2, least_seconds=1.0, verbose=False)
     assert result.calls == {"quick": 4, "slow": 1}
     assert called == {"quick": 2 + 2 * 4, "slow": 2 + 2}
     assert result.seconds == {"quick": [0.25, 0.25], "slow": [4.0, 4.0]}
@@ -75,14 +75,14 @@ def test_no_garbage_is_collected_while_measuring_and_the_switch_is_restored() ->
     assert gc.isenabled()
 
 
-def test_bad_input_is_refused() -> None:
-    with pytest.raises(DataError, match="t: expected at least one callable to time, got none"):
+def test_invalid_arguments_raise() -> None:
+    with pytest.raises(ArgumentError, match="t: expected at least one callable to time, got none"):
         compare({}, "t")
-    with pytest.raises(DataError, match="rounds: expected at least 1, got 0"):
+    with pytest.raises(ArgumentError, match="rounds: expected at least 1, got 0"):
         compare({"a": int}, "t", rounds=0)
-    with pytest.raises(DataError, match=r"reference: expected one of \['a'\], got 'b'"):
+    with pytest.raises(ArgumentError, match=r"reference: expected one of \['a'\], got 'b'"):
         compare({"a": int}, "t", reference="b")
-    with pytest.raises(DataError, match="expected at least one comparison to write, got none"):
+    with pytest.raises(ArgumentError, match="expected at least one comparison to write, got none"):
         write_comparisons("nowhere", "t", [])
 
 

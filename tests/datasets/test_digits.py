@@ -148,8 +148,8 @@ def test_parse_takes_blank_lines_and_other_line_ends() -> None:
     [
         (b"", "f: expected 2 rows of digits, got an empty file"),
         (b" \n\n", "f: expected 2 rows of digits, got an empty file"),
-        (GOOD, "f: expected 2 rows, got 1; the file is cut short"),
-        (GOOD * 3, "f: expected 2 rows, got 3; the file has rows that do not belong there"),
+        (GOOD, "f: expected 2 rows, got 1; the file is truncated"),
+        (GOOD * 3, "f: expected 2 rows, got 3; the file has additional rows"),
         (GOOD + GOOD[:30], "f, line 2: expected 17 columns .* got 8"),
         (GOOD + GOOD[:-3], "f, line 2, digit: expected a whole number from 0 to 9, got ''"),
         (GOOD + GOOD.replace(b" 8\n", b"\n"), "line 2, digit: expected a whole number from 0 to 9, got ''"),
@@ -213,7 +213,7 @@ def test_script_makes_the_bundle(kind: str, script: ModuleType, merged: bytes, t
             assert np.array_equal(mine[name], bundled[name])
 
 
-def test_script_refuses_other_sources(
+def test_script_rejects_other_sources(
     script: ModuleType, merged: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def error_of(source: Path) -> str:

@@ -13,7 +13,7 @@ import torch
 import torchpbp.datasets
 from tests.datasets.test_digits import original_texts
 from torchpbp.datasets import DigitsDataModule, block_folds, digits, digits_module, hide_points, load_digits
-from torchpbp.errors import DataError
+from torchpbp.errors import ArgumentError, DataError
 
 lightning = pytest.importorskip("lightning.pytorch")
 
@@ -59,7 +59,9 @@ def test_rows_per_class_come_from_the_training_rows() -> None:
 
 
 def test_too_many_rows_per_class() -> None:
-    with pytest.raises(DataError, match=r"Class \d: expected at least 700 rows to draw from, got 6\d\d. Ask for fewer"):
+    with pytest.raises(
+        DataError, match=r"Class \d: expected at least 700 rows to draw from, got 6\d\d. Reduce the count"
+    ):
         ready(train_size=700)
 
 
@@ -123,12 +125,12 @@ def test_reads_a_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"split": "random"}, 'split: expected "official" or "blocks", got \'random\''),
+        ({"split": "random"}, "split: expected one of 'official', 'blocks', got 'random'"),
         ({"batch_size": 0}, "batch_size: expected a whole number of at least 1, got 0"),
         ({"seed": -1}, "seed: expected a whole number of at least 0, got -1"),
         ({"seed": None}, "seed: expected"),
         ({"num_workers": 0.5}, "num_workers: expected"),
-        ({"train_size": 0}, "train_size: expected a number of rows per class or None for all rows, got 0"),
+        ({"train_size": 0}, "train_size: expected None or a whole number of at least 1, got 0"),
         ({"train_size": 0.5}, "train_size: expected"),
         ({"train_size": True}, "train_size: expected"),
         ({"hide": 0.3}, "hide: expected a multiple of 1/8 from 0 to 1 .*, got 0.3"),
@@ -143,7 +145,7 @@ def test_reads_a_folder(tmp_path: Path) -> None:
     ],
 )
 def test_bad_options(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(ArgumentError, match=message):
         DigitsDataModule(**options)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from torchpbp.datasets import LabelSequences
-from torchpbp.errors import DataError, ShapeError
+from torchpbp.errors import ArgumentError, ShapeError
 
 
 def enumerated(task: LabelSequences, signals: torch.Tensor) -> torch.Tensor:
@@ -97,13 +97,13 @@ def test_seeds() -> None:
     [
         ({"length": 1}, "length: expected a whole number of at least 2, got 1"),
         ({"labels": 2}, "labels: expected a whole number of at least 3, got 2"),
-        ({"keep": 1.5}, "keep: expected a probability, got 1.5"),
+        ({"keep": 1.5}, "keep: expected a number from 0 to 1, got 1.5"),
         ({"stay": 0.6, "slip": 0.6}, r"stay \+ slip: expected at most 1, got 0.6 \+ 0.6"),
         ({"noise": 0.0}, "noise: expected a positive number, got 0.0"),
     ],
 )
 def test_bad_numbers(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(ArgumentError, match=message):
         LabelSequences(**options)
 
 

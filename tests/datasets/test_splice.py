@@ -14,7 +14,7 @@ import torch
 
 from torchpbp.datasets import SPLICE_CLASSES, SPLICE_SITES, download_splice, load_splice, splice
 from torchpbp.datasets.splice import LETTERS, grouped_folds, parse_splice
-from torchpbp.errors import DataError
+from torchpbp.errors import ArgumentError, DataError
 
 ROOT = Path(__file__).parents[2]
 
@@ -78,7 +78,7 @@ def test_folds_keep_equal_sequences_together_and_classes_balanced() -> None:
 
 @pytest.mark.parametrize("k", [1, 4])
 def test_impossible_numbers_of_folds(k: int) -> None:
-    with pytest.raises(DataError, match=rf"folds: expected a number from 2 to the number of groups \(3\), got {k}"):
+    with pytest.raises(ArgumentError, match=rf"folds: expected a whole number from 2 to 3, got {k}"):
         grouped_folds(torch.tensor([0, 1, 0, 1]), torch.tensor([0, 1, 2, 2]), k, 0)
 
 
@@ -112,7 +112,7 @@ def test_malformed_files(content: bytes, message: str) -> None:
         parse_splice(content, "here")
 
 
-def test_a_download_that_is_not_the_file_is_refused(tmp_path: Path) -> None:
+def test_a_download_with_other_contents_raises(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
     (source / "splice.data").write_bytes(as_original(bundled_rows()))
@@ -132,7 +132,7 @@ def test_bundle_has_the_rows_of_the_original(script: ModuleType) -> None:
     assert script.digest(bundled_rows()) == script.SORTED_SHA256
 
 
-def test_script_makes_the_bundle_and_refuses_other_rows(
+def test_script_makes_the_bundle_and_rejects_other_rows(
     script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = bundled_rows()[::-1]

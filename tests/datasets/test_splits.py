@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from torchpbp.datasets import block_folds, hide_points, load_digits, rows_per_class
-from torchpbp.errors import DataError, ShapeError
+from torchpbp.errors import ArgumentError, DataError, ShapeError
 
 
 @pytest.mark.parametrize(("n", "k"), [(10, 3), (7494, 5), (7, 7), (2, 2), (101, 10)])
@@ -25,8 +25,8 @@ def test_block_folds_cover_all_rows_once(n: int, k: int) -> None:
 
 
 @pytest.mark.parametrize(("n", "k"), [(3, 4), (0, 2), (10, 1), (10, 0), (10, 2.0), (10, True)])
-def test_block_folds_refuses(n: int, k: int) -> None:
-    with pytest.raises(DataError, match="expected"):
+def test_block_folds_raises(n: int, k: int) -> None:
+    with pytest.raises(ArgumentError, match="expected"):
         block_folds(n, k)
 
 
@@ -41,13 +41,13 @@ def test_rows_per_class() -> None:
     assert rows_per_class(y[:0], 5, 0).tolist() == []
 
 
-def test_rows_per_class_refuses() -> None:
+def test_rows_per_class_raises() -> None:
     y = torch.tensor([0, 0, 1])
     with pytest.raises(DataError, match="Class 1: expected at least 2 rows to draw from, got 1"):
         rows_per_class(y, 2, 0)
-    with pytest.raises(DataError, match="count: expected a whole number of at least 1, got 0"):
+    with pytest.raises(ArgumentError, match="count: expected a whole number of at least 1, got 0"):
         rows_per_class(y, 0, 0)
-    with pytest.raises(DataError, match="seed: expected"):
+    with pytest.raises(ArgumentError, match="seed: expected"):
         rows_per_class(y, 1, -1)
     with pytest.raises(ShapeError, match="one class per row"):
         rows_per_class(y[None], 1, 0)
@@ -82,15 +82,15 @@ def test_hiding_is_the_same_everywhere() -> None:
     assert hidden.tolist() == [[1, 1, 1, 0, 1, 0, 0, 0], [1, 0, 0, 1, 0, 1, 0, 1], [0, 0, 1, 1, 1, 0, 0, 1]]
 
 
-def test_hide_points_refuses() -> None:
+def test_hide_points_raises() -> None:
     x = torch.zeros(2, 16)
-    with pytest.raises(DataError, match="at most 8 points to hide, got count=9"):
+    with pytest.raises(ArgumentError, match="at most 8 points to hide, got count=9"):
         hide_points(x, 9, 0)
-    with pytest.raises(DataError, match="count: expected a whole number of at least 0, got -1"):
+    with pytest.raises(ArgumentError, match="count: expected a whole number of at least 0, got -1"):
         hide_points(x, -1, 0)
-    with pytest.raises(DataError, match=r"count: expected a whole number of at least 0, got 0\.5"):
+    with pytest.raises(ArgumentError, match=r"count: expected a whole number of at least 0, got 0\.5"):
         hide_points(x, 0.5, 0)  # type: ignore[arg-type]
-    with pytest.raises(DataError, match="seed"):
+    with pytest.raises(ArgumentError, match="seed"):
         hide_points(x, 1, None)  # type: ignore[arg-type]
     with pytest.raises(DataError, match="floating-point"):
         hide_points(x.long(), 1, 0)

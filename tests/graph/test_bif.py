@@ -1,4 +1,4 @@
-"""The Bayesian Interchange Format: read, written, and refused with the line where it goes wrong."""
+"""The Bayesian Interchange Format: reading, writing, and errors with the line where they occur."""
 
 from __future__ import annotations
 

@@ -261,16 +261,16 @@ def test_what_is_no_path(path: Any) -> None:
             action(path)
 
 
-def test_what_is_no_text_and_no_name(tmp_path: Path) -> None:
+def test_names_that_are_not_valid_text_raise(tmp_path: Path) -> None:
     for text in (None, b"network", 5):
         with pytest.raises(DataError, match="expected text in the Bayesian Interchange Format, got a "):
             parse_bif(text)  # type: ignore[arg-type]
     for name in (None, 5):
-        with pytest.raises(DataError, match="Expected a name"):
+        with pytest.raises(DataError, match="Expected a string as a name"):
             NETWORK.to_bif(tmp_path / "net.bif", name=name)  # type: ignore[arg-type]
-    with pytest.raises(DataError, match="is no text"):
+    with pytest.raises(DataError, match="is not valid text"):
         NETWORK.to_bif(tmp_path / "net.bif", name="half of a character \ud800")
     odd = bif_parser.BIF({"a": ("x", "y\udfff")}, {"a": ()}, {"a": np.array([0.5, 0.5])})
-    with pytest.raises(DataError, match="is no text"):
+    with pytest.raises(DataError, match="is not valid text"):
         write_bif(tmp_path / "net.bif", odd)
     assert not list(tmp_path.iterdir())

@@ -77,7 +77,7 @@ def test_families_of_both_kinds():
     assert set(families(undirected)) == {frozenset(s) for s in ("a", "b", "c", "ac", "bc")}
 
 
-def test_rooting_refuses_pieces():
+def test_rooting_a_disconnected_tree_raises():
     with pytest.raises(StructureError, match="not connected: reached 2 of 3 cliques"):
         rooted([frozenset("a"), frozenset("b"), frozenset("c")], [(0, 1)], 0)
 

@@ -213,12 +213,12 @@ def test_every_possible_root_gives_a_valid_tree():
 
 
 @pytest.mark.parametrize("wanted", [["h1", "h5"], ["nobody"], ["x1", "h1"], [1, "h1"]])
-def test_an_impossible_root_is_refused(wanted):
+def test_an_impossible_root_raises(wanted):
     with pytest.raises(StructureError, match=r"No inner clique contains the wanted root {.*}; inner cliques are: {h"):
         build_junction_tree(templates.hmm(5), root=wanted)
 
 
-def test_a_root_given_as_a_string_is_refused():
+def test_a_root_given_as_a_string_raises():
     with pytest.raises(StructureError, match=r"root: expected a list of names, got the string 'h1'. Write \['h1'\]"):
         build_junction_tree(templates.hmm(5), root="h1")
 

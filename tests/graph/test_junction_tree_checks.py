@@ -1,4 +1,4 @@
-"""A junction tree that breaks a promise is refused, with the promise and the node."""
+"""A junction tree without a required property raises, naming the property and the node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Latent graphs: what they refuse, what they remember, and the forms they travel in."""
+"""Latent graphs: invalid descriptions, properties, and conversions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import given
 
 from tests.graph.strategies import SMALL, latent_graphs
 from torchpbp import Continuous, LatentGraph
-from torchpbp.errors import StructureError, TorchPBPError
+from torchpbp.errors import ArgumentError, StructureError, TorchPBPError
 
 XY = {"h": 2, "x": 3, "y": 4}
 
@@ -52,7 +52,7 @@ XY = {"h": 2, "x": 3, "y": 4}
         ([], {"h": 2, "x": None}, ["h"], r"Variable 'x': an observed variable needs its number of states .* got None"),
     ],
 )
-def test_mistakes_are_refused(edges, variables, latent, message):
+def test_invalid_descriptions_raise(edges, variables, latent, message):
     with pytest.raises(StructureError, match=message):
         LatentGraph(edges, variables, latent)
 
@@ -76,14 +76,14 @@ def test_an_undirected_edge_given_both_ways_is_a_duplicate():
 
 @pytest.mark.parametrize(("low", "high"), [(1.0, 1.0), (2.0, 1.0)])
 def test_a_continuous_range_needs_low_below_high(low, high):
-    with pytest.raises(StructureError, match="expected low < high"):
+    with pytest.raises(ArgumentError, match="expected low < high"):
         Continuous(low, high)
 
 
 @pytest.mark.parametrize("bound", [math.nan, math.inf, -math.inf, "0"])
 def test_bounds_are_finite_numbers(bound):
     for name in ("low", "high"):
-        with pytest.raises(StructureError, match=f"Continuous: expected {name} to be a finite number, got"):
+        with pytest.raises(ArgumentError, match=f"Continuous: {name}: expected None or a finite number, got"):
             Continuous(**{name: bound})
 
 
@@ -242,7 +242,7 @@ def test_from_networkx_needs_the_states():
         LatentGraph.from_networkx(plain, variables={"h": 2})
 
 
-def test_from_networkx_refuses_parallel_edges():
+def test_from_networkx_raises_for_parallel_edges():
     multi = nx.MultiGraph([("a", "b"), ("a", "b")])
     with pytest.raises(StructureError, match="Duplicate edge"):
         LatentGraph.from_networkx(multi, variables={"a": 2, "b": 2})
@@ -250,5 +250,5 @@ def test_from_networkx_refuses_parallel_edges():
 
 @pytest.mark.parametrize("directed", ["no", None, 1])
 def test_directed_is_yes_or_no(directed):
-    with pytest.raises(StructureError, match="directed: expected True or False, got"):
+    with pytest.raises(ArgumentError, match="directed: expected True or False, got"):
         LatentGraph([("a", "b")], {"a": 2, "b": 2}, directed=directed)

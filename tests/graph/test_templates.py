@@ -1,4 +1,4 @@
-"""Ready-made graphs: documented variables, valid trees, clear refusals."""
+"""Ready-made graphs: documented variables, valid trees, clear errors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import networkx as nx
 import pytest
 
 from torchpbp import Continuous, build_junction_tree, templates
-from torchpbp.errors import StructureError
+from torchpbp.errors import ArgumentError, StructureError
 
 ALL = [
     templates.hmm,
@@ -164,12 +164,12 @@ def test_pen_clique():
 )
 @pytest.mark.parametrize("value", [0, -2, 1.5, True])
 def test_counts_must_be_positive_integers(template, argument, value):
-    with pytest.raises(StructureError, match=f"{argument}: expected a whole number of at least 1, got {value}"):
+    with pytest.raises(ArgumentError, match=f"{argument}: expected a whole number of at least 1, got {value}"):
         template(**{argument: value})
 
 
 def test_depth_may_be_zero_but_not_negative():
-    with pytest.raises(StructureError, match="depth: expected a whole number of at least 0, got -1"):
+    with pytest.raises(ArgumentError, match="depth: expected a whole number of at least 0, got -1"):
         templates.latent_tree(-1)
 
 
@@ -183,5 +183,5 @@ def test_numbers_of_states_are_checked_by_the_graph(template):
 
 @pytest.mark.parametrize("names", ["ab", [], 5, None])
 def test_a_mixture_is_of_several_names(names):
-    with pytest.raises(StructureError, match="names: expected a list of names, got"):
+    with pytest.raises(ArgumentError, match="names: expected a list of names, got"):
         templates.mixture(names)

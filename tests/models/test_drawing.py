@@ -12,7 +12,7 @@ from torchpbp.errors import StructureError
 
 def test_drawing_shows_cliques_separators_root_and_core_groups(tmp_path):
     model = PBP(templates.diamond())
-    ax = model.tree.draw(model.core_groups)
+    ax = model.tree.draw(model.plan.core_groups)
     texts = [t.get_text() for t in ax.texts]
     assert any(t == "A, B, C\nroot" for t in texts)
     assert any(t == "D\n[d1]" for t in texts)

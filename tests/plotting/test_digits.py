@@ -14,8 +14,9 @@ from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 
 from torchpbp.datasets import hide_points, load_digits
-from torchpbp.errors import DataError, ShapeError
-from torchpbp.plotting.digits import COMPLETED, SEEN, draw_confusion, draw_digits
+from torchpbp.errors import ArgumentError, DataError, ShapeError
+from torchpbp.plotting import plot_confusion
+from torchpbp.plotting.digits import COMPLETED, SEEN, draw_digits
 
 
 @pytest.fixture
@@ -84,7 +85,7 @@ def test_texts(ax: Axes) -> None:
 def test_new_axes() -> None:
     plt = pytest.importorskip("matplotlib.pyplot")
     plt.switch_backend("Agg")
-    for made in (draw_digits(load_digits().test_x[:3].numpy()), draw_confusion(np.eye(3))):
+    for made in (draw_digits(load_digits().test_x[:3].numpy()), plot_confusion(np.eye(3))):
         assert isinstance(made, Axes)
         plt.close(made.figure)
 
@@ -114,13 +115,13 @@ def test_wrong_shapes(options: dict[str, Any], message: str, ax: Axes) -> None:
 
 
 def test_no_columns(ax: Axes) -> None:
-    with pytest.raises(DataError, match="at least 1 column, got 0"):
+    with pytest.raises(ArgumentError, match="columns: expected a whole number of at least 1, got 0"):
         draw_digits(torch.zeros(2, 16), ax, columns=0)
 
 
 def test_confusion(ax: Axes) -> None:
     matrix = torch.tensor([[90, 10, 0], [0, 50, 0], [0, 0, 0]])
-    assert draw_confusion(matrix, ax, names=["a", "b", "c"]) is ax
+    assert plot_confusion(matrix, ax=ax, names=["a", "b", "c"]) is ax
     texts = [t.get_text() for t in ax.texts]
     assert texts == ["90", "10", "50", "90.0 %", "100.0 %", "no rows"]
     assert ax.get_title() == "140 of 150 right: 93.33 %"
@@ -137,7 +138,7 @@ def test_confusion(ax: Axes) -> None:
 def test_confusion_without_errors_or_rows() -> None:
     for matrix in (np.eye(2), np.zeros((2, 2)), [[1]]):
         axes = Figure(figsize=(4, 3)).subplots()
-        render(draw_confusion(matrix, axes))  # type: ignore[arg-type]
+        render(plot_confusion(matrix, ax=axes))
 
 
 @pytest.mark.parametrize(
@@ -152,9 +153,9 @@ def test_confusion_without_errors_or_rows() -> None:
 )
 def test_bad_confusion(matrix: Any, error: type[Exception], message: str, ax: Axes) -> None:
     with pytest.raises(error, match=message):
-        draw_confusion(matrix, ax)
+        plot_confusion(matrix, ax=ax)
 
 
 def test_wrong_number_of_names(ax: Axes) -> None:
     with pytest.raises(ShapeError, match="expected 2 names, one per class, got 1"):
-        draw_confusion(np.eye(2), ax, names=["a"])
+        plot_confusion(np.eye(2), ax=ax, names=["a"])

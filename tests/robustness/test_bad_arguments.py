@@ -74,7 +74,7 @@ def mixed() -> PBP:
         (lambda: LatentGraph([], {"x": 2}, latent=None), "latent: expected a list of names, got None"),
         (lambda: LatentGraph([(["x"], "y")], {"x": 2, "y": 2}), "unknown variable"),
         (lambda: LatentGraph([], {"x": 2}, latent=[["x"]]), "is listed but absent"),
-        (lambda: Continuous("a"), "expected low to be a finite number, got 'a'"),
+        (lambda: Continuous("a"), "low: expected None or a finite number, got 'a'"),
         (lambda: PBP(GRAPH, rank=2.5), "rank: expected a whole number, got 2.5"),
         (lambda: PBP(GRAPH, rank=True), "rank: expected a whole number, got True"),
         (lambda: PBP(GRAPH, ridge=1.0), r"ridge: expected two non-negative numbers \(stage 1, stage 2\), got 1.0"),
@@ -92,11 +92,11 @@ def mixed() -> PBP:
         (lambda: PBP(GRAPH, seed=None), "seed: expected a whole number, got None"),
         (lambda: PBP(GRAPH, seed=-1), "seed: expected a whole number from 0 on, got -1"),
         (lambda: PBP(GRAPH).fit_population(GRAPH), "fit_population: expected a DiscreteNetwork, got LatentGraph"),
-        (lambda: EM(GRAPH, seed="a"), "seed: expected a whole number, got 'a'"),
-        (lambda: EM(GRAPH, restarts=1.5), "restarts: expected a whole number, got 1.5"),
+        (lambda: EM(GRAPH, seed="a"), "seed: expected a whole number of at least 0, .* got 'a'"),
+        (lambda: EM(GRAPH, restarts=1.5), "restarts: expected a whole number of at least 1, got 1.5"),
         (lambda: EM(GRAPH, tolerance="x"), "tolerance: expected a non-negative number, got 'x'"),
-        (lambda: torchpbp.SpectralJunctionTree(GRAPH, rank="x"), "rank: expected a whole number, got 'x'"),
-        (lambda: NormalGraphLearner(GRAPH, seed=None), "seed: expected a whole number, got None"),
+        (lambda: torchpbp.SpectralJunctionTree(GRAPH, rank="x"), "rank: expected None or a whole number .* got 'x'"),
+        (lambda: NormalGraphLearner(GRAPH, seed=None), "seed: expected a whole number .* got None"),
         (lambda: torchpbp.RefinedPBP(GRAPH, steps="many"), "steps: expected a whole number from 1 on, got 'many'"),
         (lambda: KernelRidge(landmarks=1.5), "landmarks: expected a whole number, got 1.5"),
         (lambda: MLP(hidden=8), "hidden: expected a list with the width of each hidden layer, got 8"),
@@ -106,11 +106,11 @@ def mixed() -> PBP:
         (lambda: Nystroem("x"), "size: expected a whole number of at least 1, got 'x'"),
         (lambda: Nystroem(kernel="rbf"), r"kernel: expected None or RBF\(\)"),
         (lambda: KernelPBP([]), "KernelPBP: expected a LatentGraph, got list"),
-        (lambda: KernelPBP(GRAPH, ridge=1.0), "ridge: expected two positive numbers, got 1.0"),
+        (lambda: KernelPBP(GRAPH, ridge=1.0), "ridge: expected two positive numbers .* got 1.0"),
         (lambda: KernelPBP(GRAPH, kernel="rbf"), "kernel: expected RBF"),
-        (lambda: KernelPBP(GRAPH, landmarks=2.5), "landmarks: expected a whole number, got 2.5"),
+        (lambda: KernelPBP(GRAPH, landmarks=2.5), "landmarks: expected None or a whole number .* got 2.5"),
         (lambda: KernelPBP(GRAPH, root="h"), r"root: expected a list of names, got the string 'h'"),
-        (lambda: KernelPBP(GRAPH, seed="a"), "seed: expected a whole number, got 'a'"),
+        (lambda: KernelPBP(GRAPH, seed="a"), "seed: expected a whole number .* got 'a'"),
         (lambda: torchpbp.ScoreAverage([GRAPH]), r"ScoreAverage: expected models such as .*, got \['LatentGraph'\]"),
         (
             lambda: torchpbp.GenerativeClassifier(GRAPH, "PBP").fit([[0, 0, 0, 0], [1, 1, 1, 1]] * 2, [0, 1] * 2),
@@ -182,12 +182,8 @@ def test_no_rows_get_no_answers_from_a_normal_graph(rows) -> None:
     assert learned.log_evidence({"x2": []}).shape == (0,)
 
 
-def test_models_that_do_not_sample_say_so(rows) -> None:
-    with pytest.raises(QueryError, match="SpectralJunctionTree does not sample"):
-        torchpbp.SpectralJunctionTree(GRAPH).fit(rows).sample_frame(3)
+def test_a_printed_em_says_what_it_is(rows) -> None:
     learned = EM(GRAPH, restarts=1, iterations=2, progress=False).fit(rows)
-    with pytest.raises(QueryError, match="EM samples without evidence only"):
-        learned.sample_frame(3, {"x1": [0]})
     assert repr(learned) == f"EM({GRAPH!r}, fitted)"
 
 

@@ -1,4 +1,4 @@
-"""Data sets: loaders and splits. Bundled files, their origin and licences: see README.md in this folder."""
+"""Data sets: loaders and splits. README.md in this folder lists the origin and licence of the bundled files."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Importing Lightning takes seconds, which those who only want the tensors need not wait.
+    # Lightning takes seconds to import and is needed for this class only.
     if name == "DigitsDataModule":
         from torchpbp.datasets.digits_module import DigitsDataModule
 

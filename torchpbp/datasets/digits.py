@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from torchpbp.datasets.download import RemoteFile, fetch
+from torchpbp.datasets.download import RemoteFile, fetch, read_original
 from torchpbp.errors import DataError
 
 POINTS = 8
@@ -72,7 +72,7 @@ def load_digits(folder: str | os.PathLike[str] | None = None) -> Digits:
         folder: holds ``pendigits.tra`` and ``pendigits.tes`` (see :func:`download_digits`); by default the bundled copy.
 
     Raises:
-        DataError: a file in ``folder`` is missing or is not what it should be.
+        DataError: a file in ``folder`` is missing or has unexpected contents.
 
     Example:
         >>> load_digits()
@@ -85,15 +85,7 @@ def load_digits(folder: str | os.PathLike[str] | None = None) -> Digits:
     else:
         parts = []
         for file, rows in ((TRAIN_FILE, TRAIN_ROWS), (TEST_FILE, TEST_ROWS)):
-            path = Path(folder).expanduser() / file.name
-            try:
-                content = path.read_bytes()
-            except OSError as error:
-                raise DataError(
-                    f"Could not read {path}: {error.strerror or error}. Fetch it with download_digits({str(folder)!r}), "
-                    "or call load_digits() without a folder for the copy inside the package."
-                ) from error
-            table = parse_rows(content, rows, str(path))
+            table = parse_rows(read_original(file, folder, "digits"), rows, str(Path(folder) / file.name))
             parts += [table[:, :-1], table[:, -1]]
     train_x, train_y, test_x, test_y = (torch.from_numpy(np.ascontiguousarray(part)) for part in parts)
     return Digits(train_x.float(), train_y.long(), test_x.float(), test_y.long())
@@ -102,12 +94,12 @@ def load_digits(folder: str | os.PathLike[str] | None = None) -> Digits:
 def download_digits(folder: str | os.PathLike[str], base_url: str = UCI_URL, timeout: float = 30.0) -> Path:
     """Download the two original text files from the UCI repository, to be read by ``load_digits(folder)``.
 
-    Files that are already there, byte for byte, are not fetched again.
+    Files that already exist with the right checksum are not fetched again.
 
     Args:
-        folder: where the files go; made if need be.
-        base_url: address of the folder that holds them.
-        timeout: seconds to wait for an answer.
+        folder: target of the files; created if needed.
+        base_url: address of the folder that contains them.
+        timeout: seconds to wait for a response.
 
     Returns:
         The folder.
@@ -124,8 +116,8 @@ def parse_rows(content: bytes, rows: int, source: str) -> npt.NDArray[np.uint8]:
     """Read lines of 16 coordinates and the digit, separated by commas.
 
     Args:
-        content: of a text file; blank lines are passed over.
-        rows: how many rows it should have.
+        content: of a text file; blank lines are skipped.
+        rows: expected number of rows.
         source: name of the file, for messages.
 
     Returns:
@@ -147,7 +139,7 @@ def parse_rows(content: bytes, rows: int, source: str) -> npt.NDArray[np.uint8]:
     for row, (number, line) in enumerate(lines):
         table[row] = _parse_line(line, f"{source}, line {number}")
     if len(lines) != rows:
-        what = "is cut short" if len(lines) < rows else "has rows that do not belong there"
+        what = "is truncated" if len(lines) < rows else "has additional rows"
         raise DataError(f"{source}: expected {rows} rows, got {len(lines)}; the file {what}. Download it again.")
     return table
 

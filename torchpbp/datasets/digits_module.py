@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 from lightning.pytorch import LightningDataModule
@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from torchpbp.datasets.digits import POINTS, TRAIN_ROWS, load_digits
 from torchpbp.datasets.splits import block_folds, hide_points, rows_per_class
-from torchpbp.errors import DataError
+from torchpbp.settings import Constraint, between, choice, optional, whole
 
 Batches = DataLoader[tuple[Tensor, ...]]
 
@@ -22,24 +22,37 @@ VALIDATION_ROWS = 494
 _TENSORS = ("train_x", "train_y", "val_x", "val_y", "test_x", "test_y", "train_rows", "val_rows")
 
 
+def _point_share(value: Any) -> int:
+    points = between(0, 1).read(value) * POINTS
+    if abs(points - round(points)) > 1e-6:
+        raise ValueError
+    return round(points)
+
+
+POINT_SHARE = Constraint(f"a multiple of 1/{POINTS} from 0 to 1 (a share of {POINTS} points)", _point_share)
+
+
 class DigitsDataModule(LightningDataModule):
     """Pen digits in batches of ((rows, 16) coordinates, (rows,) digits), and as plain tensors after :meth:`setup`.
 
-    Validation rows are by the same people as the training rows and come out too easy; the test rows are by others.
-    Blocks do not change that: the training file is in no order of writers.
+    Validation rows are by the same writers as the training rows, so validation scores are optimistic; the test rows are by
+    other writers. Blocks do not change that: the training file is not ordered by writer.
 
     Args:
         batch_size: rows per batch.
-        train_size: learn from this many rows of each class, drawn at random by ``seed``; all of them by default.
-        split: "official" learns from the first 7,000 rows of the training file and validates with the last 494;
-            "blocks" validates with block ``fold`` of ``folds`` contiguous blocks of it, and learns from the others.
+        train_size: number of training rows of each class, drawn at random by ``seed``; all of them by default.
+        split: "official" trains on the first 7,000 rows of the training file and validates on the last 494; "blocks"
+            validates on block ``fold`` of ``folds`` contiguous blocks of it, and trains on the others.
         folds: number of blocks, for ``split="blocks"``.
-        fold: which block validates, counted from 0, for ``split="blocks"``.
+        fold: the validation block, counted from 0, for ``split="blocks"``.
         hide: share of the eight points of each validation and test row to hide at random by ``seed``, a multiple of
             1/8: NaN in both coordinates, as by ``hide_points(rows, round(8 * hide), seed)``.
         seed: of all draws, and of the order of the training batches.
         folder: holds the original text files; by default the copy inside the package is used.
-        num_workers: processes that make batches; 0 is best for data that small.
+        num_workers: processes that prepare batches; 0 is best for data this small.
+
+    Raises:
+        ArgumentError: a setting outside its range.
 
     Example:
         >>> data = DigitsDataModule(train_size=100, hide=0.5)
@@ -70,35 +83,17 @@ class DigitsDataModule(LightningDataModule):
         num_workers: int = 0,
     ) -> None:
         super().__init__()
-        if split not in ("official", "blocks"):
-            raise DataError(f'split: expected "official" or "blocks", got {split!r}.')
-        for name, value, least in (("batch_size", batch_size, 1), ("seed", seed, 0), ("num_workers", num_workers, 0)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise DataError(f"{name}: expected a whole number of at least {least}, got {value!r}.")
-        if train_size is not None and (
-            isinstance(train_size, bool) or not isinstance(train_size, int) or train_size < 1
-        ):
-            raise DataError(
-                f"train_size: expected a number of rows per class or None for all rows, got {train_size!r}."
-            )
-        if split == "blocks":
-            count = len(block_folds(TRAIN_ROWS, folds))
-            if isinstance(fold, bool) or not isinstance(fold, int) or not 0 <= fold < count:
-                raise DataError(f"fold: expected a whole number from 0 to {count - 1}, got {fold!r}.")
-        hidden = hide * POINTS if isinstance(hide, int | float) else -1.0
-        if not 0 <= hidden <= POINTS or abs(hidden - round(hidden)) > 1e-6:
-            raise DataError(
-                f"hide: expected a multiple of 1/{POINTS} from 0 to 1 (a share of {POINTS} points), got {hide!r}."
-            )
-        self.batch_size = batch_size
-        self.train_size = train_size
-        self.split = split
+        self.batch_size = whole(1).check("batch_size", batch_size)
+        self.train_size = optional(whole(1)).check("train_size", train_size)
+        self.split = choice("official", "blocks").check("split", split)
         self.folds = folds
         self.fold = fold
-        self.hidden_points = round(hidden)
-        self.seed = seed
+        if split == "blocks":
+            self.fold = whole(0, len(block_folds(TRAIN_ROWS, folds)) - 1).check("fold", fold)
+        self.hidden_points = POINT_SHARE.check("hide", hide)
+        self.seed = whole(0).check("seed", seed)
         self.folder = folder
-        self.num_workers = num_workers
+        self.num_workers = whole(0).check("num_workers", num_workers)
 
     def setup(self, stage: str | None = None) -> None:
         """Load and split the rows, once for all stages.

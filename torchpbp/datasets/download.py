@@ -1,4 +1,4 @@
-"""Files from the internet: fetched within a time limit, checked, and written whole or not at all."""
+"""Downloads: fetched within a time limit, checked, and written atomically."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchpbp.files.replacing import replacing
 
 
 class RemoteFile(NamedTuple):
-    """A file that is known byte for byte.
+    """A file with known contents.
 
     Args:
         name: file name, the same at the source and on disk.
@@ -32,17 +32,17 @@ class RemoteFile(NamedTuple):
 
 
 def fetch(file: RemoteFile, folder: str | os.PathLike[str], base_url: str, timeout: float, remedy: str = "") -> Path:
-    """Download ``base_url/name`` into ``folder``, unless the very same file is already there.
+    """Download ``base_url/name`` into ``folder``, unless the same file already exists.
 
     Args:
-        file: what to fetch.
-        folder: where to; made if need be.
-        base_url: address of the folder at the source, of any scheme that urllib knows.
-        timeout: seconds without an answer after which the source counts as out of reach.
-        remedy: what else the reader of an error message can do.
+        file: the file to fetch.
+        folder: target; created if needed.
+        base_url: address of the folder at the source, of any scheme that urllib supports.
+        timeout: seconds to wait for a response.
+        remedy: advice to append to error messages.
 
     Raises:
-        DataError: the source is out of reach, what came is not the file, or ``folder`` cannot be written.
+        DataError: the source cannot be reached, the contents are not those expected, or ``folder`` cannot be written.
     """
     target = Path(folder).expanduser() / file.name
     try:
@@ -55,8 +55,8 @@ def fetch(file: RemoteFile, folder: str | os.PathLike[str], base_url: str, timeo
     try:
         request = urllib.request.Request(url, headers={"User-Agent": "torchpbp"})
         with urllib.request.urlopen(request, timeout=timeout) as response:
-            content: bytes = response.read(file.size + 1)  # one more than wanted tells a longer file from the right one
-    except (OSError, http.client.HTTPException, ValueError) as error:  # URLError and timeouts are kinds of OSError
+            content: bytes = response.read(file.size + 1)  # one more than expected reveals a longer file
+    except (OSError, http.client.HTTPException, ValueError) as error:  # URLError and timeouts are OSErrors
         reason = getattr(error, "reason", None) or error
         raise DataError(
             f"Could not download {url}: {reason}. Check the connection and the address. {remedy}"
@@ -73,3 +73,24 @@ def fetch(file: RemoteFile, folder: str | os.PathLike[str], base_url: str, timeo
     except OSError as error:
         raise DataError(f"Folder {target.parent}: expected a folder that can be written, got: {error}.") from error
     return target
+
+
+def read_original(file: RemoteFile, folder: str | os.PathLike[str], name: str) -> bytes:
+    """The contents of an original file of a data set.
+
+    Args:
+        file: which one.
+        folder: contains it.
+        name: of the data set, as in ``load_<name>`` and ``download_<name>``.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    path = Path(folder).expanduser() / file.name
+    try:
+        return path.read_bytes()
+    except (OSError, ValueError) as error:  # ValueError: null characters
+        raise DataError(
+            f"Could not read {path}: {getattr(error, 'strerror', None) or error}. Fetch it with "
+            f"download_{name}({str(folder)!r}), or call load_{name}() without a folder for the copy inside the package."
+        ) from error

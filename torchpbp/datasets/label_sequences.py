@@ -1,10 +1,10 @@
-"""Label sequences with noisy signals, drawn from a hidden chain whose exact answers are known.
+"""Label sequences with noisy signals, drawn from a hidden Markov chain with known exact posteriors.
 
-A pointer walks around a ring of labels, forwards or backwards. The label is where it stands; the direction is hidden
-and seldom turns. Both directions are equally likely, so a model of neighbouring pairs learns only that labels seldom
-repeat; it takes two labels in a row to see the direction, and with it the next label. Each site emits a point of the
-plane near one of two opposite places on a circle that belong to its label, so all labels have the same mean and no linear
-function of the signal tells them apart.
+A random walk moves around a ring of labels, forwards or backwards. The label is its position; the direction is latent
+and rarely changes. Both directions are equally likely, so a model of neighbouring pairs learns only that labels rarely
+repeat; two consecutive labels reveal the direction, and with it the next label. Each site emits a point of the plane near
+one of two opposite centres on a circle that belong to its label, so all labels have the same mean and no linear function
+of the signal separates them.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchpbp.errors import DataError, ShapeError
+from torchpbp.errors import ArgumentError, ShapeError
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.graph import templates
+from torchpbp.settings import Settings, between, positive, setting, whole
 
 CHANNELS = 2
 """Numbers per site of the signal."""
@@ -39,16 +40,19 @@ class LabelledSignals(NamedTuple):
 
 
 @dataclass(frozen=True)
-class LabelSequences:
-    """The walk around a ring of labels, its signals, and the exact posterior of every label.
+class LabelSequences(Settings):
+    """A random walk around a ring of labels, its signals, and the exact posterior of every label.
 
     Args:
         length: sites of a sequence.
         labels: number of labels on the ring, at least 3: with two, both directions are the same.
-        keep: probability that the direction stays as it is from one site to the next.
-        stay: probability that the label does not move.
+        keep: probability that the direction does not change from one site to the next.
+        stay: probability that the label does not change.
         slip: probability that it moves against the direction.
-        noise: standard deviation of the signal around its place on the unit circle.
+        noise: standard deviation of the signal around its centre on the unit circle.
+
+    Raises:
+        ArgumentError: a number outside its range.
 
     Example:
         >>> task = LabelSequences(length=5)
@@ -57,27 +61,20 @@ class LabelSequences:
         ((2, 5, 2), (2, 5), (2, 5, 3))
     """
 
-    length: int = 15
-    labels: int = 3
-    keep: float = 0.95
-    stay: float = 0.05
-    slip: float = 0.05
-    noise: float = 0.5
+    length: int = setting(15, whole(2))
+    labels: int = setting(3, whole(3))
+    keep: float = setting(0.95, between(0, 1))
+    stay: float = setting(0.05, between(0, 1))
+    slip: float = setting(0.05, between(0, 1))
+    noise: float = setting(0.5, positive())
 
     def __post_init__(self) -> None:
-        for name, number, least in (("length", self.length, 2), ("labels", self.labels, 3)):
-            if isinstance(number, bool) or not isinstance(number, int) or number < least:
-                raise DataError(f"{name}: expected a whole number of at least {least}, got {number!r}.")
-        for name, value in (("keep", self.keep), ("stay", self.stay), ("slip", self.slip)):
-            if not 0 <= value <= 1:
-                raise DataError(f"{name}: expected a probability, got {value!r}.")
+        super().__post_init__()
         if self.stay + self.slip > 1:
-            raise DataError(
-                f"stay + slip: expected at most 1, got {self.stay} + {self.slip}. Lower one of them; what is left is the "
+            raise ArgumentError(
+                f"stay + slip: expected at most 1, got {self.stay} + {self.slip}. Reduce one of them; the remainder is the "
                 "probability of a step in the direction."
             )
-        if not (self.noise > 0 and math.isfinite(self.noise)):
-            raise DataError(f"noise: expected a positive number, got {self.noise!r}.")
 
     @property
     def hidden_states(self) -> int:
@@ -116,7 +113,7 @@ class LabelSequences:
 
     def sample_labels(self, rows: int, seed: int) -> Tensor:
         """(rows, length) int64 labels without signals."""
-        drawn = self.network.sample(rows, seed)
+        drawn = self.network.sample(rows, seed=seed)
         return torch.stack([drawn[v] for v in self.names], dim=1)
 
     def sample(self, rows: int, seed: int) -> LabelledSignals:

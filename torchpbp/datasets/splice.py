@@ -1,8 +1,8 @@
-"""Splice junctions: stretches of DNA around places where introns are cut out, and stretches without such a place.
+"""Splice junctions: DNA sequences around the boundaries of introns, and sequences without such a boundary.
 
-"Molecular Biology (Splice-junction Gene Sequences)", given by G. Towell, M. Noordewier and J. Shavlik, UCI Machine
-Learning Repository, 1991, https://doi.org/10.24432/C5M888, licence CC BY 4.0. Each row is 60 letters, the possible
-junction in their middle, and one of three classes.
+"Molecular Biology (Splice-junction Gene Sequences)", donated by G. Towell, M. Noordewier and J. Shavlik, UCI Machine
+Learning Repository, 1991, https://doi.org/10.24432/C5M888, licence CC BY 4.0. Each row consists of 60 letters,
+with the possible junction in the middle, and one of three classes.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ import torch
 from sklearn.model_selection import StratifiedGroupKFold
 from torch import Tensor
 
-from torchpbp.datasets.download import RemoteFile, fetch
+from torchpbp.datasets.download import RemoteFile, fetch, read_original
 from torchpbp.errors import DataError
+from torchpbp.settings import whole
 
 SITES = 60
 """Letters of a row."""
@@ -29,7 +30,7 @@ LETTERS = "ACGT"
 """States 0 to 3 of a site."""
 
 AMBIGUOUS = "DNRS"
-"""Letters of the file that leave open which base is meant; such sites count as unknown."""
+"""Letters for ambiguous bases; such sites are missing values."""
 
 SPLICE_CLASSES = ("EI", "IE", "N")
 """Exon to intron, intron to exon, neither: classes 0 to 2."""
@@ -48,7 +49,7 @@ class Splice:
     """The splice junctions, ordered by sequence and class.
 
     Args:
-        x: (3190, 60) int64 states of the sites in the order of :data:`LETTERS`; -1 where unknown.
+        x: (3190, 60) int64 states of the sites in the order of :data:`LETTERS`; -1 where missing.
         y: (3190,) int64 classes in the order of :data:`SPLICE_CLASSES`.
         group: (3190,) int64; rows of the same sequence have the same number.
     """
@@ -62,25 +63,25 @@ class Splice:
         return f"Splice({len(self.y):,} rows of {SITES} sites, {different:,} different sequences)"
 
     def folds(self, k: int = 10, seed: int = 0) -> list[tuple[Tensor, Tensor]]:
-        """Cross-validation that keeps equal sequences in one fold and the shares of the classes alike.
+        """Stratified cross-validation that keeps equal sequences in one fold.
 
         Args:
             k: number of folds.
             seed: of the shuffling.
 
         Returns:
-            k pairs of int64 row numbers (rows to learn from, rows to check with).
+            k pairs of int64 row numbers (training rows, validation rows).
         """
         return grouped_folds(self.y, self.group, k, seed)
 
     def filled(self, seed: int = 0) -> Tensor:
-        """(3190, 60) states with each unknown site drawn uniformly, for learners that need complete rows."""
+        """(3190, 60) states with each missing site drawn uniformly, for learners that need complete rows."""
         drawn = torch.randint(len(LETTERS), self.x.shape, generator=torch.Generator().manual_seed(seed))
         return torch.where(self.x < 0, drawn, self.x)
 
 
 def grouped_folds(y: Tensor, group: Tensor, k: int, seed: int) -> list[tuple[Tensor, Tensor]]:
-    """k pairs (rows to learn from, rows to check with): stratified by class, groups never torn apart.
+    """k pairs (training rows, validation rows): stratified by class, with each group in one fold.
 
     Args:
         y: (n,) classes.
@@ -89,8 +90,7 @@ def grouped_folds(y: Tensor, group: Tensor, k: int, seed: int) -> list[tuple[Ten
         seed: of the shuffling.
     """
     groups = len(set(group.tolist()))
-    if k < 2 or k > groups:
-        raise DataError(f"folds: expected a number from 2 to the number of groups ({groups}), got {k}.")
+    k = whole(2, groups).check("folds", k)
     splitter = StratifiedGroupKFold(k, shuffle=True, random_state=seed)
     parts = splitter.split(np.zeros(len(y)), y.numpy(), group.numpy())
     return [(torch.from_numpy(learn), torch.from_numpy(check)) for learn, check in parts]
@@ -103,7 +103,7 @@ def load_splice(folder: str | os.PathLike[str] | None = None) -> Splice:
         folder: holds ``splice.data`` (see :func:`download_splice`); by default the bundled copy.
 
     Raises:
-        DataError: the file in ``folder`` is missing or is not what it should be.
+        DataError: the file in ``folder`` is missing or has unexpected contents.
 
     Example:
         >>> load_splice()
@@ -118,15 +118,8 @@ def load_splice(folder: str | os.PathLike[str] | None = None) -> Splice:
             for sequence, c in zip(letters, classes, strict=True)
         ]
     else:
-        path = Path(folder).expanduser() / SPLICE_FILE.name
-        try:
-            content = path.read_bytes()
-        except OSError as error:
-            raise DataError(
-                f"Could not read {path}: {error.strerror or error}. Fetch it with download_splice({str(folder)!r}), or "
-                "call load_splice() without a folder for the copy inside the package."
-            ) from error
-        rows = sorted(parse_splice(content, str(path)))
+        content = read_original(SPLICE_FILE, folder, "splice")
+        rows = sorted(parse_splice(content, str(Path(folder) / SPLICE_FILE.name)))
     sequences = [sequence for sequence, _ in rows]
     x = torch.tensor([[LETTERS.find(letter) for letter in sequence] for sequence in sequences])
     y = torch.tensor([SPLICE_CLASSES.index(c) for _, c in rows])
@@ -138,9 +131,9 @@ def download_splice(folder: str | os.PathLike[str], base_url: str = UCI_URL, tim
     """Download the original text file from the UCI repository, to be read by ``load_splice(folder)``.
 
     Args:
-        folder: where the file goes; made if need be.
-        base_url: address of the folder that holds it.
-        timeout: seconds to wait for an answer.
+        folder: target of the file; created if needed.
+        base_url: address of the folder that contains it.
+        timeout: seconds to wait for a response.
 
     Returns:
         The folder.
@@ -157,7 +150,7 @@ def parse_splice(content: bytes, source: str) -> list[tuple[str, str]]:
 
     Args:
         content: of the original file.
-        source: its name, for messages.
+        source: name of the file, for messages.
 
     Returns:
         (sequence, class) of each row, in the file's order.
@@ -181,7 +174,7 @@ def parse_splice(content: bytes, source: str) -> list[tuple[str, str]]:
 
 
 def checked_row(sequence: str, label: str, where: str) -> tuple[str, str]:
-    """The row, if it is one."""
+    """The row, if it is valid."""
     if label not in SPLICE_CLASSES:
         raise DataError(f"{where}: expected one of the classes {', '.join(SPLICE_CLASSES)}, got {label[:20]!r}.")
     if not _SEQUENCE.fullmatch(sequence):
@@ -192,7 +185,7 @@ def checked_row(sequence: str, label: str, where: str) -> tuple[str, str]:
 
 
 def checked_count(rows: list[tuple[str, str]], source: str) -> list[tuple[str, str]]:
-    """The rows, if there are as many as there should be."""
+    """The rows, if their number is right."""
     if len(rows) != ROWS:
         raise DataError(f"{source}: expected {ROWS:,} rows, got {len(rows):,}. Download it again.")
     return rows

@@ -1,4 +1,4 @@
-"""Rows to learn from, rows to check with, and points to hide; by place or by seed, the same for every learner."""
+"""Splits into training and validation rows, and points to hide; by position or by seed, the same for every learner."""
 
 from __future__ import annotations
 
@@ -8,38 +8,39 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchpbp.errors import DataError, ShapeError
+from torchpbp.errors import ArgumentError, DataError, ShapeError
+from torchpbp.settings import whole
 
 
 def block_folds(n: int, k: int) -> list[tuple[Tensor, Tensor]]:
-    """Cross-validation over contiguous blocks: each fold checks with one block and learns from the others.
+    """Cross-validation over contiguous blocks: each fold validates on one block and trains on the others.
 
-    Where neighbouring rows belong together (samples of one session, digits by one writer), rows drawn at random for
-    checking have close relatives among the others, and scores come out too high. Blocks keep most relatives together.
-    In a file without such an order, like the pen digits, they are as good as random folds and need no seed.
+    Where neighbouring rows are related (samples of one session, digits by one writer), random validation rows have related
+    rows in the training set, and scores are too optimistic. Blocks keep most related rows together. In a file without
+    such an order, like the pen digits, they are equivalent to random folds and need no seed.
 
     Args:
         n: number of rows.
         k: number of blocks; their lengths differ by at most one.
 
     Returns:
-        k pairs of int64 row numbers (rows to learn from, rows to check with), ascending.
+        k pairs of int64 row numbers (training rows, validation rows), ascending.
     """
-    _whole("k", k, 2)
-    _whole("n", n, 1)
+    k = whole(2).check("k", k)
+    n = whole(1).check("n", n)
     if n < k:
-        raise DataError(f"block_folds: expected at least one row per block, got {n} rows for {k} blocks. Lower k.")
+        raise ArgumentError(f"block_folds: expected at least one row per block, got {n} rows for {k} blocks. Lower k.")
     borders = [i * n // k for i in range(k + 1)]
     rows = torch.arange(n)
     return [(torch.cat([rows[:start], rows[stop:]]), rows[start:stop]) for start, stop in pairwise(borders)]
 
 
 def rows_per_class(y: Tensor, count: int, seed: int) -> Tensor:
-    """Draw ``count`` rows of each class at random; with one seed, the rows of a smaller count are among the larger's.
+    """Draw ``count`` rows of each class at random; with the same seed, a smaller count gives a subset of a larger one.
 
     Args:
         y: (n,) class of each row.
-        count: rows wanted of each class.
+        count: rows of each class.
         seed: of the draw.
 
     Returns:
@@ -47,14 +48,14 @@ def rows_per_class(y: Tensor, count: int, seed: int) -> Tensor:
     """
     if y.ndim != 1:
         raise ShapeError(f"rows_per_class: expected one class per row, got shape {tuple(y.shape)}.")
-    _whole("count", count, 1)
-    generator = np.random.default_rng(_whole("seed", seed, 0))
+    count = whole(1).check("count", count)
+    generator = np.random.default_rng(whole(0).check("seed", seed))
     drawn = []
     for value in sorted(set(y.tolist())):
         rows = (y == value).nonzero().flatten()
         if len(rows) < count:
             raise DataError(
-                f"Class {value}: expected at least {count} rows to draw from, got {len(rows)}. Ask for fewer."
+                f"Class {value}: expected at least {count} rows to draw from, got {len(rows)}. Reduce the count."
             )
         drawn.append(rows[torch.from_numpy(generator.permutation(len(rows))[:count])])
     return torch.cat(drawn).sort().values if drawn else torch.empty(0, dtype=torch.int64)
@@ -64,7 +65,7 @@ def hide_points(x: Tensor, count: int, seed: int) -> Tensor:
     """Hide ``count`` points of each row, drawn uniformly at random row by row: both coordinates become NaN.
 
     Args:
-        x: (n, 2 · points) coordinates x1, y1, x2, y2, …; left as it is.
+        x: (n, 2 · points) coordinates x1, y1, x2, y2, …; not modified.
         count: points to hide in each row.
         seed: of the draw.
 
@@ -76,14 +77,8 @@ def hide_points(x: Tensor, count: int, seed: int) -> Tensor:
     if not x.is_floating_point():
         raise DataError(f"hide_points: expected floating-point coordinates, which can be NaN, got {x.dtype}.")
     points = x.shape[1] // 2
-    if _whole("count", count, 0) > points:
-        raise DataError(f"hide_points: expected at most {points} points to hide, got count={count}.")
-    order = np.random.default_rng(_whole("seed", seed, 0)).random((len(x), points)).argsort(axis=1, kind="stable")
+    if whole(0).check("count", count) > points:
+        raise ArgumentError(f"hide_points: expected at most {points} points to hide, got count={count}.")
+    order = np.random.default_rng(whole(0).check("seed", seed)).random((len(x), points)).argsort(axis=1, kind="stable")
     hidden = torch.from_numpy(order < count).to(x.device)  # (n, points); each row of order is a random permutation
     return x.masked_fill(hidden.repeat_interleave(2, dim=1), float("nan"))
-
-
-def _whole(name: str, value: int, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise DataError(f"{name}: expected a whole number of at least {least}, got {value!r}.")
-    return int(value)

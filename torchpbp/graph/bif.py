@@ -28,8 +28,8 @@ def read_bif(path: str | os.PathLike[str]) -> BIF:
     """Read a file, plain or compressed by gzip.
 
     Raises:
-        DataError: no such file, not in this format (with the line), more than ``LARGEST_FILE`` bytes, or tables that are
-            too large (see :func:`parse_bif`).
+        DataError: no such file, not in this format (the message has the line), more than ``LARGEST_FILE`` bytes, or
+            tables that are too large (see :func:`parse_bif`).
     """
     try:
         with open_for_reading(_expanded(path), "a BIF file", DataError) as raw:
@@ -41,12 +41,12 @@ def read_bif(path: str | os.PathLike[str]) -> BIF:
         raise DataError(f"{path}: expected text in the Bayesian Interchange Format, got other bytes.") from error
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"Could not read {path}: {getattr(error, 'strerror', None) or error}.") from error
-    del content  # the text is enough
+    del content  # not needed besides the text
     return parse_bif(text, str(path))
 
 
 def format_bif(bif: BIF, name: str = "unknown") -> str:
-    """The text of a network; numbers are printed so that reading gives the same ones back."""
+    """The text of a network; numbers are printed so that reading restores them exactly."""
     lines = [f"network {_quoted(name)} {{\n}}"]
     for v, labels in bif.states.items():
         listed = ", ".join(_quoted(label) for label in labels)
@@ -66,7 +66,7 @@ def format_bif(bif: BIF, name: str = "unknown") -> str:
 
 
 def write_bif(path: str | os.PathLike[str], bif: BIF, name: str = "unknown") -> None:
-    """Write a network, whole or not at all; compressed by gzip if the path ends with .gz. Missing folders are made.
+    """Write a network atomically; compressed by gzip if the path ends with .gz. Missing folders are created.
 
     Raises:
         DataError: the file cannot be written, or a name cannot be written in this format.
@@ -77,7 +77,9 @@ def write_bif(path: str | os.PathLike[str], bif: BIF, name: str = "unknown") -> 
         with replacing(target) as temporary:
             temporary.write_bytes(gzip.compress(content) if target.suffix == ".gz" else content)
     except UnicodeEncodeError as error:
-        raise DataError(f"Could not write {target}: {error.object[error.start : error.end]!r} is no text.") from error
+        raise DataError(
+            f"Could not write {target}: {error.object[error.start : error.end]!r} is not valid text."
+        ) from error
     except OSError as error:
         raise DataError(f"Could not write {shown(target)}: {error.strerror or error}.") from error
 
@@ -117,13 +119,13 @@ def _numbers(row: Table) -> str:
 
 
 def _quoted(word: str) -> str:
-    """A name as it is, or in quotation marks if the format would take it apart."""
+    """A name as it is, or in quotation marks if it would be read as several tokens."""
     if not isinstance(word, str):
-        raise DataError(f"Expected a name of letters or other characters, got {word!r}.")
+        raise DataError(f"Expected a string as a name, got {word!r}.")
     match = TOKEN.fullmatch(word)
     plain = match is not None and match.lastgroup == "word" and not word.startswith(("//", "/*"))
     if plain:
         return word
     if '"' in word or "\n" in word:
-        raise DataError(f"{word!r}: names in this format may hold no quotation marks and no line breaks.")
+        raise DataError(f"{word!r}: names in this format cannot contain quotation marks or line breaks.")
     return f'"{word}"'

@@ -1,4 +1,4 @@
-"""The grammar of the Bayesian Interchange Format: from words and marks to a network."""
+"""A parser of the Bayesian Interchange Format: from tokens to a network."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import NoReturn
 import numpy as np
 
 from torchpbp.errors import DataError
-from torchpbp.graph.bif_rows import Rows, Table
+from torchpbp.graph.bif_rows import Table, TableRows
 from torchpbp.graph.bif_tokens import tokens
 
 ROUNDING = 0.02
@@ -23,13 +23,13 @@ LARGEST_NETWORK = 2**25
 MOST_AXES = 32
 """Most variables of one table: numpy's arrays have no more axes."""
 SHOWN = 60
-"""Characters of the text that a message repeats."""
+"""Characters of the text that a message quotes."""
 MARKS = frozenset("{}()[]|,;")
 
 
 @dataclass
 class BIF:
-    """What a file in this format says.
+    """The contents of a file in this format.
 
     Args:
         states: name -> labels of its states, in the order of the file.
@@ -50,11 +50,11 @@ def parse_bif(text: str, source: str = "BIF text") -> BIF:
     """Read a network from text, in time and memory proportional to its length and to the entries of its tables.
 
     Args:
-        text: in this format; ``property`` lines and comments are passed over.
-        source: its name, for messages.
+        text: in this format; ``property`` lines and comments are skipped.
+        source: name of the text in messages.
 
     Raises:
-        DataError: not in this format, with the line; or tables beyond ``LARGEST_TABLE``, ``LARGEST_NETWORK`` or ``MOST_AXES``.
+        DataError: not in this format (the message has the line), or tables beyond ``LARGEST_TABLE``, ``LARGEST_NETWORK`` or ``MOST_AXES``.
     """
     if not isinstance(text, str):
         raise DataError(f"{source}: expected text in the Bayesian Interchange Format, got a {type(text).__name__}.")
@@ -136,7 +136,7 @@ class _Parser:
             self._expect(")")
         if name in self._result.tables:
             self._fail(f"one table per variable, but '{_short(name)}' has one", name)
-        rows = Rows(self._shape(name, parents))
+        rows = TableRows(self._shape(name, parents))
         self._expect("{")
         while not self._at("}"):
             kind = self._take()
@@ -162,12 +162,12 @@ class _Parser:
         self._result.tables[name] = self._scaled(rows.table(), name)
 
     def _shape(self, name: str, parents: Sequence[str]) -> list[int]:
-        """Numbers of states of the parents and of the variable itself, whose product is one that memory can hold."""
+        """Numbers of states of the parents and of the variable itself, whose product is checked against the limits."""
         shape = [len(self._result.states[v]) for v in (*parents, name)]
         entries = 1
         for states in shape:
             entries *= states
-            if entries > 10**30:  # exact numbers of that size take long
+            if entries > 10**30:  # large integers are slow
                 break
         if entries > LARGEST_TABLE:
             shown = "more than 10^30" if entries > 10**30 else f"{entries:,}"
@@ -202,7 +202,7 @@ class _Parser:
         )
 
     def _numbered(self, name: str) -> dict[str, int]:
-        """Label -> number of the states of a variable; made once it is asked for."""
+        """Label -> number of the states of a variable."""
         if name not in self._places:
             self._places[name] = {label: i for i, label in enumerate(self._result.states[name])}
         return self._places[name]
@@ -247,7 +247,7 @@ class _Parser:
     # -- tokens --------------------------------------------------------------------------------------------------
 
     def _at(self, wanted: str) -> bool:
-        """Whether a mark or keyword comes next; the empty one stands for the end."""
+        """Whether a mark or keyword comes next; the empty string is the end."""
         return not self._token.quoted and self._token.text == wanted
 
     def _take(self) -> str:
@@ -274,7 +274,7 @@ class _Parser:
         self._take()
 
     def _up_to(self, most: int, end: str) -> list[str]:
-        """The first words up to an end mark; further ones are passed over."""
+        """The first words up to an end mark; further ones are skipped."""
         words: list[str] = []
         for word in self._words(end):
             if len(words) < most:
@@ -298,7 +298,7 @@ class _Parser:
         return name
 
     def _fail(self, wanted: str, got: str, back: bool = False) -> NoReturn:
-        """Tell what was expected instead of the next token, or, going back, of the one before."""
+        """Report what was expected instead of the next token, or with ``back`` instead of the one before."""
         line = self._line if back else self._token.line
         raise DataError(f"{self._source}, line {line}: expected {wanted}, got {_short(got)!r}.")
 

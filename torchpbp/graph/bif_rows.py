@@ -1,4 +1,4 @@
-"""A table of conditional probabilities that is given row by row."""
+"""A table of conditional probabilities, given row by row."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numpy.typing as npt
 Table = npt.NDArray[np.float64]
 
 
-class Rows:
-    """Probabilities of a variable, given row by row: kept as they came, for most rows may be left to a ``default``.
+class TableRows:
+    """Probabilities of a variable, given row by row and stored sparsely, since a ``default`` may stand for most rows.
 
     Args:
         shape: (states of each parent…, states of the variable).

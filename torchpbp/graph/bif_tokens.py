@@ -1,4 +1,4 @@
-"""Words and marks of a text in the Bayesian Interchange Format, one at a time, each character looked at once."""
+"""Tokens of a text in the Bayesian Interchange Format, in linear time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torchpbp.errors import DataError
 
 TOKEN = re.compile(
     r"""(?P<blank>\s+|//[^\n]*)
-      |(?P<comment>/\*)      # its end is looked for outside: an expression would try again from each beginning
+      |(?P<comment>/\*)      # its end is found by tokens(): an expression would backtrack
       |"(?P<quoted>[^"\n]*)"
       |(?P<mark>[{}()\[\]|,;])
       |(?P<word>[^\s{}()\[\]|,;"]+)""",
@@ -19,7 +19,7 @@ TOKEN = re.compile(
 
 
 class Token(NamedTuple):
-    """A word or mark of the text; the last one is empty and marks the end.
+    """A word or mark of the text; an empty one is the end.
 
     Args:
         text: without quotation marks.
@@ -33,14 +33,14 @@ class Token(NamedTuple):
 
 
 def tokens(text: str, source: str) -> Iterator[Token]:
-    """Take a text apart; comments are passed over.
+    """Split a text into tokens, without comments.
 
     Args:
         text: in this format.
-        source: its name, for messages.
+        source: name of the text in messages.
 
     Raises:
-        DataError: a comment or a quotation mark is not closed; with the line.
+        DataError: a comment or a quotation mark is not closed; the message has the line.
     """
     place, line = 0, 1
     while place < len(text):

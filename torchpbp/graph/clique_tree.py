@@ -1,4 +1,4 @@
-"""A rooted clique tree: the common ground of exact inference and of predictive belief propagation."""
+"""Rooted clique trees, which exact inference and predictive belief propagation share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchpbp.graph.latent_graph import Continuous, LatentGraph
 from torchpbp.graph.triangulation import maximal_cliques
 
 NOMINAL_STATES = 8
-"""State count that stands in for a continuous or unknown variable where only relative sizes matter."""
+"""Number of states assumed for continuous and unknown variables where only relative sizes matter."""
 
 
 def log_states(graph: LatentGraph) -> dict[str, float]:
@@ -25,16 +25,16 @@ def log_states(graph: LatentGraph) -> dict[str, float]:
 
 
 def log_size(names: Iterable[str], weights: Mapping[str, float]) -> float:
-    """Log number of joint states. The sum is exact before it is rounded, so that the order of a set does not matter.
+    """Log number of joint states. Summed exactly, so that the result does not depend on the order of a set.
 
-    Python orders a set of names anew in each process; processes that share their rows must agree on the tree.
+    Python's sets have a different order in each process, and processes that share their rows must agree on the tree.
     """
     return math.fsum(weights[v] for v in names)
 
 
 @dataclass(frozen=True)
 class CliqueTree:
-    """Cliques joined in a rooted tree.
+    """Cliques connected in a rooted tree.
 
     Nodes are numbered so that a parent comes before its children; node 0 is the root. The separator above node ``i``
     is ``cliques[i] & cliques[parent[i]]`` and is also called separator ``i``.
@@ -108,21 +108,21 @@ def spanning_edges(
 ) -> list[tuple[int, int]]:
     """Edges of a maximum-weight spanning tree by separator size [MP 17].
 
-    Among equally large separators the one with fewer joint states wins. Components that share no variable are joined
+    Among equally large separators the one with fewer joint states wins. Components that share no variable are connected
     by edges with an empty separator.
 
     Args:
         cliques: maximal cliques of a chordal graph.
         weights: log number of states of each variable.
-        chained: join cliques around one separator in a chain, which keeps the number of neighbours small, and not in a
-            star, which keeps the tree shallow.
+        chained: connect cliques that share one separator in a chain, which keeps the number of neighbours small, instead
+            of in a star, which keeps the tree shallow.
     """
     holders: dict[str, list[int]] = {}
     for i, clique in enumerate(cliques):
         for v in clique:
             holders.setdefault(v, []).append(i)
-    # Cliques that share the same variables with the rest can be joined at once, and one of them stands for all: a hub
-    # with 1,000 leaves needs no 10^6 pairs.
+    # Cliques that share the same variables with the rest are connected at once, and one of them represents all: a hub
+    # with 1,000 leaves would otherwise need 10^6 pairs.
     alike: dict[frozenset[str], list[int]] = {}
     for i, clique in enumerate(cliques):
         alike.setdefault(frozenset(v for v in clique if len(holders[v]) > 1), []).append(i)
@@ -169,7 +169,7 @@ def rooted(
         near[i].append(j)
         near[j].append(i)
     order, parent, seen = [root], [-1], {root}
-    for new, old in enumerate(order):  # grows while it is walked: a queue
+    for new, old in enumerate(order):  # a queue: it grows during the loop
         for other in sorted(near[old]):
             if other not in seen:
                 seen.add(other)
@@ -190,7 +190,7 @@ def build_clique_tree(graph: LatentGraph) -> CliqueTree:
 
 
 def tree_centre(count: int, edges: Iterable[tuple[int, int]]) -> int:
-    """Node in the middle of a longest path, so that the rooted tree is as shallow as can be."""
+    """Node in the middle of a longest path, which makes the rooted tree as shallow as possible."""
     tree: nx.Graph[int] = nx.Graph()
     tree.add_nodes_from(range(count))
     tree.add_edges_from(edges)
@@ -203,5 +203,5 @@ def tree_centre(count: int, edges: Iterable[tuple[int, int]]) -> int:
 
 
 def braces(names: Iterable[str]) -> str:
-    """A set of names for messages."""
+    """A set of names, formatted for messages."""
     return "{" + ", ".join(sorted(map(str, names))) + "}"

@@ -1,15 +1,14 @@
-"""What a graph is made of: the ranges of variables, and checks of the lists in which people write a graph down."""
+"""Domains of variables, and checks of the arguments that describe a graph."""
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torchpbp.arguments import is_number, is_series
-from torchpbp.errors import StructureError
+from torchpbp.errors import ArgumentError, StructureError
+from torchpbp.settings import finite, optional
 
 
 @dataclass(frozen=True)
@@ -19,6 +18,9 @@ class Continuous:
     Args:
         low: smallest value the variable can take, if known.
         high: largest value, if known.
+
+    Raises:
+        ArgumentError: bounds that are not finite numbers, or not in ascending order.
 
     Example:
         >>> from torchpbp import LatentGraph
@@ -32,13 +34,9 @@ class Continuous:
 
     def __post_init__(self) -> None:
         for name in ("low", "high"):
-            bound = getattr(self, name)
-            if bound is not None and not (is_number(bound) and math.isfinite(bound)):
-                raise StructureError(
-                    f"Continuous: expected {name} to be a finite number, got {bound!r}. Leave it out where nothing is known."
-                )
+            optional(finite()).check(f"Continuous: {name}", getattr(self, name))
         if self.low is not None and self.high is not None and not self.low < self.high:
-            raise StructureError(f"Continuous: expected low < high, got low={self.low}, high={self.high}.")
+            raise ArgumentError(f"Continuous: expected low < high, got low={self.low}, high={self.high}.")
 
 
 Domain = int | Continuous | None
@@ -47,7 +45,7 @@ Domain = int | Continuous | None
 
 def checked_variables(variables: Mapping[str, Domain] | Iterable[tuple[str, Domain]]) -> dict[str, Domain]:
     """Name -> number of states or range, each name once."""
-    if not is_series(variables):
+    if not _is_collection(variables):
         raise StructureError(f"variables: expected a mapping or pairs (name, states), got {variables!r}.")
     pairs = list(variables.items()) if isinstance(variables, Mapping) else list(variables)
     if not pairs:
@@ -83,11 +81,13 @@ def _checked_count(name: str, states: Any) -> int:
 
 
 def checked_latent(latent: Iterable[str], variables: Mapping[str, Domain]) -> tuple[str, ...]:
-    """Names of hidden variables, each known and listed once."""
+    """Names of latent variables, each known and listed once."""
     if isinstance(latent, str):
         raise StructureError(f"latent: expected a list of names, got the string '{latent}'. Write ['{latent}'].")
-    if not is_series(latent):
-        raise StructureError(f"latent: expected a list of names, got {latent!r}. Leave it out where nothing is hidden.")
+    if not _is_collection(latent):
+        raise StructureError(
+            f"latent: expected a list of names, got {latent!r}. Leave it out where no variable is latent."
+        )
     names, seen = tuple(latent), set[str]()
     for name in names:
         if not isinstance(name, str) or name not in variables:
@@ -102,7 +102,7 @@ def checked_edges(
     edges: Iterable[tuple[str, str]], variables: Mapping[str, Domain], directed: bool
 ) -> tuple[tuple[str, str], ...]:
     """Pairs of known names, each edge once."""
-    if not is_series(edges):
+    if not _is_collection(edges):
         raise StructureError(f"edges: expected a list of pairs of names, got {edges!r}. Give [] for no edges.")
     result: list[tuple[str, str]] = []
     seen: set[tuple[str, str] | frozenset[str]] = set()
@@ -121,3 +121,8 @@ def checked_edges(
         seen.add(key)
         result.append((a, b))
     return tuple(result)
+
+
+def _is_collection(value: Any) -> bool:
+    """Whether the value can be iterated over and is not a string."""
+    return isinstance(value, Iterable) and not isinstance(value, str)

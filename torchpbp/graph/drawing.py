@@ -1,4 +1,4 @@
-"""Pictures of junction trees, and the pieces they are put together from."""
+"""Drawing of junction trees."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 ROOT, INNER, LEAF, SEPARATOR = "#f4b6c2", "#fbe3e8", "#cfe2f3", "#fff2cc"
 EDGE, SEPARATOR_EDGE = "#888888", "#bfa24a"
 LARGEST = 400
-COLUMN = 1.25  # inches that a leaf gets on axes of the tree's own
+COLUMN = 1.25  # inches per leaf on new axes
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the nodes of a tree go, in data coordinates.
+    """Positions of the nodes of a tree, in data coordinates.
 
     Args:
         across: per node its position from left to right; leaves are 1 apart.
@@ -42,7 +42,7 @@ class Layout:
 
 
 def lay_out(tree: JunctionTree) -> Layout:
-    """Leaves side by side in walking order, each parent above the middle of its children."""
+    """Leaves side by side in depth-first order, each parent above the middle of its children."""
     if len(tree) > LARGEST:
         raise StructureError(
             f"A tree of {len(tree)} cliques is too large to draw (at most {LARGEST}). Print it instead."
@@ -74,7 +74,7 @@ def tree_size(layout: Layout, level: float = 1.35) -> tuple[float, float]:
 
 
 def tree_axes(layout: Layout, ax: Axes | None, level: float = 1.35) -> tuple[Axes, float]:
-    """The axes to draw on, framed for the tree, and a font size that fits its columns.
+    """The axes to draw on, with limits set for the tree, and a font size that fits its columns.
 
     Args:
         layout: of the tree.
@@ -105,7 +105,7 @@ def draw_cliques(
         layout: its layout.
         ax: axes to draw on.
         font: size of the text.
-        values: observable -> what is known of it, written beside its name; its leaf gets a strong frame.
+        values: observable -> its observed value, written beside its name; its leaf gets a bold frame.
     """
     known = values or {}
     for node, clique in enumerate(tree.cliques):

@@ -2,10 +2,10 @@
 
 The plain clique tree of a graph is reshaped in five steps. (1) Observables that lie in a single clique are taken out,
 and the rest is triangulated and spanned: the skeleton. (2) Each group taken out becomes a leaf again, its separator
-holding the rest of its clique; an observable that stays in the skeleton (it has children, say) gets a leaf of its own.
-(3) Skeleton ends without observables are pruned; they sum to a function of their separator and carry no evidence.
+holding the rest of its clique; an observable that stays in the skeleton (for instance, one with children) gets its own leaf.
+(3) Skeleton ends without observables are pruned: summed out, they give a function of their separator.
 (4) Nodes with more than three neighbours are split, and nodes that only pass a message on are merged with a neighbour,
-for each separator costs an estimate. (5) The root is chosen by cost.
+since each separator needs an estimate. (5) The root is chosen by cost.
 
 Steps 1 and 2 are in :mod:`torchpbp.graph.skeleton`, 3 and 4 in :mod:`torchpbp.graph.tree_draft`, 5 in
 :mod:`torchpbp.graph.root_choice`.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SHOWN = 4
-"""Observables that the name of a separator lists."""
+"""Number of observables listed in the name of a separator."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class JunctionTree(CliqueTree):
         parent: each node's parent, -1 for the root.
         graph: the graph the tree was made from.
         leaf_observables: for each node the observables it is associated with; empty for inner nodes.
-        pruned: cliques cut off because no observable hangs below them, as (clique, node or pruned clique it hung on);
-            the second number counts on from ``len(cliques)`` for pruned cliques.
+        pruned: cliques removed because they have no observable below them, as (clique, its parent); the parent is a node,
+            or ``len(cliques)`` plus the position of a pruned clique.
     """
 
     graph: LatentGraph
@@ -73,7 +73,7 @@ class JunctionTree(CliqueTree):
 
     @cached_property
     def _first_inside(self) -> tuple[list[str], ...]:
-        """The first observables below each separator, by name, one more than are shown: all of them would take n² steps."""
+        """The first observables below each separator, by name, one more than are shown; all of them would take O(n²)."""
         result = [sorted(group)[: SHOWN + 1] for group in self.leaf_observables]
         for node in range(len(self.cliques) - 1, 0, -1):
             above = self.parent[node]
@@ -87,27 +87,27 @@ class JunctionTree(CliqueTree):
     def distances(self, node: int, limit: int) -> list[tuple[int, str]]:
         """(distance, observable) for the observables outside separator ``node``, nearest first, at least ``limit``.
 
-        The distance counts tree edges from the node above the separator to the observable's leaf. The walk stops at
-        the end of the ring in which the limit is reached, so that long chains cost no more than short ones.
+        The distance counts tree edges from the node above the separator to the observable's leaf. The traversal
+        stops at the distance at which the limit is reached, so that long chains cost no more than short ones.
         """
-        ring, seen, found, steps = [self.parent[node]], {node, self.parent[node]}, list[tuple[int, str]](), 0
-        while ring and len(found) < limit:
+        ring, seen, nearest, steps = [self.parent[node]], {node, self.parent[node]}, list[tuple[int, str]](), 0
+        while ring and len(nearest) < limit:
             for n in ring:
-                found.extend((steps, v) for v in self.leaf_observables[n])
+                nearest.extend((steps, v) for v in self.leaf_observables[n])
             nearby = [m for n in ring for m in (*self.children[n], self.parent[n]) if m >= 0]
             ring = [m for m in dict.fromkeys(nearby) if m not in seen]
             seen.update(ring)
             steps += 1
-        return found
+        return nearest
 
     def full_tree(self) -> CliqueTree:
-        """The tree with its pruned cliques put back after the others: a clique tree of the whole graph."""
+        """The tree with its pruned cliques appended: a clique tree of the whole graph."""
         return CliqueTree(
             self.cliques + tuple(c for c, _ in self.pruned), self.parent + tuple(p for _, p in self.pruned)
         )
 
     def separator_name(self, node: int) -> str:
-        """A name for messages: the separator's variables and what lies below it."""
+        """The separator's variables and the observables below it, for messages."""
         below = self._first_inside[node]
         shown = ", ".join(below[:SHOWN]) + (", …" if len(below) > SHOWN else "")
         return f"{braces(self.separators[node])} above {{{shown}}}"
@@ -119,7 +119,7 @@ class JunctionTree(CliqueTree):
         if self.parent[0] != -1 or any(not 0 <= p < i for i, p in enumerate(self.parent) if i > 0):
             raise StructureError("The tree is not connected, or not numbered with parents before children.")
         if any(not 0 <= p < len(self.cliques) + i for i, (_, p) in enumerate(self.pruned)):
-            raise StructureError("Each pruned clique must hang on a node or on a pruned clique before it.")
+            raise StructureError("The parent of each pruned clique must be a node or an earlier pruned clique.")
         full = self.full_tree()
         full.check_running_intersection()
         full.check_families(self.graph)
@@ -177,7 +177,7 @@ def checked_root(root: Iterable[str] | None) -> tuple[str, ...] | None:
 
 
 def build_junction_tree(graph: LatentGraph, root: Iterable[str] | None = None) -> JunctionTree:
-    """Turn a latent graph into a latent junction tree (see the module's text for the five steps).
+    """Turn a latent graph into a latent junction tree in five steps, see the module's docstring.
 
     Args:
         graph: the model's structure.
@@ -209,9 +209,9 @@ def build_junction_tree(graph: LatentGraph, root: Iterable[str] | None = None) -
     )
     final = {back[old]: new for new, old in enumerate(order)}
     cut: list[tuple[frozenset[str], int]] = []
-    for clique, hung_on in reversed(pruned):  # the last one pruned hangs on a node that stayed
+    for clique, attached_to in reversed(pruned):  # the last one pruned is attached to a remaining node
         final[clique] = len(tree.cliques) + len(cut)
-        cut.append((draft.cliques[clique], final[hung_on]))
+        cut.append((draft.cliques[clique], final[attached_to]))
     result = JunctionTree(
         cliques=tree.cliques,
         parent=tree.parent,

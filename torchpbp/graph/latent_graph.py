@@ -1,4 +1,4 @@
-"""The definition of a model: variables, their states, which of them are hidden, and the edges between them."""
+"""The structure of a model: variables, their numbers of states, which of them are latent, and the edges between them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torchpbp.errors import StructureError
 from torchpbp.graph.bif import read_bif
 from torchpbp.graph.domains import Continuous, Domain, checked_edges, checked_latent, checked_variables
 from torchpbp.graph.pgmpy_models import read_pgmpy
+from torchpbp.settings import flag
 
 __all__ = ["Continuous", "Domain", "LatentGraph", "require_graph"]
 
@@ -23,7 +24,7 @@ class LatentGraph:
         edges: pairs of names; in a directed graph each is (parent, child).
         variables: name -> number of states, :class:`Continuous`, or ``None`` for a latent variable whose number of
             states is not known. A sequence of pairs is accepted too.
-        latent: names of the hidden variables.
+        latent: names of the latent variables.
         directed: whether the edges have a direction.
 
     Example:
@@ -43,12 +44,10 @@ class LatentGraph:
     ) -> None:
         self.variables: dict[str, Domain] = checked_variables(variables)
         self.latent: tuple[str, ...] = checked_latent(latent, self.variables)
-        if not isinstance(directed, bool):  # "no" would count as yes
-            raise StructureError(f"directed: expected True or False, got {directed!r}.")
-        self.directed = directed
+        self.directed: bool = flag().check("directed", directed)
         self.edges: tuple[tuple[str, str], ...] = checked_edges(edges, self.variables, self.directed)
-        self._hidden = frozenset(self.latent)
-        self.observed: tuple[str, ...] = tuple(v for v in self.variables if v not in self._hidden)
+        self._latent_set = frozenset(self.latent)
+        self.observed: tuple[str, ...] = tuple(v for v in self.variables if v not in self._latent_set)
         if not self.observed:
             raise StructureError(
                 "The graph has no observable: every variable is listed as latent. Observe at least one."
@@ -72,9 +71,9 @@ class LatentGraph:
         self._parents = {v: tuple(near) for v, near in parents.items()}
         self._children = {v: tuple(near) for v, near in children.items()}
         if self.directed:
-            self._refuse_cycles()
+            self._require_acyclic()
 
-    # -- looking at it -------------------------------------------------------------------------------------------
+    # -- properties ----------------------------------------------------------------------------------------------
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -82,18 +81,18 @@ class LatentGraph:
         return tuple(self.variables)
 
     def is_latent(self, name: str) -> bool:
-        """Whether ``name`` is a hidden variable."""
-        return name in self._hidden
+        """Whether ``name`` is a latent variable."""
+        return name in self._latent_set
 
     def parents(self, name: str) -> tuple[str, ...]:
-        """Parents of ``name`` in the order of the edges. Empty for a root; refused for undirected graphs."""
+        """Parents of ``name`` in the order of the edges; undirected graphs raise :class:`StructureError`."""
         self._require_known(name)
         if not self.directed:
             raise StructureError("An undirected graph has no parents; use neighbors().")
         return self._parents[name]
 
     def children(self, name: str) -> tuple[str, ...]:
-        """Children of ``name`` in the order of the edges; refused for undirected graphs."""
+        """Children of ``name`` in the order of the edges; undirected graphs raise :class:`StructureError`."""
         self._require_known(name)
         if not self.directed:
             raise StructureError("An undirected graph has no children; use neighbors().")
@@ -132,7 +131,7 @@ class LatentGraph:
                 moral.add_edges_from((a, b) for i, a in enumerate(parents) for b in parents[i + 1 :])
         return moral
 
-    # -- making others -------------------------------------------------------------------------------------------
+    # -- conversion ----------------------------------------------------------------------------------------------
 
     def with_states(self, states: Mapping[str, Domain]) -> LatentGraph:
         """The same graph with other numbers of states for the variables named."""
@@ -153,10 +152,10 @@ class LatentGraph:
             graph: its nodes are the names of the variables.
             variables: name -> number of states, :class:`Continuous`, or None for a latent of unknown cardinality; the node
                 attribute ``states`` by default.
-            latent: hidden variables; nodes whose attribute ``latent`` is true by default.
+            latent: latent variables; nodes whose attribute ``latent`` is true by default.
 
         Raises:
-            StructureError: no networkx graph, parallel edges, names that are no strings, nodes without a number of states.
+            StructureError: not a networkx graph, parallel edges, names that are not strings, nodes without a number of states.
         """
         if not isinstance(graph, nx.Graph):
             raise StructureError(f"Expected a networkx Graph or DiGraph, got {type(graph).__name__}.")
@@ -177,11 +176,11 @@ class LatentGraph:
 
     @classmethod
     def from_bif(cls, path: str | os.PathLike[str], latent: Iterable[str] = ()) -> LatentGraph:
-        """Structure and numbers of states of a network in the Bayesian Interchange Format; its tables are left aside.
+        """Structure and numbers of states of a network in the Bayesian Interchange Format; its tables are ignored.
 
         Args:
             path: of the file, plain or compressed by gzip.
-            latent: names of hidden variables.
+            latent: names of the latent variables.
         """
         bif = read_bif(path)
         return cls(bif.edges, {v: len(labels) for v, labels in bif.states.items()}, latent)
@@ -190,13 +189,13 @@ class LatentGraph:
     def from_pgmpy(
         cls, model: Any, variables: Mapping[str, Domain] | None = None, latent: Iterable[str] | None = None
     ) -> LatentGraph:
-        """Structure of a DiscreteBayesianNetwork or DiscreteMarkovNetwork of pgmpy; its tables are left aside.
+        """Structure of a DiscreteBayesianNetwork or DiscreteMarkovNetwork of pgmpy; its tables are ignored.
 
         Args:
             model: of pgmpy. Numbers of states come from its CPDs or factors, if it has any.
-            variables: numbers of states that its tables do not say, or that shall be others. A latent variable that is
-                mentioned nowhere has an unknown number.
-            latent: hidden variables; ``model.latents`` by default.
+            variables: numbers of states that its tables do not contain, or that replace theirs. A latent variable without
+                either has an unknown number.
+            latent: latent variables; ``model.latents`` by default.
         """
         read = read_pgmpy(model)
         hidden = read.latent if latent is None else tuple(latent)
@@ -204,18 +203,18 @@ class LatentGraph:
         missing = [v for v in read.names if v not in known and v not in hidden]
         if missing:
             raise StructureError(
-                f"The pgmpy model has no tables that say how many states {missing} have. Add CPDs or factors, or pass variables=."
+                f"The numbers of states of {missing} are missing: the pgmpy model has no tables with them. Add CPDs or factors, or pass variables=."
             )
-        strangers = [v for v in known if v not in read.names]
-        if strangers:
-            raise StructureError(f"variables: {strangers} are not in the pgmpy model. It has: {', '.join(read.names)}.")
+        unknown = [v for v in known if v not in read.names]
+        if unknown:
+            raise StructureError(f"variables: {unknown} are not in the pgmpy model. It has: {', '.join(read.names)}.")
         return cls(read.edges, {v: known.get(v) for v in read.names}, hidden, read.directed)
 
     def to_networkx(self) -> nx.DiGraph[str] | nx.Graph[str]:
         """To a networkx graph whose nodes carry ``states`` and ``latent``."""
         graph: nx.Graph[str] = nx.DiGraph() if self.directed else nx.Graph()
         for v, states in self.variables.items():
-            graph.add_node(v, states=states, latent=v in self._hidden)
+            graph.add_node(v, states=states, latent=v in self._latent_set)
         graph.add_edges_from(self.edges)
         return graph
 
@@ -254,7 +253,7 @@ class LatentGraph:
         if name not in self.variables:
             raise StructureError(f"Unknown variable '{name}'. The graph has: {', '.join(map(str, self.variables))}.")
 
-    def _refuse_cycles(self) -> None:
+    def _require_acyclic(self) -> None:
         graph = self.to_networkx()
         if not nx.is_directed_acyclic_graph(graph):
             cycle = [a for a, _ in nx.find_cycle(graph)]
@@ -265,11 +264,11 @@ class LatentGraph:
 
 
 def require_graph(graph: object, who: str) -> None:
-    """Refuse what is no LatentGraph, and say how to make one.
+    """Raise unless the argument is a LatentGraph.
 
     Args:
-        graph: what was given.
-        who: begins the message.
+        graph: the argument.
+        who: beginning of the message.
     """
     if not isinstance(graph, LatentGraph):
         way = "LatentGraph.from_networkx(…)" if isinstance(graph, nx.Graph) else "LatentGraph(edges, states, latent)"
@@ -277,12 +276,12 @@ def require_graph(graph: object, who: str) -> None:
 
 
 def require_states(graph: LatentGraph, who: str, remedy: str = "") -> None:
-    """Refuse a graph in which some variable has no number of states.
+    """Raise unless each variable of the graph has a number of states.
 
     Args:
-        graph: what was given.
-        who: begins the message.
-        remedy: ends it.
+        graph: the argument.
+        who: beginning of the message.
+        remedy: its end.
     """
     continuous = [v for v in graph.names if isinstance(graph.variables[v], Continuous)]
     unknown = [v for v in graph.names if graph.variables[v] is None]

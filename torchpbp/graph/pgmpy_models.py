@@ -1,4 +1,4 @@
-"""Models of pgmpy, taken over and handed back. pgmpy is loaded only to make a model of its own."""
+"""Conversion from and to models of pgmpy. pgmpy is imported only to create its models."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Scope = tuple[str, ...]
 
 @dataclass(frozen=True)
 class PgmpyModel:
-    """What a model of pgmpy says.
+    """The contents of a pgmpy model.
 
     Args:
         edges: pairs of names.
         states: name -> labels of its states, for variables that some table mentions.
-        latent: hidden variables, in the order of the model's nodes.
+        latent: latent variables, in the order of the model's nodes.
         directed: whether it is a Bayesian network; a Markov network otherwise.
         names: all variables, in the order of the model's nodes.
         tables: scope -> table. Of a Bayesian network (parents…, variable) -> conditional probabilities, of a Markov network
@@ -39,11 +39,11 @@ class PgmpyModel:
 
     @property
     def labels(self) -> dict[str, tuple[Hashable, ...]]:
-        """Labels of states that go by something else than 0, 1, 2, …"""
+        """Labels of states, where they are not 0, 1, 2, …"""
         return {v: x for v, x in self.states.items() if list(x) != list(range(len(x)))}
 
     def require_tables(self) -> None:
-        """Refuse a Bayesian network that lacks some of its tables."""
+        """Raise unless a Bayesian network has all of its tables."""
         missing = [v for v in self.names if v not in {scope[-1] for scope in self.tables}] if self.directed else []
         if missing:
             raise StructureError(
@@ -54,21 +54,21 @@ class PgmpyModel:
 def read_pgmpy(model: Any) -> PgmpyModel:
     """Read a DiscreteBayesianNetwork or DiscreteMarkovNetwork.
 
-    A table may list the states of a variable in an order of its own; they are brought into the order of the variable's own
-    table, or of the first that mentions it.
+    Tables may list the states of a variable in different orders; they are brought into the order of the variable's own
+    table, or of the first that contains it.
 
     Raises:
-        StructureError: another kind of model, continuous variables, names that are no strings, tables that contradict
-            each other.
+        StructureError: another kind of model, continuous variables, names that are not strings, contradictory
+            tables.
     """
     if not isinstance(model, nx.Graph) or not (hasattr(model, "cpds") or hasattr(model, "factors")):
         raise StructureError(
             f"Expected a DiscreteBayesianNetwork or DiscreteMarkovNetwork of pgmpy, got {type(model).__name__}. For a plain "
-            "networkx graph there is LatentGraph.from_networkx."
+            "networkx graph use LatentGraph.from_networkx."
         )
     odd = [v for v in model.nodes if not isinstance(v, str)]
     if odd:
-        raise StructureError(f"The pgmpy model has variables {odd[:5]} whose names are no strings. Rename its nodes.")
+        raise StructureError(f"The pgmpy model has variables {odd[:5]} whose names are not strings. Rename its nodes.")
     directed = model.is_directed()
     parts: list[Any] = list(getattr(model, "cpds" if directed else "factors"))
     for part in parts:
@@ -118,7 +118,7 @@ def bayesian_network(
     Args:
         edges: (parent, child).
         states: name -> labels of its states.
-        latent: hidden variables.
+        latent: latent variables.
         tables: ((parents…, variable), conditional probabilities) of each variable.
     """
     models, factors = _pgmpy("models"), _pgmpy("factors.discrete")
@@ -164,5 +164,5 @@ def _pgmpy(part: str) -> Any:
         return importlib.import_module(f"pgmpy.{part}")
     except ImportError:
         raise StructureError(
-            "Models of pgmpy are made by pgmpy, which is not installed. Run: pip install pgmpy."
+            "Conversion to a pgmpy model needs pgmpy, which is not installed. Run: pip install pgmpy."
         ) from None

@@ -1,4 +1,4 @@
-"""Where a junction tree is rooted: at the node for which learning touches the fewest numbers."""
+"""The root of a junction tree: the node with the lowest cost of learning."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torchpbp.graph.tree_draft import Draft
 
 
 def choose_root(draft: Draft, alive: set[int], weights: Mapping[str, float], wanted: frozenset[str] | None) -> int:
-    """Step 5: the inner node for which learning touches the fewest numbers; among equals the most central one.
+    """Step 5: the inner node with the lowest cost of learning; among equals the most central one.
 
     A node costs (product of its children's core sizes) x (size of the instrument of the separator above it). A core is
     no larger than the separator's states or the states of all observables below; an instrument likewise with those
-    outside. Moving the root across one edge changes the cost of that edge's two ends only, so all totals take one walk.
+    outside. Moving the root across one edge changes the cost of that edge's two ends only, so all totals take one traversal.
     """
     inner = [n for n in sorted(alive) if not draft.groups[n]]
     order, above = [inner[0]], {inner[0]: -1}
@@ -46,7 +46,7 @@ def choose_root(draft: Draft, alive: set[int], weights: Mapping[str, float], wan
     choices = [n for n in inner if wanted is None or wanted <= draft.cliques[n]]
     if not choices:
         raise StructureError(
-            f"No inner clique contains the wanted root {braces(wanted or ())}; inner cliques are: "
+            f"No inner clique contains the requested root {braces(wanted or ())}; inner cliques are: "
             + ", ".join(braces(draft.cliques[n]) for n in inner[:20])
         )
     return min(choices, key=lambda n: (round(math.log(max(totals[n], 1.0)), 2), centrality[n], n))

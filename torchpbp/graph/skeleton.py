@@ -1,4 +1,4 @@
-"""The first draft of a junction tree: a skeleton of the variables that join cliques, with observables as its leaves."""
+"""The first draft of a junction tree: a skeleton of the variables that connect cliques, with observables as leaves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchpbp.graph.triangulation import maximal_cliques
 
 
 def skeleton_with_leaves(graph: LatentGraph, weights: Mapping[str, float]) -> Draft:
-    """Steps 1 and 2: a skeleton over the variables that join cliques, and leaves that hold the observables.
+    """Steps 1 and 2: a skeleton of the variables that connect cliques, and leaves that hold the observables.
 
     Args:
         graph: the model's structure.
@@ -24,13 +24,13 @@ def skeleton_with_leaves(graph: LatentGraph, weights: Mapping[str, float]) -> Dr
             membership[v] = membership.get(v, 0) + 1
     place = {v: i for i, v in enumerate(graph.observed) if membership[v] == 1}
     exclusive = [tuple(sorted((v for v in c if v in place), key=place.__getitem__)) for c in cliques]
-    stumps = dict.fromkeys(c - set(e) for c, e in zip(cliques, exclusive, strict=True))
-    # A stump is kept if no other clique of the skeleton contains it; only cliques that share a variable can.
+    remainders = dict.fromkeys(c - set(e) for c, e in zip(cliques, exclusive, strict=True))
+    # A remainder is kept if no other clique of the skeleton contains it; only cliques that share a variable can.
     holders: dict[str, list[frozenset[str]]] = {}
-    for s in stumps:
+    for s in remainders:
         for v in s:
             holders.setdefault(v, []).append(s)
-    skeleton = [s for s in stumps if s and not any(s < t for t in holders[min(s)])] or [frozenset[str]()]
+    skeleton = [s for s in remainders if s and not any(s < t for t in holders[min(s)])] or [frozenset[str]()]
 
     draft = Draft()
     for clique in skeleton:
@@ -42,7 +42,7 @@ def skeleton_with_leaves(graph: LatentGraph, weights: Mapping[str, float]) -> Dr
         for v in clique:
             hosts.setdefault(v, []).append(i)
 
-    chosen: dict[frozenset[str], int] = {}  # leaves with equal separators hang together: a split can then join them
+    chosen: dict[frozenset[str], int] = {}  # leaves with equal separators share a host, so that a split can group them
 
     def host(separator: frozenset[str]) -> int:
         if separator not in chosen:

@@ -1,16 +1,20 @@
-"""Ready-made latent graphs: the structures of the papers and of the tests."""
+"""Ready-made latent graphs: the structures of the papers and of the tests.
+
+Numbers that are not accepted raise :class:`~torchpbp.errors.ArgumentError`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torchpbp.errors import StructureError
+from torchpbp.errors import ArgumentError
 from torchpbp.graph.latent_graph import Continuous, Domain, LatentGraph
+from torchpbp.settings import whole
 
 
 def hmm(length: int = 6, states: int | None = 3, observed_states: int = 4, order: int = 1) -> LatentGraph:
-    """A hidden Markov model h1 -> h2 -> …, each with an observable; ``order`` earlier states act on each state."""
-    _positive(length=length, order=order)
+    """A hidden Markov model h1 -> h2 -> …, each with one observable; each state depends on the ``order`` states before it."""
+    _at_least(1, length=length, order=order)
     variables: dict[str, Domain] = {f"h{t}": states for t in range(1, length + 1)}
     variables |= {f"x{t}": observed_states for t in range(1, length + 1)}
     edges = [(f"h{t - k}", f"h{t}") for t in range(1, length + 1) for k in range(order, 0, -1) if t - k >= 1]
@@ -19,8 +23,8 @@ def hmm(length: int = 6, states: int | None = 3, observed_states: int = 4, order
 
 
 def factorial_hmm(length: int = 4, chains: int = 2, states: int | None = 2, observed_states: int = 6) -> LatentGraph:
-    """Independent hidden chains that meet in one observable per time step."""
-    _positive(length=length, chains=chains)
+    """Independent hidden chains with one common observable per time step."""
+    _at_least(1, length=length, chains=chains)
     latent = [f"h{c}_{t}" for t in range(1, length + 1) for c in range(1, chains + 1)]
     variables: dict[str, Domain] = dict.fromkeys(latent, states)
     variables |= {f"x{t}": observed_states for t in range(1, length + 1)}
@@ -34,9 +38,9 @@ def latent_tree(
 ) -> LatentGraph:
     """A rooted tree of latents h, h1, h2, h11, …; each latent at the bottom has ``leaves`` observables.
 
-    With more than nine branches the numbers in a name are set apart, as in h1_12.
+    With more than nine branches the numbers in a name are separated by underscores, as in h1_12.
     """
-    _positive(branching=branching, leaves=leaves)
+    _at_least(1, branching=branching, leaves=leaves)
     _at_least(0, depth=depth)
     mark = "" if branching <= 9 else "_"
     variables: dict[str, Domain] = {"h": states}
@@ -61,7 +65,7 @@ def latent_tree(
 
 def diamond(states: int | None = 2, observed_states: int = 6, leaves: int = 2) -> LatentGraph:
     """The loop A -> B, A -> C, {B, C} -> D of latents, each with ``leaves`` observables a1, a2, b1, …"""
-    _positive(leaves=leaves)
+    _at_least(1, leaves=leaves)
     variables: dict[str, Domain] = dict.fromkeys("ABCD", states)
     edges = [("A", "B"), ("A", "C"), ("B", "D"), ("C", "D")]
     for h in "ABCD":
@@ -82,9 +86,9 @@ def nested_loops(states: int | None = 2, observed_states: int = 5) -> LatentGrap
 
 
 def loopy_network(states: int | None = 2, observed_states: int = 6) -> LatentGraph:
-    """A loopy network in the manner of [PBP Fig. 2]: four latents in a loop, a latent tail, six observables.
+    """A loopy network similar to [PBP Fig. 2]: four latents in a loop and six observables.
 
-    The observable ``c`` has a child of its own, so that observables inside the loop are exercised too.
+    The observable ``c`` has a child, so that the loop contains observables too.
     """
     latent = ["A", "B", "D", "F"]
     variables: dict[str, Domain] = dict.fromkeys(latent, states)
@@ -95,10 +99,10 @@ def loopy_network(states: int | None = 2, observed_states: int = 6) -> LatentGra
 
 
 def synthetic_junction_tree(states: int | None = 2, observed_states: int = 16) -> LatentGraph:
-    """A junction tree in the manner of [JT Fig. 2-3], which shows a part of one: no chain, no tree, cliques of four.
+    """A junction tree similar to [JT Fig. 2-3], which shows a part of one: neither a chain nor a tree, with cliques of four.
 
-    The root clique {A, C, E} has three children, {B, C, D, E}, {A, C, I, J} and {A, E, K, L}. Each hangs on two latents
-    of the root, has two latents of its own, all dependent, and two observables with two latent parents each.
+    The root clique {A, C, E} has three children, {B, C, D, E}, {A, C, I, J} and {A, E, K, L}. Each is
+    connected to two latents of the root, adds two latents, all dependent, and two observables with two latent parents each.
     """
     latent = list("ACEBDIJKL")
     variables: dict[str, Domain] = dict.fromkeys(latent, states)
@@ -117,7 +121,7 @@ def synthetic_junction_tree(states: int | None = 2, observed_states: int = 16) -
 def mixture(names: Sequence[str], states: int | None = 2) -> LatentGraph:
     """Continuous variables of the given names that depend on one hidden variable, called ``mixture``."""
     if isinstance(names, str) or not isinstance(names, Sequence) or not names:
-        raise StructureError(f"names: expected a list of names, got {names!r}.")
+        raise ArgumentError(f"names: expected a list of names, got {names!r}.")
     hidden = "mixture"
     while hidden in names:
         hidden += "_"
@@ -127,14 +131,14 @@ def mixture(names: Sequence[str], states: int | None = 2) -> LatentGraph:
 
 def naive_bayes(features: int = 5, states: int | None = 3, observed_states: int = 4) -> LatentGraph:
     """One latent with several observables: a latent class model."""
-    _positive(features=features)
+    _at_least(1, features=features)
     names = [f"x{i}" for i in range(1, features + 1)]
     return LatentGraph([("h", x) for x in names], {"h": states, **dict.fromkeys(names, observed_states)}, ["h"])
 
 
 def grid(rows: int = 2, columns: int = 3, states: int | None = 2, observed_states: int = 4) -> LatentGraph:
     """An undirected grid of latents with one observable each: a hidden Markov random field."""
-    _positive(rows=rows, columns=columns)
+    _at_least(1, rows=rows, columns=columns)
     cells = [(r, c) for r in range(1, rows + 1) for c in range(1, columns + 1)]
     variables: dict[str, Domain] = {f"h{r}_{c}": states for r, c in cells}
     variables |= {f"x{r}_{c}": observed_states for r, c in cells}
@@ -145,11 +149,11 @@ def grid(rows: int = 2, columns: int = 3, states: int | None = 2, observed_state
 
 
 def parity(leaves: int = 2, observed_states: int = 3) -> LatentGraph:
-    """G1 -> H <- G2, all binary and hidden, each with its own observables g1_1, g1_2, …, g2_1, …, h_1, …
+    """G1 -> H <- G2, all binary and latent, with observables g1_1, g1_2, …, g2_1, …, h_1, …
 
-    Where H is the parity of G1 and G2, no observable of G1 or of G2 alone says anything about H.
+    Where H is the parity of G1 and G2, the observables of G1 alone, or of G2 alone, are independent of H.
     """
-    _positive(leaves=leaves, observed_states=observed_states)
+    _at_least(1, leaves=leaves, observed_states=observed_states)
     latent = ["G1", "G2", "H"]
     variables: dict[str, Domain] = dict.fromkeys(latent, 2)
     edges = [("G1", "H"), ("G2", "H")]
@@ -163,9 +167,9 @@ def parity(leaves: int = 2, observed_states: int = 3) -> LatentGraph:
 def pen_strokes(points: int = 8, order: int = 1, low: float = 0.0, high: float = 100.0) -> LatentGraph:
     """A hidden chain over the points of a pen stroke; each point is a leaf with its coordinates (x1, y1), (x2, y2), …
 
-    The latent states have no number: the point of the structure is who talks to whom.
+    The numbers of latent states are unknown.
     """
-    _positive(points=points, order=order)
+    _at_least(1, points=points, order=order)
     domain = Continuous(low, high)
     latent = [f"h{t}" for t in range(1, points + 1)]
     variables: dict[str, Domain] = dict.fromkeys(latent)
@@ -178,17 +182,12 @@ def pen_strokes(points: int = 8, order: int = 1, low: float = 0.0, high: float =
 
 def pen_clique(points: int = 8, low: float = 0.0, high: float = 100.0) -> LatentGraph:
     """All coordinates of a pen stroke in one clique without latents: its kernel model is a kernel density estimate."""
-    _positive(points=points)
+    _at_least(1, points=points)
     names = [f"{axis}{t}" for t in range(1, points + 1) for axis in "xy"]
     edges = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
     return LatentGraph(edges, dict.fromkeys(names, Continuous(low, high)), (), directed=False)
 
 
-def _positive(**numbers: int) -> None:
-    _at_least(1, **numbers)
-
-
 def _at_least(least: int, /, **numbers: int) -> None:
     for name, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise StructureError(f"{name}: expected a whole number of at least {least}, got {value}.")
+        whole(least).check(name, value)

@@ -1,4 +1,4 @@
-"""A junction tree under construction: ends without observables are cut off, large nodes split, idle ones merged."""
+"""A junction tree under construction: ends without observables are pruned, large nodes split, pass-through nodes merged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_NEIGHBOURS = 3
 
 @dataclass
 class Draft:
-    """A tree under construction; a node is a number, and keeps it.
+    """A tree under construction; nodes keep their numbers.
 
     Args:
         cliques: variables of each node.
@@ -63,7 +63,7 @@ def prune(draft: Draft) -> tuple[set[int], list[tuple[int, int]]]:
             continue
         (neighbour,) = draft.near[i]
         if draft.groups[neighbour]:
-            continue  # the last inner node: a leaf needs something to hang on
+            continue  # the last inner node: leaves need a parent
         draft.part(i, neighbour)
         alive.discard(i)
         pruned.append((i, neighbour))
@@ -73,17 +73,17 @@ def prune(draft: Draft) -> tuple[set[int], list[tuple[int, int]]]:
 
 
 def bound_degree(draft: Draft, alive: set[int], weights: Mapping[str, float]) -> set[int]:
-    """Step 4: while a node has too many neighbours, move two of them under a copy of what they need of it.
+    """Step 4: while a node has too many neighbours, move two of them below a copy of the variables they share with it.
 
-    The copy is the union of the two separators and so is its own separator: dropping a variable "nobody else needs"
-    would be wrong, because the node's own factor still ties it to the rest.
+    The copy is the union of the two separators and so is its own separator: dropping a variable that no other
+    neighbour shares would be wrong, because the node's own factor still relates it to the rest.
     """
     added: set[int] = set()
     for node in sorted(alive):
         clique = draft.cliques[node]
         while len(draft.near[node]) > MAX_NEIGHBOURS:
             shared = {n: clique & draft.cliques[n] for n in draft.near[node]}
-            # Of neighbours with equal separators two stand for all: a star with 1,000 leaves needs no 10^6 pairs.
+            # Of neighbours with equal separators two are enough: a star with 1,000 leaves would need 10^6 pairs.
             # Those with fewest splits go first, so that a star becomes a balanced tree.
             alike: dict[frozenset[str], list[int]] = {}
             for n in sorted(shared, key=lambda n: (draft.splits[n], n)):
@@ -115,7 +115,7 @@ def contract(
     states matter to exact inference on this tree, which finds generic ranks, hence the limit.
 
     Returns:
-        The pruned cliques, those that hung on a merged node moved to where it went.
+        The pruned cliques; those attached to a merged node are attached to the node it was merged into.
     """
     limit = max([math.log(LARGEST_MERGED), *(log_size(draft.cliques[n], weights) for n in alive)])
     moved: dict[int, int] = {}
@@ -143,4 +143,4 @@ def contract(
             node = moved[node]
         return node
 
-    return [(clique, final(hung_on)) for clique, hung_on in pruned]
+    return [(clique, final(attached_to)) for clique, attached_to in pruned]

@@ -12,8 +12,8 @@ def maximal_cliques(graph: nx.Graph[str], log_states: Mapping[str, float]) -> li
     """Eliminate vertices by fewest fill-in edges and return the maximal cliques that arise.
 
     Ties go to the vertex whose clique has the smallest joint state space, then to the earlier vertex, so that the
-    result depends on nothing but the input. Costs are kept in a heap and refreshed only around vertices removed, and
-    only once no vertex without fill-in is left, so long chains and hubs with many neighbours stay cheap.
+    result depends on nothing but the input. Costs are kept in a heap and updated only around removed vertices, and
+    only once no vertex without fill-in is left, so that long chains and hubs with many neighbours stay cheap.
 
     Args:
         graph: undirected graph.

@@ -1,9 +1,10 @@
-"""Pictures of models and results. Each function draws on ``ax`` if given, else on new axes, and returns the axes.
+"""Drawings of models and results. Each function draws on ``ax`` if given, else on new axes, and returns the axes.
 
-Whoever calls closes the figure (``plt.close(ax.figure)``). matplotlib is loaded when something is drawn.
+The caller closes the figure (``plt.close(ax.figure)``). matplotlib is imported when something is drawn.
 """
 
-from torchpbp.plotting.curves import plot_confusion, plot_learning_curves
+from torchpbp.plotting.confusion import plot_confusion
+from torchpbp.plotting.curves import plot_learning_curves
 from torchpbp.plotting.diagnostics import plot_diagnostics
 from torchpbp.plotting.posteriors import plot_posteriors
 from torchpbp.plotting.trees import plot_junction_tree, plot_messages

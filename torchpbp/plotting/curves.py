@@ -1,4 +1,4 @@
-"""Results: learning curves out of tables, and confusion matrices."""
+"""Learning curves from tables of metrics."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from torch import Tensor
 
-from torchpbp.errors import DataError, ShapeError
-from torchpbp.plotting.digits import draw_confusion
+from torchpbp.errors import DataError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,24 +27,24 @@ def plot_learning_curves(
     error: str | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw how numbers change, say accuracy with training rows or losses with epochs.
+    """Draw how metrics change, such as accuracy with training rows or losses with epochs.
 
-    Rows that share ``x`` (and ``by``) are repeats: drawn are their mean and, with two or more, its standard error.
-    Missing values are left out. Axes whose values are positive and span more than a decade are logarithmic.
+    Rows that share ``x`` (and ``by``) are repeats: their mean is drawn and, with two or more, its standard error.
+    Missing values are ignored. Axes whose values are positive and span more than a decade are logarithmic.
 
     Args:
         metrics: a table, or the path of a CSV file such as the metrics.csv of a run.
-        y: the column to draw, or several, a line each.
-        x: the column across.
-        by: a column with names, each of which gets a line of its own: the learner, say.
-        error: a column with standard errors, for tables that hold means already.
+        y: the column to draw, or several, with a line each.
+        x: the column of the horizontal axis.
+        by: a column of names, such as the learner, with a line for each.
+        error: a column of standard errors, for tables that contain means.
         ax: axes to draw on; new ones by default.
 
     Returns:
         The axes; its lines are labelled in its legend.
 
     Raises:
-        DataError: no such file or column, texts instead of numbers, or nothing to draw.
+        DataError: no such file or column, columns that are not numeric, or nothing to draw.
     """
     table = _table(metrics)
     columns = [y] if isinstance(y, str) else list(y)
@@ -86,44 +84,6 @@ def plot_learning_curves(
     return ax
 
 
-def plot_confusion(
-    matrix: Any, predicted: Any = None, *, names: Sequence[object] | None = None, ax: Axes | None = None
-) -> Axes:
-    """Draw a confusion matrix: true class down, predicted class across, numbers of rows in the cells.
-
-    Args:
-        matrix: (classes, classes) numbers of rows; or, with ``predicted``, the (n,) true classes.
-        predicted: (n,) predicted classes.
-        names: with a matrix, how its classes are called (0, 1, 2, … by default). With true and predicted classes, all
-            classes in the order of the picture; by default those that occur, sorted.
-        ax: axes to draw on; new ones by default.
-
-    Returns:
-        The axes.
-
-    Raises:
-        ShapeError: not square, different lengths, or the wrong number of names.
-        DataError: negative or non-finite counts, no rows, or a class that ``names`` leaves out.
-    """
-    if predicted is None:
-        return draw_confusion(matrix, ax, names)
-    true, guessed = (np.asarray(c.detach().cpu() if isinstance(c, Tensor) else c) for c in (matrix, predicted))
-    if true.ndim != 1 or true.shape != guessed.shape:
-        raise ShapeError(
-            f"plot_confusion: expected (n,) true and (n,) predicted classes, got {true.shape} and {guessed.shape}."
-        )
-    if not len(true):
-        raise DataError("plot_confusion: expected at least one row, got none.")
-    classes = list(names) if names is not None else sorted({*true.tolist(), *guessed.tolist()})
-    place = {c: i for i, c in enumerate(classes)}
-    unknown = sorted({*true.tolist(), *guessed.tolist()} - set(place), key=str)
-    if unknown:
-        raise DataError(f"plot_confusion: names leaves out {unknown}, which occur. It has {classes}.")
-    counts = np.zeros((len(classes), len(classes)), dtype=np.int64)
-    np.add.at(counts, ([place[c] for c in true.tolist()], [place[c] for c in guessed.tolist()]), 1)
-    return draw_confusion(counts, ax, classes)
-
-
 def _table(metrics: str | os.PathLike[str] | pd.DataFrame) -> pd.DataFrame:
     if isinstance(metrics, pd.DataFrame):
         return metrics
@@ -136,7 +96,7 @@ def _table(metrics: str | os.PathLike[str] | pd.DataFrame) -> pd.DataFrame:
     try:
         return pd.read_csv(metrics)
     except (ValueError, UnicodeDecodeError) as problem:  # pandas' own errors are ValueErrors
-        raise DataError(f"plot_learning_curves: '{metrics}' is no CSV table ({problem}).") from problem
+        raise DataError(f"plot_learning_curves: '{metrics}' is not a CSV table ({problem}).") from problem
 
 
 def _parts(table: pd.DataFrame, by: str | None) -> list[tuple[str, pd.DataFrame]]:
@@ -144,7 +104,7 @@ def _parts(table: pd.DataFrame, by: str | None) -> list[tuple[str, pd.DataFrame]
 
 
 def _curve(part: pd.DataFrame, x: str, y: str, error: str | None) -> pd.DataFrame:
-    """Means and standard errors (0 where one row is too few to know) by x, ascending."""
+    """Means and standard errors (0 for single rows) by x, ascending."""
     kept = part[np.isfinite(part[x].astype(float)) & np.isfinite(part[y].astype(float))]
     groups = kept.groupby(x)
     spread = groups[y].sem() if error is None else groups[error].mean()

@@ -1,4 +1,4 @@
-"""How well each separator of a model was learned, at a glance."""
+"""Canonical correlations and ranks of the separators of a model."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ import pandas as pd
 
 from torchpbp.errors import StructureError
 from torchpbp.models.diagnostics import diagnostics_table
-from torchpbp.models.pbp import PBP
+from torchpbp.models.two_stage_model import TwoStageModel
+from torchpbp.settings import whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 GOOD, WEAK, GRID = "#2b6ca3", "#c8452f", "#e4e7ec"
 COLUMNS = {"rank": 1.12, "needed": 1.25, "reached": 1.4, "significant": 1.57, "condition": 1.75}
-"""Numbers written beside the dots, and where: correlations end at 1."""
+"""Numbers beside the dots, and their positions; correlations end at 1."""
 
 
-def plot_diagnostics(model: PBP, *, most: int = 40, ax: Axes | None = None) -> Axes:
-    """Draw canonical correlations and ranks of each separator, a line each.
+def plot_diagnostics(model: TwoStageModel, *, most: int = 40, ax: Axes | None = None) -> Axes:
+    """Draw the canonical correlations and ranks of each separator, one line each.
 
-    A dot is the canonical correlation of one dimension of the message with the instrument: filled if the data bear the
-    dimension out, hollow if they do not. The constant, whose correlation is 1, is left out. Beside the dots stand the
-    message's rank, the rank that the structure needs, the one that the instrument reaches, the number of dimensions that
-    the data bear out (the constant included), and the condition number of stage 2. Red: below what it should be.
+    A dot is the canonical correlation of one dimension of the message with the instrument: filled if it is statistically
+    significant, hollow otherwise. The constant, whose correlation is 1, is not drawn. The numbers beside the dots are the
+    message's rank, the rank that the structure needs, the rank that the instrument reaches, the number of significant
+    dimensions (including the constant), and the condition number of stage 2; red where too low.
 
     Args:
         model: fitted.
@@ -35,15 +36,15 @@ def plot_diagnostics(model: PBP, *, most: int = 40, ax: Axes | None = None) -> A
         The axes; its ticks are the separators, its two lines the filled and the hollow dots.
 
     Raises:
-        StructureError: not a PBP, or ``most`` below 1.
+        StructureError: not a PBP.
+        ArgumentError: ``most`` below 1.
         NotFittedError: the model is not fitted.
     """
-    if not isinstance(model, PBP):
+    if not isinstance(model, TwoStageModel):
         raise StructureError(f"Diagnostics of separators: expected a PBP model, got {type(model).__name__}.")
-    if most < 1:
-        raise StructureError(f"most: expected at least 1 separator, got {most}.")
-    model._require_fitted()
-    strengths = [op.strengths.detach().cpu() for op in model._separators]
+    most = whole(1).check("most", most)
+    model.require_fitted()
+    strengths = [op.strengths.detach().cpu() for op in model.separator_operators]
     table = separator_table(model)
     total = len(table)
     if total > most:
@@ -53,12 +54,11 @@ def plot_diagnostics(model: PBP, *, most: int = 40, ax: Axes | None = None) -> A
 
     if ax is None:
         _, ax = plt.subplots(figsize=(9.0, 1.3 + 0.27 * len(table)), layout="constrained")
-    first = 1 if model.compressed else 0  # the constant comes first
     sure: list[tuple[float, int]] = []
     unsure: list[tuple[float, int]] = []
     for place, (node, line) in enumerate(table.iterrows()):
         found = strengths[int(str(node)) - 1].double().tolist()
-        for k, value in enumerate(found[first:], start=first):
+        for k, value in enumerate(found[1:], start=1):  # the constant comes first
             (sure if k < line["significant"] else unsure).append((value, place))
         red = {
             "reached": line["reached"] < line["needed"],
@@ -77,7 +77,7 @@ def plot_diagnostics(model: PBP, *, most: int = 40, ax: Axes | None = None) -> A
     ax.set_ylim(len(table) - 0.5, -0.5)
     ax.set_xlim(-0.02, 1.85)
     ax.set_xticks([0, 0.2, 0.4, 0.6, 0.8, 1])
-    ax.set_xlabel("canonical correlation (hollow: not borne out by the data)", fontsize=9, loc="left")
+    ax.set_xlabel("canonical correlation (hollow: not significant)", fontsize=9, loc="left")
     ax.grid(color=GRID)
     ax.set_axisbelow(True)
     ax.tick_params(length=0)
@@ -91,9 +91,7 @@ def plot_diagnostics(model: PBP, *, most: int = 40, ax: Axes | None = None) -> A
     return ax
 
 
-def separator_table(model: PBP) -> pd.DataFrame:
-    """:meth:`PBP.diagnostics` without the clipped mass, and so without the time it takes to draw rows and ask."""
-    strengths = [op.strengths.detach().cpu() for op in model._separators]
-    significant = [int(op.significant) for op in model._separators]
-    table = diagnostics_table(model.tree, model.specification, strengths, significant, {})
+def separator_table(model: TwoStageModel) -> pd.DataFrame:
+    """:meth:`PBP.diagnostics` without the clipped mass, which takes long to estimate."""
+    table = diagnostics_table(model.plan, model.separator_operators, {})
     return table.drop(columns="clipped_mass")

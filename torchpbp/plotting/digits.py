@@ -1,4 +1,4 @@
-"""Pictures of pen digits and of confusion matrices."""
+"""Drawings of pen digits."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy.typing as npt
 from torch import Tensor
 
 from torchpbp.datasets.digits import LARGEST
-from torchpbp.errors import DataError, ShapeError
+from torchpbp.errors import ShapeError
+from torchpbp.settings import whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SEEN, COMPLETED, FRAME = "#1b3a5c", "#e07b00", "#e4e7ec"
-RIGHT, WRONG = "#2f7d5b", "#c8452f"
 CELL, GAP = 1.4 * LARGEST, 0.2 * LARGEST
 ArrayLike = Tensor | npt.NDArray[Any]
 
@@ -31,14 +31,14 @@ def draw_digits(
     columns: int | None = None,
     row_names: Sequence[str] | None = None,
 ) -> Axes:
-    """Draw digits as pen strokes side by side, each with a dot where the pen went down.
+    """Draw digits as pen strokes side by side, each with a dot at its first point.
 
     Args:
-        points: (n, 16) coordinates x1, y1, …, x8, y8. NaN: the point is left out.
+        points: (n, 16) coordinates x1, y1, …, x8, y8. Points with NaN are not drawn.
         ax: axes to draw all of them on; new ones by default.
         labels: (n,) texts, one above each digit.
-        observed: (n, 8) whether a point was seen; the others were completed by a model and get another colour.
-        columns: digits per line; by default about as many as make a square, at most ten.
+        observed: (n, 8) whether a point was observed; the others were completed by a model and get another colour.
+        columns: digits per line; by default about the square root of n, at most ten.
         row_names: a text to the left of each line.
 
     Returns:
@@ -46,6 +46,7 @@ def draw_digits(
 
     Raises:
         ShapeError: wrong shape of points, labels, observed or row_names.
+        ArgumentError: columns below 1.
     """
     xy = _array(points).astype(np.float64)
     if xy.ndim != 2 or xy.shape[1] % 2 or 0 in xy.shape:
@@ -60,8 +61,7 @@ def draw_digits(
         raise ShapeError(f"draw_digits: expected {n} labels, one per digit, got {len(texts)}.")
     if columns is None:
         columns = min(10, math.ceil(math.sqrt(n)))
-    if columns < 1:
-        raise DataError(f"draw_digits: expected at least 1 column, got {columns}.")
+    columns = whole(1).check("columns", columns)
     lines = math.ceil(n / columns)
     if row_names is not None and len(row_names) != lines:
         raise ShapeError(f"draw_digits: expected {lines} row names, one per line, got {len(row_names)}.")
@@ -86,7 +86,7 @@ def draw_digits(
     both_seen = seen[:, :-1] & seen[:, 1:]
     for which, colour in ((drawn & ~both_seen, COMPLETED), (drawn & both_seen, SEEN)):
         ax.add_collection(LineCollection(list(segments[which]), colors=colour, linewidths=1.8, capstyle="round"))
-    partial = not bool((present & seen).all())  # then what was seen has to stand out
+    partial = not bool((present & seen).all())  # then observed points are larger
     for which, colour, size in ((present & ~seen, COMPLETED, 8), (present & seen, SEEN, 18 if partial else 8)):
         ax.scatter(placed[which][:, 0], placed[which][:, 1], s=size, color=colour, linewidths=0, zorder=3)
         start = placed[which[:, 0], 0]
@@ -113,81 +113,6 @@ def draw_digits(
     ax.set_ylim(LARGEST - lines * height_of_line + GAP, height_of_line - GAP)
     ax.set_aspect("equal")
     ax.set_axis_off()
-    return ax
-
-
-def draw_confusion(matrix: ArrayLike, ax: Axes | None = None, names: Sequence[object] | None = None) -> Axes:
-    """Draw a confusion matrix: numbers of rows, true class down, predicted class across.
-
-    Errors have a colour scale of their own, up to the most frequent one, since next to the diagonal all would look
-    white.
-
-    Args:
-        matrix: (classes, classes) numbers of rows.
-        ax: axes to draw on; new ones by default.
-        names: of the classes; 0, 1, 2, … by default.
-
-    Returns:
-        The axes.
-
-    Raises:
-        ShapeError: not square, or the wrong number of names.
-        DataError: negative or non-finite entries.
-    """
-    counts = _array(matrix).astype(np.float64)
-    classes = len(counts) if counts.ndim else 0
-    if counts.shape != (classes, classes) or classes == 0:
-        raise ShapeError(f"draw_confusion: expected shape (classes, classes), got {counts.shape}.")
-    if not np.isfinite(counts).all() or (counts < 0).any():
-        raise DataError("draw_confusion: expected counts of rows, got negative or non-finite numbers.")
-    titles = [str(c) for c in (range(classes) if names is None else names)]
-    if len(titles) != classes:
-        raise ShapeError(f"draw_confusion: expected {classes} names, one per class, got {len(titles)}.")
-
-    import matplotlib.pyplot as plt
-    from matplotlib.colors import to_rgb
-
-    if ax is None:
-        _, ax = plt.subplots(
-            figsize=(max(3.5, 0.48 * classes + 1.2), max(3.2, 0.46 * classes + 1.0)), layout="constrained"
-        )
-    right = np.eye(classes, dtype=bool)
-    total = counts.sum(axis=1, keepdims=True)
-    share = np.divide(counts, total, out=np.zeros_like(counts), where=total > 0)
-    worst = share[~right].max(initial=0.0)
-    strength = np.where(
-        right, 0.75 * share, 0.1 + 0.75 * share / (worst or 1.0)
-    )  # (classes, classes) from white to full
-    strength[counts == 0] = 0.0
-    tint = np.where(right[..., None], to_rgb(RIGHT), to_rgb(WRONG))
-    ax.imshow(1.0 - strength[..., None] * (1.0 - tint))
-    for (i, j), count in np.ndenumerate(counts):
-        if count > 0:
-            colour = "white" if strength[i, j] > 0.5 else "black"
-            ax.text(
-                j,
-                i,
-                f"{count:.4g}" if count < 1e4 else f"{count:.0f}",
-                ha="center",
-                va="center",
-                fontsize=8,
-                color=colour,
-            )
-    for i in range(classes):
-        text = f"{100 * share[i, i]:.1f} %" if total[i, 0] > 0 else "no rows"
-        ax.text(classes - 0.35, i, text, ha="left", va="center", fontsize=8, color=RIGHT)
-    ax.set_xticks(range(classes), titles)
-    ax.set_yticks(range(classes), titles)
-    ax.set_xticks(np.arange(classes + 1) - 0.5, minor=True)
-    ax.set_yticks(np.arange(classes + 1) - 0.5, minor=True)
-    ax.grid(which="minor", color=FRAME, linewidth=0.8)
-    ax.tick_params(which="both", length=0)
-    ax.spines[:].set_visible(False)
-    ax.set(xlabel="predicted", ylabel="true")
-    everything = counts.sum()
-    if everything > 0:
-        correct = counts[right].sum()
-        ax.set_title(f"{correct:,.0f} of {everything:,.0f} right: {100 * correct / everything:.2f} %", fontsize=10)
     return ax
 
 

@@ -1,4 +1,4 @@
-"""One row of evidence, and how it is written in a picture."""
+"""One row of evidence, and its text in drawings."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def one_row(model: Any, evidence: EvidenceLike, row: int) -> Evidence:
     """Check evidence and keep one of its rows.
 
     Args:
-        model: any learner, or an exact network, which may know its latents.
+        model: any learner or exact network.
         evidence: as for ``model.posterior``.
-        row: which.
+        row: its number.
     """
     if not all(hasattr(model, name) for name in ("graph", "posteriors", "labels")):
         raise StructureError(
-            f"Expected a model that answers questions, such as a fitted PBP, EM or DiscreteNetwork; got {type(model).__name__}."
+            f"Expected a model that answers queries, such as a fitted PBP, EM or DiscreteNetwork; got {type(model).__name__}."
         )
     graph = model.graph
     known = isinstance(model, DiscreteNetwork)
@@ -38,7 +38,7 @@ def one_row(model: Any, evidence: EvidenceLike, row: int) -> Evidence:
 
 
 def written_values(model: Any, evidence: Evidence) -> dict[str, str]:
-    """Observable -> its state, label or value, for those that a row of evidence tells something about."""
+    """Observable -> its state, label or value, for the variables with evidence in a row."""
     values = {}
     for v in model.graph.names:
         if v in evidence.hard and int(evidence.hard[v][0]) >= 0:
@@ -51,12 +51,12 @@ def written_values(model: Any, evidence: Evidence) -> dict[str, str]:
 
 
 def state_name(model: Any, name: str, state: int) -> str:
-    """The label of a state, or its number where the model has no labels."""
+    """The label of a state, or its number if the model has no labels."""
     labels = model.labels.get(name)
     return str(labels[state]) if labels else str(state)
 
 
 def condition(values: dict[str, str]) -> str:
-    """ "a1 = 0, b2 = 1", cut where it would fill the picture."""
+    """ "a1 = 0, b2 = 1", truncated after :data:`MOST_NAMED` variables."""
     parts = [f"{v} = {value}" for v, value in values.items()]
     return ", ".join(parts[:MOST_NAMED]) + (f", … ({len(parts)} in all)" if len(parts) > MOST_NAMED else "")

@@ -1,4 +1,4 @@
-"""Posteriors of all variables given one row of evidence, side by side."""
+"""Posteriors of all variables given one row of evidence."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 BARS, CURVE, TRUTH = "#6f9fc8", "#2b6ca3", "#222222"
-CELL = 0.8  # share of a variable's place that its bars take
+CELL = 0.8  # share of a variable's width that its bars fill
 MOST_NUMBERED = 120  # bars up to which each is labelled
 Floats = npt.NDArray[np.float64]
 
@@ -36,15 +36,15 @@ def plot_posteriors(
 ) -> Axes:
     """Draw the posterior of each unobserved variable: bars over its states, a curve for a continuous one.
 
-    Curves are scaled to a height of 1, and a dotted line marks the mean. The legend names the marks that there are.
+    Curves are scaled to a height of 1, and a dotted line marks the mean. The legend explains the marks.
 
     Args:
         model: fitted PBP, or any other learner or exact network with ``posteriors``.
         evidence: as in :meth:`PBP.posterior`.
-        truth: drawn as diamonds (a dashed curve, or line, for a continuous variable). Either a model or network that is
-            asked the same, or name -> (states,) probabilities, the true state or label, or the true value or
-            :class:`~torchpbp.inference.density.Density` of a continuous variable. It may leave variables out.
-        variables: which to draw, in this order; by default all observables that the row does not observe.
+        truth: drawn as diamonds (a dashed curve, or line, for a continuous variable). Either a model or network that gets
+            the same query, or name -> (states,) probabilities, the true state or label, or the true value or
+            :class:`~torchpbp.inference.density.Density` of a continuous variable. Variables may be missing.
+        variables: those to draw, in this order; by default all observables without evidence in the row.
         row: which row of the evidence.
         ax: axes to draw on; new ones by default.
 
@@ -52,9 +52,9 @@ def plot_posteriors(
         The axes; its major ticks are the variables, its minor ticks their states.
 
     Raises:
-        StructureError: a model that cannot be asked.
+        StructureError: not a model with ``posteriors``.
         NotFittedError: the model is not fitted.
-        QueryError: unknown or observed variables, or a truth that is no state.
+        QueryError: unknown or observed variables, or a truth that is not a state.
         ShapeError: no such row, or a truth with the wrong number of states.
     """
     read = one_row(model, evidence, row)
@@ -66,7 +66,9 @@ def plot_posteriors(
             reason = "it is observed" if v in known else f"the model can be asked for {', '.join(answers)}"
             raise QueryError(f"plot_posteriors: there is no posterior of '{v}': {reason}.")
     if not names:
-        raise QueryError("plot_posteriors: every variable is observed, nothing is left to draw. Leave some out.")
+        raise QueryError(
+            "plot_posteriors: every variable is observed, nothing is left to draw. Omit some from the evidence."
+        )
     true = _truths(model, truth, read, names, answers)
 
     import matplotlib.pyplot as plt
@@ -103,19 +105,19 @@ def plot_posteriors(
 def _answers(model: Any, evidence: Evidence) -> dict[str, Any]:
     """name -> (states,) probabilities or a density of one row."""
     with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", QueryWarning)  # that nothing is left to draw is an error
-        found = model.posteriors(evidence)
-    return {v: x if isinstance(x, Density) else _floats(x[0]) for v, x in found.items()}
+        warnings.simplefilter("ignore", QueryWarning)  # raised as an error instead
+        posteriors = model.posteriors(evidence)
+    return {v: x if isinstance(x, Density) else _floats(x[0]) for v, x in posteriors.items()}
 
 
 def _truths(
     model: Any, truth: Any, evidence: Evidence, names: Sequence[str], answers: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """name -> (states,) probabilities, NaN where nothing is to be drawn; a density; or a value."""
+    """name -> (states,) probabilities, NaN for states without a mark; a density; or a value."""
     if truth is None:
         return {}
     if not isinstance(truth, Mapping):
-        one_row(truth, evidence, 0)  # refuses what cannot be asked
+        one_row(truth, evidence, 0)  # raises for objects without posteriors
         truth = _answers(truth, evidence)
     result: dict[str, Any] = {}
     for v in names:
@@ -137,7 +139,7 @@ def _truths(
 
 
 def _state(model: Any, name: str, given: Any, states: int) -> int:
-    """Number of a state that is given by number or label."""
+    """Number of a state, given by number or label."""
     labels = [state_name(model, name, s) for s in range(states)]
     text = str(given.item() if isinstance(given, Tensor | np.generic) else given)
     if text not in labels:
@@ -156,7 +158,7 @@ def _draw_bars(ax: Axes, place: int, heights: Floats, truth: Floats | None) -> l
 
 
 def _draw_density(ax: Axes, place: int, density: Density, truth: Any) -> tuple[list[float], list[str]]:
-    """Curve of a continuous variable within its place; ticks at both ends of its range."""
+    """Curve of a continuous variable, with ticks at both ends of its range."""
     points, values = _floats(density.points), _floats(density.values[0])
     low, high = float(points[0]), float(points[-1])
 
@@ -183,7 +185,7 @@ def _label_axes(
 
     longest = max((TextPath((0, 0), text, size=7).get_extents().width for text in texts if text.strip()), default=0.0)
     upright = upright and longest > 0
-    ax.xaxis.remove_overlapping_locs = False  # else the middle state of three would lose its tick to the variable's
+    ax.xaxis.remove_overlapping_locs = False  # else the variable's tick would replace that of the middle state of three
     ax.set_xticks(ticks, texts, minor=True, fontsize=7, rotation=90 if upright else 0, color="#555555")
     ax.set_xticks(range(len(names)), names, fontweight="bold", fontsize=9)
     ax.tick_params(axis="x", which="minor", length=2)
@@ -201,7 +203,7 @@ def _label_axes(
 
 
 def _draw_legend(ax: Axes, curves: bool, truths: set[bool]) -> None:
-    """Say what the marks mean.
+    """Explain the marks.
 
     Args:
         ax: the axes.
@@ -217,7 +219,7 @@ def _draw_legend(ax: Axes, curves: bool, truths: set[bool]) -> None:
     if truths:
         line, mark = "--" if True in truths else "", "D" if False in truths else ""
         entries["truth"] = Line2D([], [], color=TRUTH, linestyle=line, linewidth=1.2, marker=mark, markersize=4)
-    columns = len(entries) if curves else 1  # in one line above the curves, or below each other among bars
+    columns = len(entries) if curves else 1  # in one line above curves, in one column among bars
     ax.legend(list(entries.values()), list(entries), loc="upper right", fontsize=8, ncols=columns)
 
 

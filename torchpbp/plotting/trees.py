@@ -1,4 +1,4 @@
-"""Junction trees, alone or with the messages that a row of evidence sends up."""
+"""Junction trees, with or without the upward messages of one row of evidence."""
 
 from __future__ import annotations
 
@@ -12,23 +12,22 @@ from torchpbp.errors import StructureError
 from torchpbp.graph.drawing import SEPARATOR, SEPARATOR_EDGE, Layout, draw_cliques, draw_tree, lay_out, tree_axes
 from torchpbp.graph.junction_tree import JunctionTree, build_junction_tree
 from torchpbp.graph.latent_graph import LatentGraph
-from torchpbp.inference.messages import upward_pass
-from torchpbp.inference.variables import prepare
+from torchpbp.inference.observable import prepare
 from torchpbp.inputs.evidence import EvidenceLike
-from torchpbp.models.pbp import PBP
+from torchpbp.models.two_stage_model import TwoStageModel
 from torchpbp.plotting.evidence import condition, one_row, written_values
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 CONSTANT, POSITIVE, NEGATIVE = "#9a9a9a", "#2b6ca3", "#d9731a"
-SPEAKING, SILENT = "#2b6ca3", "#cccccc"
+INFORMED, UNINFORMED = "#2b6ca3", "#cccccc"
 LEVEL = 1.75  # inches per level: a chart has to fit between two cliques
 CHART_WIDTH, CHART_HEIGHT = 0.66, 0.4  # in columns and levels
 
 
 def plot_junction_tree(
-    model: PBP | JunctionTree | LatentGraph,
+    model: TwoStageModel | JunctionTree | LatentGraph,
     *,
     core_groups: Mapping[int, Sequence[str]] | None = None,
     ax: Axes | None = None,
@@ -46,9 +45,9 @@ def plot_junction_tree(
     Raises:
         StructureError: not a model, tree or graph, a node that the tree does not have, or a tree too large to draw.
     """
-    if isinstance(model, PBP):
+    if isinstance(model, TwoStageModel):
         tree = model.tree
-        core_groups = model.core_groups if core_groups is None else core_groups
+        core_groups = model.plan.core_groups if core_groups is None else core_groups
     elif isinstance(model, LatentGraph):
         tree = build_junction_tree(model)
     elif isinstance(model, JunctionTree):
@@ -61,13 +60,12 @@ def plot_junction_tree(
     return draw_tree(tree, core_groups or {}, ax)
 
 
-def plot_messages(model: PBP, evidence: EvidenceLike = None, *, row: int = 0, ax: Axes | None = None) -> Axes:
+def plot_messages(model: TwoStageModel, evidence: EvidenceLike = None, *, row: int = 0, ax: Axes | None = None) -> Axes:
     """Draw the upward messages of one row of evidence: a small bar chart at each separator of the tree.
 
     A bar is an entry of the message, scaled so that the largest is 1 or −1, as inference does. The first entry, in grey,
-    is that of the constant, the only one of a message that has seen no evidence. The others say how what was seen below
-    depends on the separator. A model with ``compressed=False`` has no constant; its entries belong to the states of the
-    core group. Edges along which evidence travels are blue.
+    is that of the constant, the only non-zero one of a message without evidence. The others describe how the evidence
+    below depends on the separator. Edges that carry evidence are blue.
 
     Args:
         model: fitted.
@@ -82,42 +80,41 @@ def plot_messages(model: PBP, evidence: EvidenceLike = None, *, row: int = 0, ax
         StructureError: not a PBP, or a tree too large to draw.
         NotFittedError: the model is not fitted.
     """
-    if not isinstance(model, PBP):
+    if not isinstance(model, TwoStageModel):
         raise StructureError(f"Messages of a junction tree: expected a PBP model, got {type(model).__name__}.")
-    model._require_fitted()
+    model.require_fitted()
     tree = model.tree
     layout = lay_out(tree)
     read = one_row(model, evidence, row)
     values = written_values(model, read)
     with torch.no_grad():
-        prepared = prepare(model.observables, read, model.root.weight)
-        messages = upward_pass(model._weights(), model._schedule, prepared).messages
+        messages = model.operator_tree.upward(prepare(model.observables, read, model.root.weight)).messages
     ax, font = tree_axes(layout, ax, LEVEL)
     for node in range(1, len(tree)):
-        speaks = any(v in values for v in tree.inside[node])
-        _draw_edge(tree, layout, node, ax, speaks)
+        informed = any(v in values for v in tree.inside[node])
+        _draw_edge(tree, layout, node, ax, informed)
         message = messages[node]
         if message is not None:
-            _draw_chart(tree, layout, node, message[0], ax, font, speaks, model.compressed)
+            _draw_chart(tree, layout, node, message[0], ax, font, informed)
     draw_cliques(tree, layout, ax, font, values)
     given = condition(values)
     ax.set_title(f"Upward messages given {given}" if given else "Upward messages without evidence", fontsize=10)
-    _draw_legend(ax, model.compressed)
+    _draw_legend(ax)
     return ax
 
 
-def _draw_edge(tree: JunctionTree, layout: Layout, node: int, ax: Axes, speaks: bool) -> None:
-    """Straight up from the node, then across to its parent: the chart sits on the upright part."""
+def _draw_edge(tree: JunctionTree, layout: Layout, node: int, ax: Axes, informed: bool) -> None:
+    """A vertical line from the node, which carries the chart, then a horizontal one to its parent."""
     x, y = layout.across[node], layout.down[node]
     above = layout.across[tree.parent[node]]
     corner = y + 0.78
     ax.plot(
         [x, x, above, above],
         [y, corner, corner, y + 1],
-        color=SPEAKING if speaks else SILENT,
-        linewidth=2.0 if speaks else 1.0,
+        color=INFORMED if informed else UNINFORMED,
+        linewidth=2.0 if informed else 1.0,
         solid_joinstyle="round",
-        zorder=1.5 if speaks else 1,
+        zorder=1.5 if informed else 1,
     )
 
 
@@ -128,10 +125,9 @@ def _draw_chart(
     message: Tensor,
     ax: Axes,
     font: float,
-    speaks: bool,
-    compressed: bool,
+    informed: bool,
 ) -> None:
-    """The bars of one message, on axes of their own."""
+    """The bars of one message, on inset axes."""
     x, y = layout.across[node], layout.down[node] + 0.45
     chart: Any = ax.inset_axes(
         (x - CHART_WIDTH / 2, y - CHART_HEIGHT / 2, CHART_WIDTH, CHART_HEIGHT),
@@ -141,9 +137,8 @@ def _draw_chart(
     )
     heights = message.double().tolist()
     colours = [POSITIVE if h >= 0 else NEGATIVE for h in heights]
-    if compressed:  # then the first dimension of each message is the constant
-        colours[0] = CONSTANT
-    chart.bar(range(len(heights)), heights, color=colours, width=0.75, alpha=1.0 if speaks else 0.45)
+    colours[0] = CONSTANT
+    chart.bar(range(len(heights)), heights, color=colours, width=0.75, alpha=1.0 if informed else 0.45)
     chart.axhline(0.0, color="#555555", linewidth=0.6)
     chart.set(xlim=(-0.7, len(heights) - 0.3), ylim=(-1.12, 1.12), xticks=[], yticks=[], facecolor=SEPARATOR)
     for spine in chart.spines.values():
@@ -153,11 +148,9 @@ def _draw_chart(
     chart.set_title(name, fontsize=0.85 * font, pad=2.5, bbox=background)
 
 
-def _draw_legend(ax: Axes, compressed: bool) -> None:
+def _draw_legend(ax: Axes) -> None:
     from matplotlib.patches import Patch
 
-    kinds = {"positive entry": POSITIVE, "negative entry": NEGATIVE}
-    if compressed:
-        kinds = {"constant": CONSTANT, **kinds}
+    kinds = {"constant": CONSTANT, "positive entry": POSITIVE, "negative entry": NEGATIVE}
     handles = [Patch(color=colour, label=name) for name, colour in kinds.items()]
     ax.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0.03), ncols=3, frameon=False, fontsize=8)

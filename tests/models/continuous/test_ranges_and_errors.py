@@ -7,7 +7,7 @@ import torch
 
 from tests.models.continuous.mixed_model import NAN, mixed, mixed_graph
 from torchpbp import PBP, Continuous, DiscreteNetwork, Matern, Nystroem, RandomFourier, templates
-from torchpbp.errors import DataError, QueryError, ShapeError, StructureError
+from torchpbp.errors import ArgumentError, DataError, QueryError, ShapeError, StructureError
 
 
 def parameters_equal(a, b, atol=0.0):
@@ -86,7 +86,7 @@ def test_bad_questions(model):
         ({"whitening": 0.0}, "whitening: expected a positive number"),
         ({"whitening": NAN}, "whitening"),
     ]:
-        with pytest.raises(StructureError, match=text):
+        with pytest.raises(ArgumentError, match=text):
             PBP(mixed_graph(), **changes)
     with pytest.raises(StructureError, match="The network observes"):
         PBP(mixed_graph()).fit_population(DiscreteNetwork.random(templates.naive_bayes(3)))

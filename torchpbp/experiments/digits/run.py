@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from torchpbp.classifier import GenerativeClassifier
+from torchpbp.contract.model_files import SaveOptions, packed
 from torchpbp.datasets.digits import FEATURES, POINTS
 from torchpbp.datasets.splits import hide_points
 from torchpbp.errors import CheckpointError, DataError, DataWarning
@@ -32,7 +33,7 @@ from torchpbp.experiments.digits.classification import (
 from torchpbp.experiments.digits.missing_training import training_rows
 from torchpbp.experiments.running.plots import write_completed_digits, write_confusion, write_digits
 from torchpbp.experiments.running.results import Metrics, write_csv, write_json
-from torchpbp.files.loading import packed
+from torchpbp.files.checkpoint import write_checkpoint
 
 if TYPE_CHECKING:
     from torchpbp.datasets.digits_module import DigitsDataModule
@@ -165,11 +166,11 @@ def first_rows(true: Any, count: int) -> list[int]:
 def save_classifier(path: Path, classifier: GenerativeClassifier) -> None:
     """Write the classifier; a learner of one's own that has no file format costs the file, not the run."""
     try:
-        packed(classifier, path.name)
+        content = packed(classifier, path.name, SaveOptions())
     except CheckpointError as error:
         warnings.warn(f"{path.name} is not written. {error}", DataWarning, stacklevel=2)
         return
-    classifier.save(path)
+    write_checkpoint(path, content)
 
 
 def format_digits(metrics: Metrics, table: pd.DataFrame) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from torchpbp.baselines.normal_graph import RULES, NormalGraphLearner, learn
-from torchpbp.baselines.normal_graph.learning import Rows, Trace
+from torchpbp.baselines.normal_graph.block_learning import LearningTrace, WeightedRows
 from torchpbp.errors import StructureError
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.experiments.normal_graph.plots import Floats
@@ -111,7 +111,7 @@ def learn_by_rules(
     history: bool = False,
     keep: Keep = lambda rule, compute: compute(),
     **options: Any,
-) -> dict[str, Trace]:
+) -> dict[str, LearningTrace]:
     """Learn from several samples at once, each with a start of its own that all rules share.
 
     Args:
@@ -141,14 +141,14 @@ def learn_by_rules(
             ]
             for v in graph.observed
         }
-        together = Rows(evidence, masks, held_out)
+        together = WeightedRows(evidence, masks, held_out)
         normal = model.converted.graph
-        return vars(learn(normal, together, model.rule, model.epochs, seeds, model.start, history)[1])
+        return vars(learn(normal, together, model.rule, model.settings.epochs, seeds, model.settings.start, history)[1])
 
-    return {rule: Trace(**keep(rule, partial(course, rule))) for rule in rules}
+    return {rule: LearningTrace(**keep(rule, partial(course, rule))) for rule in rules}
 
 
-def lines_of(case: str, traces: dict[str, Trace], held_out: bool) -> list[Line]:
+def lines_of(case: str, traces: dict[str, LearningTrace], held_out: bool) -> list[Line]:
     """A line for each rule and repeat: what it reached after its last epoch.
 
     With ``held_out`` the sums over rows held out are added.
@@ -167,13 +167,13 @@ def lines_of(case: str, traces: dict[str, Trace], held_out: bool) -> list[Line]:
     return lines
 
 
-def courses_of(traces: dict[str, Trace], held_out: bool = False) -> dict[str, Floats]:
+def courses_of(traces: dict[str, LearningTrace], held_out: bool = False) -> dict[str, Floats]:
     """Rule -> (repeats, epochs) aggregated log-likelihood."""
     chosen = {rule: t.held_out_aggregated if held_out else t.aggregated for rule, t in traces.items()}
     return {rule: torch.stack(values).T.numpy() for rule, values in chosen.items()}
 
 
-def coefficients_of(traces: dict[str, Trace]) -> dict[str, dict[str, Floats]]:
+def coefficients_of(traces: dict[str, LearningTrace]) -> dict[str, dict[str, Floats]]:
     """Rule -> matrix -> (epochs, entries) of the first repeat, where the history was kept."""
     return {
         rule: {

@@ -1,0 +1,1 @@
+"""Other libraries as implementations. Each module imports its library only when it is prepared."""

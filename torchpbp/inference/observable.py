@@ -1,0 +1,251 @@
+"""The observables of a model: how values become evidence vectors, and estimates become distributions."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from torchpbp.features.maps import FeatureMap, KernelMap, Nystroem, OneHot
+from torchpbp.graph.latent_graph import Continuous, Domain
+from torchpbp.inference.density import GRID, Density, grid_density
+from torchpbp.inputs.evidence import Evidence
+
+
+class Observable(nn.Module):
+    """One observed variable with its feature map.
+
+    Args:
+        name: the variable.
+        domain: number of states, or a continuous range.
+        map: its features.
+
+    Attributes:
+        bounds: (2,) range over which a continuous variable's densities are normalised.
+        functionals: (dim, 2) weights with which features predict u and u² of a continuous variable, u being its
+            standardised value: without that, x² would drown the variance of data far from 0.
+        marginal: (dim,) distribution of a discrete variable without evidence, towards which noisy answers are shrunk.
+    """
+
+    bounds: Tensor
+    functionals: Tensor
+    marginal: Tensor
+
+    def __init__(self, name: str, domain: Domain, map: FeatureMap) -> None:
+        super().__init__()
+        self.name, self.domain, self.map = name, domain, map
+        self.register_buffer("bounds", torch.zeros(2, dtype=torch.float64))
+        self.register_buffer("functionals", torch.zeros(map.dim if self.continuous else 0, 2, dtype=torch.float64))
+        self.register_buffer("marginal", torch.ones(0 if self.continuous else map.dim, dtype=torch.float64) / map.dim)
+
+    @property
+    def continuous(self) -> bool:
+        return isinstance(self.domain, Continuous)
+
+    def fit(self, values: Tensor, extent: tuple[float, float] | None = None) -> None:
+        """Fit the map, the range and the moment functionals of a continuous variable.
+
+        Args:
+            values: (n,) training values.
+            extent: smallest and largest value, if ``values`` are not all there are.
+        """
+        if not isinstance(self.domain, Continuous):
+            return
+        self.map.fit(values)
+        low, high = extent or (float(values.min()), float(values.max()))
+        margin = 3 * float(self.map.width) if isinstance(self.map, KernelMap) else 0.1 * (high - low)
+        self.bounds[0] = low - margin if self.domain.low is None else self.domain.low
+        self.bounds[1] = high + margin if self.domain.high is None else self.domain.high
+        features = self.map.features(values)
+        gram = features.T @ features
+        ridge = 1e-6 * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype)
+        centre, scale = self._units()
+        standard = (values - centre) / scale
+        targets = torch.stack([standard, standard**2], dim=1)
+        self.functionals.copy_(torch.linalg.solve(gram + ridge, features.T @ targets))
+
+    def zeta(self, evidence: Evidence, like: Tensor) -> Tensor:
+        """Evidence vector: (batch, dim), or (dim,) where no row mentions the variable."""
+        missing = self.map.missing().to(like)
+        if self.name in evidence.soft:
+            return evidence.soft[self.name].to(like)
+        if self.name in evidence.real:
+            values = evidence.real[self.name]
+            seen = ~values.isnan()
+            filled = torch.where(seen, values, self.bounds.mean())
+            return torch.where(seen.unsqueeze(1), self.map.evidence(filled).to(like), missing)
+        if self.name in evidence.hard:
+            states = evidence.hard[self.name]
+            table = torch.cat([torch.eye(self.map.dim, dtype=like.dtype, device=like.device), missing.unsqueeze(0)])
+            return table[states]  # -1 takes the last row
+        return missing
+
+    def log_integral(self, evidence: Evidence) -> Tensor | float:
+        """Log of the kernel's integral in rows that observe a continuous variable: what makes evidence a density."""
+        if self.name not in evidence.real or not isinstance(self.map, KernelMap):
+            return 0.0
+        seen = ~evidence.real[self.name].isnan()
+        return seen * (self.map.width * self.map.kernel.integral).log()
+
+    def distribution(self, estimate: Tensor, evidence: Evidence, floor: float | Tensor) -> Tensor:
+        """Valid (batch, states) distribution of a discrete variable from an estimate without its own evidence."""
+        result = self._distribution(estimate, evidence, floor)
+        if self.name in evidence.hard:  # rows that observe the variable itself
+            states = evidence.hard[self.name]
+            known = torch.nn.functional.one_hot(states.clamp(min=0), self.map.dim).to(result)
+            result = torch.where((states >= 0).unsqueeze(1), known, result)
+        return result
+
+    def log_score(self, estimate: Tensor, evidence: Evidence, floor: float | Tensor) -> Tensor:
+        """(batch,) log-probability (or log-density) of the value each row observes, from an estimate without it.
+
+        0 where a row does not observe the variable.
+        """
+        if not self.continuous:
+            states = evidence.hard[self.name]
+            chosen = as_distribution(estimate, floor, self.marginal.to(estimate)).gather(
+                1, states.clamp(min=0).unsqueeze(1)
+            )
+            return chosen.squeeze(1).log().masked_fill(states < 0, 0.0)
+        missing = evidence.real[self.name].isnan()
+        values = evidence.real[self.name].masked_fill(missing, float(self.bounds[0]))
+        density = self.density(estimate)
+        step = float(density.points[1] - density.points[0])
+        position = ((values - density.points[0]) / step).round().long().clamp(0, len(density.points) - 1)
+        own = density.values.gather(1, position.unsqueeze(1)).squeeze(1)
+        span = float(self.bounds[1] - self.bounds[0])
+        return own.clamp(min=float(floor) / span).log().masked_fill(missing, 0.0)
+
+    def draw(self, estimate: Tensor, evidence: Evidence, floor: float | Tensor, generator: torch.Generator) -> Tensor:
+        """(batch,) one value per row, the observed one where there is one."""
+        if self.continuous:
+            drawn = self.density(estimate).sample(1, generator)[0].to(torch.float64)
+            known = evidence.real.get(self.name)
+            return drawn if known is None else torch.where(known.isnan(), drawn, known)
+        drawn = torch.multinomial(self._distribution(estimate, evidence, floor), 1, generator=generator)
+        states = evidence.hard.get(self.name)
+        return drawn.squeeze(1) if states is None else torch.where(states < 0, drawn.squeeze(1), states)
+
+    def drawn_zeta(self, values: Tensor, like: Tensor) -> Tensor:
+        """(batch, dim) evidence vector of drawn values."""
+        return self.map.evidence(values).to(like)
+
+    def _distribution(self, estimate: Tensor, evidence: Evidence, floor: float | Tensor) -> Tensor:
+        fallback = self.marginal.to(estimate)
+        if self.name in evidence.soft:
+            weights = evidence.soft[self.name].to(estimate)
+            estimate, fallback = estimate * weights, as_distribution(fallback * weights, 0.0)
+        return as_distribution(estimate, floor, fallback)
+
+    def values_at(self, estimate: Tensor, at: Tensor) -> Tensor:
+        """(batch, n) unnormalised density of a continuous variable at (n,) points."""
+        return estimate @ self.map.evidence(at.to(self.bounds)).to(estimate).T
+
+    def density(self, estimate: Tensor) -> Density:
+        """Density of a continuous variable from a (batch, dim) estimate.
+
+        Mean and variance come from linear functionals of the estimate, which do not see the kernel's smoothing.
+        """
+        low, high = self.bounds.tolist()
+        points = torch.linspace(low, high, GRID, dtype=torch.float64, device=estimate.device)
+        total = estimate @ self.map.missing().to(estimate)
+        safe = torch.where(total > 0, total, torch.ones_like(total))
+        moments = (estimate @ self.functionals.to(estimate)) / safe.unsqueeze(1)
+        first, second = moments.to(points).unbind(dim=1)
+        plain = grid_density(points, self.values_at(estimate, points))
+        centre, scale = self._units()
+        shifted = centre + scale * first
+        usable = (total > 0) & (shifted >= low) & (shifted <= high)
+        mean = torch.where(usable, shifted, plain.mean)
+        spread = second - first.square()
+        variance = torch.where(usable & (spread > 0), scale.square() * spread, plain.variance)
+        return Density(plain.points, plain.values, mean, variance)
+
+    def _units(self) -> tuple[Tensor, Tensor]:
+        """Centre and scale by which values are standardised."""
+        if isinstance(self.map, KernelMap):
+            return self.map.mean.double(), self.map.scale.double()
+        return self.bounds.mean().double(), (self.bounds[1] - self.bounds[0]).double()
+
+
+def as_distribution(estimate: Tensor, floor: float | Tensor, fallback: Tensor | None = None) -> Tensor:
+    """Clip a (batch, states) estimate at ``floor`` times its mass and normalise.
+
+    The mass is the sum of absolute values, so that the floor means the same whatever the scale. Negative entries are
+    sampling noise, and where they make up a share s of the mass the rest holds about as much noise again; so the result
+    is shrunk towards ``fallback`` by the share 2s. A row without information (all zeros, or half of it negative) becomes
+    the fallback.
+
+    Args:
+        estimate: (batch, states), any scale.
+        floor: least probability, as a share of the mass.
+        fallback: (states,) or (batch, states) distribution to shrink towards; without one, only empty rows are replaced, by
+            the uniform distribution.
+    """
+    absolute = estimate.abs().sum(dim=-1, keepdim=True)
+    empty = absolute == 0
+    mass = torch.where(empty, 1.0, absolute)
+    least = floor.to(estimate.dtype) if isinstance(floor, Tensor) else torch.full_like(mass, floor)
+    clipped = torch.maximum(estimate / mass.detach(), least) + empty.to(estimate.dtype)
+    result = clipped / clipped.sum(dim=-1, keepdim=True)
+    if fallback is None:
+        return result
+    # Twice the negative share: |e| − e is 0 where e is positive and 2|e| where it is negative.
+    noise = (1 - estimate.sum(dim=-1, keepdim=True) / mass).clamp(max=1)
+    return torch.lerp(result, fallback.expand_as(result), noise)
+
+
+def negative_mass(estimate: Tensor) -> Tensor:
+    """(batch,) share of the absolute mass of a (batch, states) estimate that is negative."""
+    mass = estimate.abs().sum(dim=-1)
+    negative = estimate.clamp(max=0).abs().sum(dim=-1)
+    return torch.where(mass > 0, negative / mass.clamp(min=1e-300), torch.zeros_like(mass))
+
+
+def joint_states(
+    evidence: Evidence, states: Mapping[str, int], device: torch.device | str = "cpu"
+) -> tuple[Evidence, Tensor]:
+    """Evidence with each joint state of some variables added in turn, as one larger batch.
+
+    Args:
+        evidence: for a batch of rows.
+        states: variables to go through, with their numbers of states.
+        device: of the evidence.
+
+    Returns:
+        Evidence with batch · cells rows, row by row in the order of the cells, and (batch · cells,) the weight that the
+        evidence itself gives to the state: 0 where it says otherwise.
+    """
+    grid = torch.cartesian_prod(*[torch.arange(s, device=device) for s in states.values()]).reshape(-1, len(states))
+    wide = evidence.repeat_interleave(len(grid))
+    hard, soft = dict(wide.hard), dict(wide.soft)
+    allowed = torch.ones(wide.batch, dtype=torch.float64, device=device)
+    for i, v in enumerate(states):
+        own = grid[:, i].repeat(evidence.batch)
+        if v in soft:
+            allowed = allowed * soft.pop(v).gather(1, own.unsqueeze(1)).squeeze(1)
+        if v in hard:
+            allowed = allowed * ((hard[v] == own) | (hard[v] < 0))
+        hard[v] = own
+    return Evidence(wide.batch, hard, soft, wide.real), allowed
+
+
+def prepare(observables: Mapping[str, Observable], evidence: Evidence, like: Tensor) -> Evidence:
+    """Turn values of continuous variables into evidence vectors, so that message passing sees weights only.
+
+    A continuous variable that no row mentions needs its vector too: its missing value is not a sum over features.
+    """
+    soft = dict(evidence.soft)
+    for name, observable in observables.items():
+        if observable.continuous:
+            soft[name] = observable.zeta(evidence, like).expand(evidence.batch, -1)
+    return Evidence(evidence.batch, evidence.hard, soft)
+
+
+def make_map(domain: Domain, kernel_map: KernelMap | None) -> FeatureMap:
+    """One-hot features for a discrete variable, a copy of ``kernel_map`` for a continuous one."""
+    if isinstance(domain, int):
+        return OneHot(domain)
+    return copy.deepcopy(kernel_map) if kernel_map is not None else Nystroem()
