@@ -83,6 +83,8 @@ def test_accepted_values_become_plain(constraint: Constraint, given: Any, plain:
         (whole(), 2**64, "got 18446744073709551616, which is beyond the range of 64-bit numbers."),
         pytest.param(whole(), 10**5000, "got 1e+5000, which is beyond the range of 64-bit numbers.", id="10**5000"),
         (whole(), torch.ones(2, dtype=torch.int64), "got tensor([1, 1])."),
+        (seed(), 2**64, "got 18446744073709551616, which is beyond the range of 64-bit numbers."),
+        (whole(), -(10**30), "got -1e+30, which is beyond the range of 64-bit numbers."),
         (seed(), "a", "x: expected a whole number of at least 0, got 'a'."),
         (seed(), None, "got None."),
         (positive(), 0, "x: expected a positive number, got 0."),
