@@ -9,11 +9,11 @@ from __future__ import annotations
 import argparse
 
 import torch
+from torchpbp.learning.regressed import core_regression, required_own_scopes
 
 from benchmarks.timing import Comparison, compare, write_comparisons
 from torchpbp import MLP, DiscreteNetwork, build_junction_tree, templates
 from torchpbp.features.maps import OneHot
-from torchpbp.learning.regressed import core_regression, required_own_scopes
 from torchpbp.moments.joint_tables import JointTables
 from torchpbp.moments.rows import Rows
 from torchpbp.moments.table_moments import TableMoments

@@ -9,11 +9,11 @@ import copy
 
 import pytest
 import torch
+from torchpbp.learning.regressor import Regression
 
 from torchpbp import PBP, Continuous, DiscreteNetwork, LatentGraph, LeastSquaresLayer, Nystroem, PBPLayer, templates
 from torchpbp.features.maps import OneHot
 from torchpbp.learning.nets import StageOneNets
-from torchpbp.learning.regressor import Regression
 from torchpbp.moments.rows import Rows
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]

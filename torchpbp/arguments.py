@@ -10,18 +10,19 @@ from typing import Any
 import torch
 
 from torchpbp.errors import StructureError, TorchPBPError
+from torchpbp.settings import LARGEST, shortened
 
 Kind = type[TorchPBPError]
 
 
 def whole_number(name: str, value: Any, error: Kind = StructureError) -> int:
-    """The value as an int; floating-point numbers, strings, booleans and None are refused."""
+    """The value as an int of 64 bits; floating-point numbers, strings, booleans and None raise an error."""
     try:
-        if not isinstance(value, bool):
+        if not isinstance(value, bool) and abs(operator.index(value)) <= LARGEST:
             return operator.index(value)
-    except TypeError:  # no whole number
+    except TypeError:  # not a whole number
         pass
-    raise error(f"{name}: expected a whole number, got {value!r}.")
+    raise error(f"{name}: expected a whole number, got {shortened(value)}.")
 
 
 def check_counts(least: int = 1, error: Kind = StructureError, /, **values: Any) -> None:
@@ -40,15 +41,15 @@ def check_counts(least: int = 1, error: Kind = StructureError, /, **values: Any)
 def check_amounts(error: Kind = StructureError, /, **values: Any) -> None:
     """Refuse what is no finite number from 0 on."""
     for name, value in values.items():
-        if not is_number(value) or not 0 <= value < math.inf:
-            raise error(f"{name}: expected a non-negative number, got {value!r}.")
+        if not is_number(value) or not 0 <= float(value) < math.inf:
+            raise error(f"{name}: expected a non-negative number, got {shortened(value)}.")
 
 
 def check_positive(error: Kind = StructureError, /, **values: Any) -> None:
     """Refuse what is no finite number above 0."""
     for name, value in values.items():
-        if not is_number(value) or not 0 < value < math.inf:
-            raise error(f"{name}: expected a positive number, got {value!r}.")
+        if not is_number(value) or not 0 < float(value) < math.inf:
+            raise error(f"{name}: expected a positive number, got {shortened(value)}.")
 
 
 def check_seed(seed: Any, error: Kind = StructureError) -> int:
@@ -75,6 +76,6 @@ def is_number(value: Any) -> bool:
         return False
     try:
         float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError, RuntimeError):
         return False
     return True

@@ -16,17 +16,19 @@ from sklearn.utils.multiclass import check_classification_targets
 from torch import nn
 from tqdm.auto import tqdm
 
-from torchpbp.errors import CheckpointError, DataError, DataWarning, NotFittedError, ShapeError, StructureError
-from torchpbp.files.checkpoint import (
-    REMEDY,
-    checked_labels,
-    plain,
-    read_model,
-    require_finite,
-    whole_model,
-    write_checkpoint,
+from torchpbp.contract.latent_model import LatentModel
+from torchpbp.contract.model_files import Saved, SaveOptions, packed
+from torchpbp.errors import (
+    ArgumentError,
+    CheckpointError,
+    DataError,
+    DataWarning,
+    NotFittedError,
+    ShapeError,
+    StructureError,
 )
-from torchpbp.files.loading import LEARNERS, model_class, packed, unfitted, unpacked
+from torchpbp.files.checkpoint import REMEDY, checked_labels, plain, require_finite
+from torchpbp.files.loading import LEARNERS, from_content, model_class, unfitted
 from torchpbp.files.tensors import with_own_storage
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.inputs.classes import checked_classes, read_classes, written_classes
@@ -42,7 +44,7 @@ class ClassifierNotFittedError(NotFittedError, sklearn.exceptions.NotFittedError
     """An error for those who expect torchpbp's and for those who expect scikit-learn's."""
 
 
-class GenerativeClassifier(ClassifierMixin, BaseEstimator):
+class GenerativeClassifier(Saved, ClassifierMixin, BaseEstimator):
     """Fits one model per class and predicts by log-evidence plus log-prior, with scikit-learn's conventions.
 
     Features may be missing (NaN): the models learn from and answer with what is there. A class that was not there when
@@ -77,7 +79,7 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
     def __init__(
         self,
         graph: LatentGraph | Callable[[Sequence[str]], LatentGraph] | None = None,
-        learner: Callable[..., Any] | nn.Module | None = None,
+        learner: Callable[..., Any] | LatentModel | None = None,
         options: Mapping[str, Any] | None = None,
         prior: str = "empirical",
         progress: bool = False,
@@ -93,7 +95,7 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         params = super().get_params(deep=False)
         if deep:
-            given = self.options if isinstance(self.options, Mapping) else {}  # anything else is refused when fitting
+            given = self.options if isinstance(self.options, Mapping) else {}  # fit() raises an error for anything else
             params |= {f"options__{k}": v for k, v in given.items()}
         return params
 
@@ -114,7 +116,7 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
             y: (rows,) classes.
         """
         if self.prior not in ("empirical", "uniform"):
-            raise StructureError(f"prior: expected 'empirical' or 'uniform', got {self.prior!r}.")
+            raise ArgumentError(f"prior: expected 'empirical' or 'uniform', got {self.prior!r}.")
         graph = self._resolved_graph(X)
         reader = FeatureReader(graph)
         columns = reader.columns(X, learn=True)
@@ -167,8 +169,7 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
 
     def log_scores(self, X: Any) -> np.ndarray:
         """(rows, classes) log-evidence plus log-prior."""
-        if not hasattr(self, "models_"):
-            raise ClassifierNotFittedError("This GenerativeClassifier is not fitted yet. Call fit(X, y).")
+        self._require_fitted()
         columns = self._reader.columns(X)
         with torch.no_grad():
             bar = tqdm(self.models_, desc="scoring", unit="class", disable=not self.progress)
@@ -209,62 +210,73 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
             CheckpointError: models without a file format, classes that are neither numbers nor strings, or NaN or infinity in
                 what answers are made of.
         """
-        if not hasattr(self, "models_"):
-            raise ClassifierNotFittedError("This GenerativeClassifier is not fitted yet. Call fit(X, y) before save().")
-        require_finite({"log_prior": torch.from_numpy(self._log_prior)}, path, saving=True)
-        learner = next((name for name in LEARNERS if model_class(name) is self.learner), None)
-        content = {
-            "learner": "GenerativeClassifier",
+        self._write(path, SaveOptions(operators=operators))
+
+    def pack(self, name: object, options: SaveOptions) -> dict[str, Any]:
+        """The models with classes, labels and prior, and what made them as far as a file can hold it."""
+        self._require_fitted()
+        require_finite({"log_prior": torch.from_numpy(self._log_prior)}, name, saving=True)
+        learner = self.learner.__name__ if isinstance(self.learner, type) else ""
+        known = isinstance(self.learner, type) and LEARNERS.get(learner) == self.learner.__module__
+        return {
             "graph": self.graph_.to_dict(),
             "classes": written_classes(self.classes_),
             "models": [
-                packed(m, f"GenerativeClassifier, model of class {c}", operators)
+                packed(m, f"GenerativeClassifier, model of class {c}", options)
                 for c, m in zip(self.classes_, self.models_, strict=True)
             ],
-            "labels": {v: list(x) for v, x in checked_labels(self.labels_, self.graph_.variables, path).items()},
+            "labels": {v: list(x) for v, x in checked_labels(self.labels_, self.graph_.variables, name).items()},
             "named": hasattr(self, "feature_names_in_"),
             "prior": self.prior,
             "log_prior": torch.from_numpy(self._log_prior),
             "progress": bool(self.progress),
-            "made_by": learner,
-            "options": _written_options(self.options) if learner else None,
+            "made_by": learner if known else None,
+            "options": _written_options(self.options) if known else None,
         }
-        write_checkpoint(path, content)
 
     @classmethod
-    @whole_model
-    def load(cls, path: str | os.PathLike[str], map_location: torch.device | str = "cpu") -> GenerativeClassifier:
-        """Read a classifier written by :meth:`save`. Only tensors and plain values are read; no code is executed."""
-        saved = read_model(path, "GenerativeClassifier")
-        _check_classes(saved["classes"], path)
-        graph, classes = LatentGraph.from_dict(saved["graph"]), read_classes(saved["classes"])
-        bar = tqdm(list(zip(classes, saved["models"], strict=True)), desc="loading", unit="class", delay=2, leave=False)
-        models = [unpacked(m, f"{path}, model of class {c}", map_location) for c, m in bar]
-        log_prior = with_own_storage(saved["log_prior"]).double().numpy()
+    def unpack(cls, content: Mapping[str, Any], name: object) -> GenerativeClassifier:
+        """The classifier with its fitted models."""
+        _check_classes(content["classes"], name)
+        graph, classes = LatentGraph.from_dict(content["graph"]), read_classes(content["classes"])
+        bar = tqdm(
+            list(zip(classes, content["models"], strict=True)), desc="loading", unit="class", delay=2, leave=False
+        )
+        models = [from_content(m, f"{name}, model of class {c}") for c, m in bar]
+        log_prior = with_own_storage(content["log_prior"]).double().numpy()
         if log_prior.shape != classes.shape or not len(classes):
             raise CheckpointError(
-                f"'{path}': expected a prior for each of {len(classes)} classes, got {log_prior.shape}."
+                f"'{name}': expected a prior for each of {len(classes)} classes, got {log_prior.shape}."
             )
-        require_finite({"log_prior": saved["log_prior"]}, path)
+        require_finite({"log_prior": content["log_prior"]}, name)
         reader = FeatureReader(graph)
         differing = [v for m in models for v, n in reader.counts.items() if m.graph.variables.get(v) != n]
         if differing:
             raise CheckpointError(
-                f"'{path}': its models give {differing[:8]} other numbers of states than its own graph. {REMEDY}"
+                f"'{name}': its models give {differing[:8]} other numbers of states than its own graph. {REMEDY}"
             )
-        options = saved["options"]
-        made_by = saved["made_by"]
+        options, made_by = content["options"], content["made_by"]
         if options is not None and made_by not in LEARNERS:
             raise CheckpointError(
-                f"'{path}': expected a learner out of {', '.join(LEARNERS)}, got {made_by!r}. {REMEDY}"
+                f"'{name}': expected a learner out of {', '.join(LEARNERS)}, got {made_by!r}. {REMEDY}"
             )
-        learner = unfitted(saved["models"][0]) if options is None else model_class(made_by)
-        model = cls(graph, learner, options or None, saved["prior"], saved["progress"])
-        reader.labels = checked_labels(saved["labels"], graph.variables, path)
-        model._keep(classes, models, graph, reader, bool(saved["named"]), log_prior)
+        first = content["models"][0]
+        learner = unfitted(first, name) if options is None else model_class(made_by)
+        model = cls(graph, learner, options or None, content["prior"], content["progress"])
+        reader.labels = checked_labels(content["labels"], graph.variables, name)
+        model._keep(classes, models, graph, reader, bool(content["named"]), log_prior)
         return model
 
+    def to(self, device: torch.device | str) -> GenerativeClassifier:
+        """Move the fitted models to a device and return the classifier."""
+        self.models_ = [model.to(device) for model in self.models_]
+        return self
+
     # -- inner workings ------------------------------------------------------------------------------------------
+
+    def _require_fitted(self) -> None:
+        if not hasattr(self, "models_"):
+            raise ClassifierNotFittedError("This GenerativeClassifier is not fitted yet. Call fit(X, y).")
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -278,13 +290,13 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
             return self.graph
         if callable(self.graph):
             return self.graph(feature_names(X))
-        if isinstance(self.learner, nn.Module):
-            graph: LatentGraph = self.learner.graph  # type: ignore[assignment]
+        if isinstance(self.learner, nn.Module | LatentModel):
+            graph: Any = self.learner.graph
             return graph
         raise StructureError("GenerativeClassifier: pass graph=, or a model as learner=.")
 
     def _new_model(self, graph: LatentGraph) -> Any:
-        if isinstance(self.learner, nn.Module):
+        if isinstance(self.learner, nn.Module | LatentModel):
             if self.options:
                 raise StructureError("options= go with a learner class or function, not with a model.")
             return self.learner
@@ -305,7 +317,7 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
 
 
 def _check_classes(saved: Mapping[str, Any], path: object) -> None:
-    """Refuse a type that makes classes much larger than they are: a file can ask for strings of any length."""
+    """Raise a CheckpointError for a type that makes classes much larger than they are: a file can declare any length."""
     needed = np.array(saved["values"]).nbytes
     declared = len(saved["values"]) * np.dtype(saved["dtype"]).itemsize
     if declared > needed + LONGEST_CLASSES:
@@ -318,7 +330,7 @@ def _check_classes(saved: Mapping[str, Any], path: object) -> None:
 def _written_options(options: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Options of a learner if a file can hold them: numbers, strings, lists and dicts of them; else None."""
     try:
-        found: dict[str, Any] = plain(dict(options or {}), "options")
+        written: dict[str, Any] = plain(dict(options or {}), "options")
     except CheckpointError:
         return None
-    return found
+    return written

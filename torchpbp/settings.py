@@ -22,13 +22,18 @@ import dataclasses
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
+from decimal import Context
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 
 from torchpbp.errors import ArgumentError
 
 S = TypeVar("S", bound="Settings")
+
+LARGEST = 2**64 - 1
+"""The largest whole number that torch takes as a size or seed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,8 +56,23 @@ class Constraint:
         """
         try:
             return self.read(value)
-        except (TypeError, ValueError, OverflowError, RuntimeError):
-            raise ArgumentError(f"{name}: expected {self.expected}, got {value!r:.200}.") from None
+        except OverflowError:
+            raise ArgumentError(
+                f"{name}: expected {self.expected}, got {shortened(value)}, which is beyond the range of 64-bit numbers."
+            ) from None
+        except (TypeError, ValueError, RuntimeError):
+            raise ArgumentError(f"{name}: expected {self.expected}, got {shortened(value)}.") from None
+
+
+def shortened(value: Any, most: int = 200) -> str:
+    """A value as it appears in an error: whole numbers of many digits are rounded, long texts cut off."""
+    if isinstance(value, int) and abs(value) >= 10**20:  # Python does not print all digits of very large ones
+        return str(Context(prec=6).create_decimal(value).normalize()).lower()
+    try:
+        text = repr(value)
+    except Exception:  # whatever the code of its class raises, a list of integers beyond what Python prints too
+        text = f"an object of class {type(value).__name__}"
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def setting(default: Any, constraint: Constraint) -> Any:
@@ -101,6 +121,8 @@ def whole(least: int = 0, most: int | None = None) -> Constraint:
         number = operator.index(value)
         if number < least or (most is not None and number > most):
             raise ValueError
+        if number > LARGEST:
+            raise OverflowError
         return number
 
     return Constraint(f"a whole number {bounds}", read)
@@ -130,7 +152,12 @@ def between(low: float, high: float, ends: bool = True) -> Constraint:
 
 def seed() -> Constraint:
     """A whole number that random streams start from."""
-    return dataclasses.replace(whole(0), expected="a whole number of at least 0, to start random streams from")
+    return whole(0)
+
+
+def drawn_seed(value: Any) -> int:
+    """A checked seed; for None one that torch's global generator draws."""
+    return int(torch.randint(2**62, (1,))) if value is None else int(seed().check("seed", value))
 
 
 def flag() -> Constraint:
@@ -150,7 +177,7 @@ def text() -> Constraint:
     def read(value: Any) -> str:
         if not isinstance(value, str):
             raise TypeError
-        return value
+        return str(value)
 
     return Constraint("a string", read)
 
@@ -159,11 +186,13 @@ def choice(*options: Any) -> Constraint:
     """One of some values."""
 
     def read(value: Any) -> Any:
-        if not any(type(value) is type(o) and value == o for o in options):
-            raise ValueError
-        return value
+        for option in options:
+            same_type = isinstance(value, type(option)) and isinstance(value, bool) is isinstance(option, bool)
+            if same_type and value == option:
+                return option
+        raise ValueError
 
-    return Constraint(f"one of {', '.join(map(repr, options))}", read)
+    return Constraint(repr(options[0]) if len(options) == 1 else f"one of {', '.join(map(repr, options))}", read)
 
 
 def instance(*kinds: type, expected: str | None = None) -> Constraint:
@@ -218,7 +247,7 @@ def several(constraint: Constraint, length: int | None = None, expected: str | N
 
 def _number(expected: str, accepts: Callable[[float], bool]) -> Constraint:
     def read(value: Any) -> float:
-        if isinstance(value, bool | str | bytes) or not hasattr(value, "__float__"):
+        if isinstance(value, bool | str | bytes) or not hasattr(value, "__float__") or np.iscomplexobj(value):
             raise TypeError
         number = float(value)
         if not accepts(number):

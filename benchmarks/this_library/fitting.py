@@ -11,7 +11,6 @@ import torch
 from benchmarks.implementation import Answer, Array, Implementation, Tables, first_step
 from benchmarks.this_library.conversion import network_of, tensors
 from torchpbp import EM, PBP, LatentGraph
-from torchpbp.learning.regressed import required_own_scopes
 from torchpbp.moments.joint_tables import JointTables
 
 
@@ -50,7 +49,7 @@ class CountingAlone(Implementation):
         graph = LatentGraph(self.network.edges, self.network.states, list(self.latent))
         model = PBP(graph)
         self._states = {v: graph.num_states(v) for v in graph.observed}
-        self.scopes = JointTables(required_own_scopes(model.tree, model.specification), self._states).scopes
+        self.scopes = JointTables(KernelRidge().required_tables(model.plan), self._states).scopes
         self._data = tensors(self.data)
 
     def run(self) -> Any:

@@ -11,8 +11,14 @@ import pytest
 import torch
 
 from tests.closeness import assert_same_up_to_rounding
-from torchpbp import EM, PBP, Continuous, DiscreteNetwork, LatentGraph, OnlineEM, SpectralJunctionTree, templates
-from torchpbp.errors import CheckpointError, DataError, DataWarning, NotFittedError, QueryError, StructureError
+from torchpbp import EM, Continuous, DiscreteNetwork, LatentGraph, OnlineEM, SpectralJunctionTree, templates
+from torchpbp.errors import (
+    ArgumentError,
+    DataError,
+    DataWarning,
+    QueryError,
+    StructureError,
+)
 
 GRAPHS = {
     "naive_bayes": templates.naive_bayes(3, states=2, observed_states=3),
@@ -94,25 +100,11 @@ def test_the_best_start_is_kept_and_seeds_repeat():
     assert [r.objective for r in other.runs] != [r.objective for r in model.runs]
 
 
-def test_labels_saving_and_sampling(tmp_path):
-    graph = templates.naive_bayes(3, states=2, observed_states=2)
-    data = {v: ["no", "yes", "yes", "no", "yes"] * 20 for v in graph.observed}
-    model = EM(graph, restarts=1, progress=False).fit(data)
-    expected = model.posterior("x1", {"x2": ["yes", None]})
-    model.save(tmp_path / "em.pt")
-    loaded = EM.load(tmp_path / "em.pt")
-    torch.testing.assert_close(loaded.posterior("x1", {"x2": ["yes", None]}), expected)
-    assert set(loaded.sample(7)) == set(graph.observed)
-    assert set(loaded.posteriors({"x1": ["no"]})) == {"x2", "x3"}
-
-
-def test_bad_input(tmp_path):
+def test_bad_input():
     graph = templates.naive_bayes(3)
-    with pytest.raises(NotFittedError, match="Call fit"):
-        EM(graph).posterior("x1")
-    with pytest.raises(StructureError, match="restarts: expected at least 1"):
+    with pytest.raises(ArgumentError, match="restarts: expected a whole number of at least 1, got 0"):
         EM(graph, restarts=0)
-    with pytest.raises(StructureError, match="prior: expected a non-negative number"):
+    with pytest.raises(ArgumentError, match="prior: expected a non-negative number"):
         EM(graph, prior=-1.0)
     with pytest.raises(StructureError, match="expected a directed graph"):
         EM(templates.grid(2, 2))
@@ -136,11 +128,8 @@ def test_bad_input(tmp_path):
     with pytest.raises(DataError, match="a row of the data has probability 0"):
         EM(graph, restarts=1, start=start, progress=False).fit({v: [3, 0] for v in graph.observed})
     model = EM(graph, restarts=1, iterations=2, progress=False).fit(DiscreteNetwork.random(graph).sample(50, seed=0))
-    with pytest.raises(QueryError, match="latent"):
+    with pytest.raises(QueryError, match=r"'h': it is latent.*model\.network\.posterior"):
         model.posterior("h", {"x1": [0]})
-    PBP(graph).fit(DiscreteNetwork.random(graph).sample(50, seed=0)).save(tmp_path / "pbp.pt")
-    with pytest.raises(CheckpointError, match="no model learned by EM"):
-        EM.load(tmp_path / "pbp.pt")
 
 
 @pytest.mark.parametrize("learner", [EM, OnlineEM])

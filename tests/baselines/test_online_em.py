@@ -7,7 +7,7 @@ import torch
 
 from torchpbp import EM, DiscreteNetwork, OnlineEM, templates
 from torchpbp.baselines.expectation import ExpectationStep
-from torchpbp.errors import StructureError
+from torchpbp.errors import ArgumentError
 
 NETWORK = DiscreteNetwork.random(templates.hmm(4, states=2, observed_states=3), seed=0, concentration=0.5)
 
@@ -63,14 +63,14 @@ def test_seeds_repeat():
 
 
 def test_bad_input():
-    with pytest.raises(StructureError, match=r"above 0\.5 and at most 1"):
+    with pytest.raises(ArgumentError, match=r"above 0\.5 and at most 1"):
         OnlineEM(NETWORK.graph, exponents=[0.5])
     for exponents in ([], 0.7, "0.7", [None]):
-        with pytest.raises(StructureError, match="exponents: expected one or more"):
+        with pytest.raises(ArgumentError, match="exponents: expected one or more"):
             OnlineEM(NETWORK.graph, exponents=exponents)
-    with pytest.raises(StructureError, match=r"batch_size: expected a whole number, got 1\.5"):
+    with pytest.raises(ArgumentError, match=r"batch_size: expected a whole number of at least 1, got 1\.5"):
         OnlineEM(NETWORK.graph, batch_size=1.5)
-    with pytest.raises(StructureError, match="batch_size"):
+    with pytest.raises(ArgumentError, match="batch_size"):
         OnlineEM(NETWORK.graph, batch_size=0)
 
 

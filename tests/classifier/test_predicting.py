@@ -8,7 +8,7 @@ import torch
 from tests.classifier.strokes import NAN, mixed, mixed_graph, strokes
 from torchpbp import PBP, GenerativeClassifier, KernelPBP, LatentGraph, Nystroem, templates
 from torchpbp.datasets import FEATURES, hide_points
-from torchpbp.errors import StructureError
+from torchpbp.errors import ArgumentError, StructureError
 
 
 def test_digits_are_told_apart(fitted, unseen):
@@ -90,7 +90,7 @@ def test_priors(three):
     assert np.allclose(uniform.predict_proba(nothing), [[0.5, 0.5]], atol=0.03)
     gap = empirical.log_scores(x) - uniform.log_scores(x)
     assert np.allclose(gap, np.log([0.8, 0.2]), atol=1e-9)
-    with pytest.raises(StructureError, match="prior: expected 'empirical' or 'uniform', got 'flat'"):
+    with pytest.raises(ArgumentError, match="prior: expected 'empirical' or 'uniform', got 'flat'"):
         strokes().set_params(prior="flat").fit(x, y)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import networkx as nx
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -65,7 +66,7 @@ def test_a_bayesian_network_of_pgmpy(pgmpy: Any) -> None:
     for evidence in ({"grass": "wet"}, {"grass": "dry", "hose": "on"}, {"rain": "no"}):
         for query in {"cloud", "rain", "hose", "grass"} - set(evidence):
             answer = theirs.query([query], evidence=evidence, show_progress=False)
-            mine = network.posterior_frame(query, {v: [x] for v, x in evidence.items()})
+            mine = network.posterior(query, pd.DataFrame({v: [x] for v, x in evidence.items()}))
             for label in mine.columns:
                 assert mine[label].iloc[0] == pytest.approx(answer.get_value(**{query: label}), abs=1e-12)
     turned = DiscreteNetwork.from_pgmpy(sprinkler(pgmpy, turned=True))
@@ -187,7 +188,7 @@ def test_published_networks_answer_like_pyagrum(name: str, tmp_path: Path) -> No
     assert {theirs.variable(i).name(): tuple(theirs.variable(i).labels()) for i in theirs.nodes()} == network.labels
     rows = network.sample_frame(3, seed=7, include_latent=True)
     seen = list(network.graph.names)[::3]
-    answers = network.posteriors_frame(rows[seen])
+    answers = network.posteriors(rows[seen])
     for row in range(len(rows)):
         engine = gum.LazyPropagation(theirs)
         engine.setEvidence({v: str(rows[v].iloc[row]) for v in seen})

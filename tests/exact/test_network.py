@@ -14,7 +14,7 @@ import torchpbp.graph.latent_graph
 from tests.graph.strategies import SMALL
 from tests.oracle import Oracle
 from torchpbp import DiscreteNetwork, LatentGraph, templates
-from torchpbp.errors import DataError, QueryError, ShapeError, StructureError
+from torchpbp.errors import ArgumentError, DataError, QueryError, ShapeError, StructureError
 from torchpbp.exact import prior
 
 GRAPH = LatentGraph([("h", "x"), ("h", "y"), ("x", "y")], {"h": 2, "x": 2, "y": 3}, ["h"])
@@ -132,7 +132,7 @@ def test_latents_need_a_number_of_states():
 
 @pytest.mark.parametrize("concentration", [0, -1.0, math.nan])
 def test_concentration_must_be_positive(concentration):
-    with pytest.raises(StructureError, match="concentration: expected a positive number"):
+    with pytest.raises(ArgumentError, match="concentration: expected a positive number"):
         DiscreteNetwork.random(GRAPH, concentration=concentration)
 
 
@@ -161,10 +161,14 @@ def network() -> DiscreteNetwork:
 @pytest.mark.parametrize(
     ("ask", "error", "message"),
     [
-        (lambda n: n.posterior("z"), QueryError, r"Query of unknown variable 'z'\. The network has: h, x, y"),
+        (lambda n: n.posterior("z"), QueryError, r"Query of unknown variable 'z'\. The model observes: h, x, y"),
         (lambda n: n.posterior(("x", "z")), QueryError, "Query of unknown variable 'z'"),
-        (lambda n: n.posterior(("x", "x")), QueryError, r"Expected different query variables, got \('x', 'x'\)"),
-        (lambda n: n.posterior(()), QueryError, "Expected different query variables"),
+        (
+            lambda n: n.posterior(("x", "x")),
+            QueryError,
+            r"Expected one or more different variables to query, got \('x', 'x'\)",
+        ),
+        (lambda n: n.posterior(()), QueryError, "Expected one or more different variables to query"),
         (lambda n: n.posterior("x", {"x": [0, 1]}), QueryError, "Query of 'x': it is also in the evidence"),
         (lambda n: n.posterior(("y", "x"), {"x": 1}), QueryError, "Query of 'x': it is also in the evidence"),
         (lambda n: n.posterior("x", {"z": [0]}), QueryError, "Evidence on unknown variable 'z'"),
@@ -175,7 +179,7 @@ def network() -> DiscreteNetwork:
         (lambda n: n.log_evidence(method="magic"), QueryError, "method: expected one of"),
         (lambda n: n.joint(("x", "z")), QueryError, "Joint of unknown variable 'z'"),
         (lambda n: n.joint(("x", "x")), QueryError, "Expected different variables, got"),
-        (lambda n: n.sample(-1), ShapeError, "n: expected a non-negative number of rows, got -1"),
+        (lambda n: n.sample(-1), ArgumentError, "n: expected a whole number of at least 0, got -1"),
     ],
 )
 def test_bad_questions(network, ask, error, message):

@@ -12,7 +12,7 @@ import torch
 
 from tests.oracle import Oracle
 from torchpbp import PBP, DiscreteNetwork, LatentGraph, SpectralJunctionTree, templates
-from torchpbp.errors import QueryError, ShapeError, StructureError
+from torchpbp.errors import ArgumentError, QueryError, ShapeError, StructureError
 
 CHAIN = LatentGraph([("a", "b"), ("b", "c")], {"a": 2, "b": 3, "c": 2}, directed=False)
 PLAIN = {("a", "b"): [[1.0, 2.0, 3.0], [2.0, 1.0, 1.0]], ("b", "c"): [[1.0, 4.0], [2.0, 2.0], [3.0, 1.0]]}
@@ -79,12 +79,18 @@ def test_one_name_will_do_for_a_joint_table() -> None:
             "cpts: expected a mapping of names to tables, got NoneType",
         ),
         (lambda g: DiscreteNetwork.from_factors(CHAIN, [1]), StructureError, "factors: expected a mapping .* got list"),
-        (lambda g: DiscreteNetwork.random(g, -1), StructureError, "seed: expected a whole number from 0 on, got -1"),
-        (lambda g: DiscreteNetwork.random(g, 0.5), StructureError, "seed: expected a whole number, got 0.5"),
-        (lambda g: DiscreteNetwork.random(g, 0, math.inf), StructureError, "concentration: expected a positive number"),
-        (lambda g: DiscreteNetwork.random(g, 0, "1"), StructureError, "concentration: expected a positive number"),
-        (lambda g: DiscreteNetwork.random(g).sample(2.5), ShapeError, "n: expected a whole number, got 2.5"),
-        (lambda g: DiscreteNetwork.random(g).sample(2, "1"), StructureError, "seed: expected a whole number, got '1'"),
+        (
+            lambda g: DiscreteNetwork.random(g, -1),
+            ArgumentError,
+            "seed: expected a whole number of at least 0, .* got -1",
+        ),
+        (
+            lambda g: DiscreteNetwork.random(g, 0.5),
+            ArgumentError,
+            "seed: expected a whole number of at least 0, .* got 0.5",
+        ),
+        (lambda g: DiscreteNetwork.random(g, 0, math.inf), ArgumentError, "concentration: expected a positive number"),
+        (lambda g: DiscreteNetwork.random(g, 0, "1"), ArgumentError, "concentration: expected a positive number"),
         (lambda g: DiscreteNetwork.random(g).joint(5), QueryError, "Expected the name of a variable"),
         (lambda g: DiscreteNetwork.random(CHAIN).to_bif("net.bif"), StructureError, "to_bif: .* an undirected network"),
         (
@@ -94,6 +100,6 @@ def test_one_name_will_do_for_a_joint_table() -> None:
         ),
     ],
 )
-def test_what_makes_no_network_is_refused(call: Any, error: type[Exception], message: str) -> None:
+def test_invalid_arguments_raise(call: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call(templates.naive_bayes(3))

@@ -6,7 +6,7 @@ from scipy.integrate import quad
 
 from tests.closeness import assert_same_up_to_rounding
 from torchpbp import RBF, Laplace, Matern
-from torchpbp.errors import DataError
+from torchpbp.errors import ArgumentError, DataError
 from torchpbp.features import Kernel, median_bandwidth
 
 KERNELS = [RBF(), Laplace(), Matern(0.5), Matern(1.5), Matern(2.5)]
@@ -70,7 +70,7 @@ def test_matern_grows_smoother_towards_rbf():
 
 
 def test_matern_knows_three_smoothnesses():
-    with pytest.raises(DataError, match=r"nu = 0\.5, 1\.5 or 2\.5, got 1\.0"):
+    with pytest.raises(ArgumentError, match=r"nu: expected one of 0\.5, 1\.5, 2\.5, got 1\.0"):
         Matern(1.0)
 
 

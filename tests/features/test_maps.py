@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from torchpbp import RBF, Laplace, Matern, Nystroem, RandomFourier
-from torchpbp.errors import DataError, NotFittedError
+from torchpbp.errors import ArgumentError, DataError, NotFittedError
 from torchpbp.features import KernelMap, OneHot
 
 KERNELS = [RBF(), Laplace(), Matern(1.5)]
@@ -240,19 +240,35 @@ def test_fourier_frequencies_follow_the_seed():
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: Nystroem(0), "Nystroem: expected at least 1 feature, got 0"),
-        (lambda: RandomFourier(-2), "RandomFourier: expected at least 1 feature, got -2"),
+        (lambda: Nystroem(0), "size: expected a whole number of at least 1, got 0"),
+        (lambda: RandomFourier(-2), "size: expected a whole number of at least 1, got -2"),
         (lambda: RandomFourier(7), "expected an even number of features, got 7"),
-        (lambda: Nystroem(5, bandwidth="mean"), "expected a positive number, 'median' or 'validate', got 'mean'"),
-        (lambda: Nystroem(5, bandwidth=0.0), r"bandwidth: expected a positive number, got 0\.0"),
-        (lambda: RandomFourier(4, bandwidth=-1.0), r"bandwidth: expected a positive number, got -1\.0"),
-        (lambda: Nystroem(5, bandwidth=float("nan")), "bandwidth: expected a positive number, got nan"),
-        (lambda: Nystroem(5, bandwidth=float("inf")), "bandwidth: expected a positive number, got inf"),
+        (
+            lambda: Nystroem(5, bandwidth="mean"),
+            "bandwidth: expected one of 'median', 'validate' or a positive number, got 'mean'",
+        ),
+        (lambda: Nystroem(5, bandwidth=0.0), r"expected one of 'median', 'validate' or a positive number, got 0\.0"),
+        (
+            lambda: RandomFourier(4, bandwidth=-1.0),
+            r"expected one of 'median', 'validate' or a positive number, got -1\.0",
+        ),
+        (
+            lambda: Nystroem(5, bandwidth=float("nan")),
+            "expected one of 'median', 'validate' or a positive number, got nan",
+        ),
+        (
+            lambda: Nystroem(5, bandwidth=float("inf")),
+            "expected one of 'median', 'validate' or a positive number, got inf",
+        ),
         (lambda: Nystroem(5, bandwidth_scale=0.0), "bandwidth_scale: expected a positive number"),
         (lambda: RandomFourier(4, bandwidth_scale=float("nan")), "bandwidth_scale: expected a positive number"),
-        (lambda: Nystroem(5, landmarks="random"), "expected 'kmeans' or 'grid', got 'random'"),
+        (lambda: RandomFourier(4, seed=2**64), "seed: .*beyond the range of 64-bit numbers"),
+        (lambda: RandomFourier(4, seed="a"), "seed: expected a whole number of at least 0, got 'a'"),
+        (lambda: Nystroem(10**400), r"size: .* got 1e\+400, which is beyond"),
+        (lambda: Nystroem(5, bandwidth=10**400), "expected one of 'median', 'validate' or a positive number, got 1e"),
+        (lambda: Nystroem(5, landmarks="random"), "landmarks: expected one of 'kmeans', 'grid', got 'random'"),
     ],
 )
 def test_bad_settings(make, text):
-    with pytest.raises(DataError, match=text):
+    with pytest.raises(ArgumentError, match=text):
         make()

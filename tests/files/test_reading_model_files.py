@@ -107,7 +107,7 @@ def test_parameters_are_the_same_to_the_bit(counts: bool, tmp_path: Path) -> Non
         assert tensor.dtype == model.state_dict()[name].dtype
     assert (again.counts is not None) == counts
     assert again.tree == model.tree
-    assert again.specification == model.specification
+    assert again.plan == model.plan
     assert again.labels == model.labels
 
 

@@ -4,7 +4,7 @@ import torch
 
 from torchpbp import PBP, DiscreteNetwork, templates
 from torchpbp.exact.contraction import contract
-from torchpbp.inference.queries import as_distribution, negative_mass
+from torchpbp.inference.observable import as_distribution, negative_mass
 
 
 def direct(model, evidence_states):

@@ -98,7 +98,7 @@ def test_integer_labels_are_labels():
     for numbers in ([30, 10], np.array([30, 10]), pd.Series([30, 10]), np.array([30.0, 10.0])):
         assert states_of(numbers, labels) == [2, 0]
     assert states_of(pd.Series([30, None]), labels) == [2, -1]
-    with pytest.raises(DataError, match=r"knows this variable by labels \[10, 20, 30\], got plain numbers"):
+    with pytest.raises(DataError, match=r"expected labels out of \[10, 20, 30\], got plain numbers"):
         states_of([1, 0], labels)
 
 
@@ -194,14 +194,14 @@ def test_a_labelled_variable_may_have_weights():
         ({"x": [[1.0, 0, 0], [0, math.inf, 0]]}, DataError, "row 1: expected finite non-negative weights"),
         ({"x": [[1.0, 0, 0], [0, math.nan, 0]]}, DataError, "row 1: expected finite non-negative weights"),
         ({"x": [[1.0, 0, 0], [0.0, 0, 0]]}, DataError, "'x', row 1: all weights are 0, which rules out every state"),
-        ({"x": "red"}, DataError, "'x': expected integer states, got 'red'. The model was fitted without labels"),
-        ({"x": [1, "red"]}, DataError, "'x': expected integer states, got"),
+        ({"x": "red"}, DataError, "'x': expected states or weights, got 'red'. The model was fitted without labels"),
+        ({"x": [1, "red"]}, DataError, "'x': expected states or weights, got"),
         (
             {"x": pd.Series(["red"], dtype="category")},
             DataError,
             "has category labels, but the model was fitted on plain",
         ),
-        ({"x": torch.tensor([1 + 1j])}, DataError, "'x': expected states or weights, got complex numbers"),
+        ({"x": torch.tensor([1 + 1j])}, DataError, "'x': expected a tensor of real numbers, got complex64 values"),
         ({"x": np.array(["2020-01-01"], dtype="datetime64[D]")}, DataError, "'x': expected states or weights, got"),
         ({"x": [[0], [1, 2]]}, DataError, "'x': expected states or weights"),
         ({"x": {"a": 1}}, DataError, "'x': expected"),
@@ -221,7 +221,7 @@ def test_mistakes_are_refused(evidence, error, message):
         (["red", "pink"], r"unseen category 'pink'\. Known categories: \['red', 'green', 'blue'\]"),
         (pd.Series(["pink"], dtype="category"), "unseen category 'pink'"),
         ("pink", "unseen category 'pink'"),
-        ([0, 1], r"knows this variable by labels \['red', 'green', 'blue'\], got plain numbers. Pass labels"),
+        ([0, 1], r"expected labels out of \['red', 'green', 'blue'\], got plain numbers. Pass labels"),
         (1, "got plain numbers"),
         ([0.0, math.nan], "got plain numbers"),
         (pd.Series([0, None], dtype="Int64"), "(got plain numbers|unseen category 0)"),

@@ -78,8 +78,12 @@ def test_values_within_the_range_or_outside_by_rounding_are_taken() -> None:
         (Evidence(1, soft={"x": torch.zeros(1, 3)}), DataError, "all weights are 0"),
         (Evidence(1, soft={"x": torch.ones(1, 2)}), ShapeError, r"expected shape \(batch, 3\)"),
         (Evidence(1, soft={"x": torch.tensor([[1.0, -1.0, 0.0]])}), DataError, "finite non-negative weights"),
-        (Evidence(1, {"t": torch.tensor([0])}), DataError, r"'t': expected values \(real\)"),
-        (Evidence(1, real={"x": torch.tensor([0.0])}), DataError, r"'x': expected states \(hard\) or weights \(soft\)"),
+        (Evidence(1, {"t": torch.tensor([0])}), DataError, r"'t': expected a tensor of values \(real\)"),
+        (
+            Evidence(1, real={"x": torch.tensor([0.0])}),
+            DataError,
+            r"'x': expected a tensor of states \(hard\) or weights \(soft\)",
+        ),
         (Evidence(1, real={"t": torch.tensor([math.inf])}), DataError, "'t', row 0: expected a finite value or NaN"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Numbers beyond int64, and beyond what a float64 holds exactly: refused by row and value, never taken for a missing value."""
+"""Numbers beyond int64, and beyond what a float64 holds exactly: rejected by row and value, never taken for a missing value."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchpbp.errors import DataError
 from torchpbp.features import complete_table
 from torchpbp.inputs import read_evidence
 from torchpbp.inputs.columns import ColumnReader
-from torchpbp.inputs.states import EXACT, OUTSIDE, comparable, whole_numbers, written
+from torchpbp.inputs.states import EXACT, OUTSIDE, comparable, whole_numbers
 
 TOP = 2**64 - 1  # -1 as a signed number
 STATES = {"x": 4}
@@ -111,8 +111,8 @@ def test_continuous_values_too_large_for_a_float() -> None:
     assert read_evidence({"x": unsigned}, domains).real["x"].tolist() == [0.0, 2.0**64]
 
 
-def test_what_is_no_number_is_named() -> None:
-    with pytest.raises(DataError, match="expected integer states, got 'red'"):
+def test_a_value_that_is_not_a_number_is_named() -> None:
+    with pytest.raises(DataError, match="expected states or weights, got 'red'"):
         read_evidence({"x": [1, 10**400, "red"]}, STATES)
 
 
@@ -150,6 +150,3 @@ def test_shared_parts() -> None:
     codes, bad = whole_numbers(torch.tensor([2.0, torch.nan, 0.5, EXACT, -EXACT, torch.inf], dtype=torch.float64))
     assert codes[:2].tolist() == [2, -1]
     assert bad.tolist() == [False, False, True, True, True, True]
-    assert written(10**30) == "1e+30"
-    assert written(TOP) == str(TOP)
-    assert len(written("x" * 1000)) < 70

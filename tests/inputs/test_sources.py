@@ -120,7 +120,12 @@ def test_lengths_are_known_where_they_can_be():
         (ROWS + 1, None, DataError, "column 'x', row 1: state 3 is out of range"),
         (ROWS - 1, None, DataError, "column 'x': 1 of 3 values are missing"),
         (np.zeros((0, 2), int), None, DataError, "training data is empty"),
-        (np.zeros((2, 2), complex), None, DataError, "column 'x' holds complex128 values"),
+        (
+            np.zeros((2, 2), complex),
+            None,
+            DataError,
+            "column 'x': expected integer states from 0 to 2, got complex128 values",
+        ),
     ],
 )
 def test_mistakes_are_refused(data, columns, error, message):

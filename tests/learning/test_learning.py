@@ -6,7 +6,7 @@ import torch
 
 from tests.closeness import assert_same_up_to_rounding, weights
 from torchpbp import PBP, DiscreteNetwork, LatentGraph, templates
-from torchpbp.errors import DataError, DataWarning, NotFittedError, ShapeError, StructureError
+from torchpbp.errors import ArgumentError, DataError, DataWarning, NotFittedError, ShapeError, StructureError
 
 
 def kl(exact, learned):
@@ -103,23 +103,23 @@ def test_rank_auto_comes_close_to_the_best_fixed_rank():
 def test_rank_auto_prefers_independence_when_there_is_nothing_to_learn():
     network = DiscreteNetwork.random(templates.naive_bayes(4, states=1), seed=0)
     model = PBP(templates.naive_bayes(4, states=None), rank="auto").fit(network.sample(3_000, seed=0))
-    assert max(p.rank for p in model.specification.plans) == 1
+    assert max(p.rank for p in model.plan.separators) == 1
 
 
 def test_rank_as_a_number_caps_messages_and_sets_unknown_latents():
     model = PBP(templates.hmm(4, states=None), rank=2)
-    assert {p.rank for p in model.specification.plans} == {2}
-    assert PBP(templates.hmm(4, states=3), rank=1).specification.plan(1).rank == 1
+    assert {p.rank for p in model.plan.separators} == {2}
+    assert PBP(templates.hmm(4, states=3), rank=1).plan[1].rank == 1
 
 
 def test_bad_ranks_and_ridges():
     with pytest.raises(StructureError, match="no number of states"):
         PBP(templates.hmm(3, states=None))
-    with pytest.raises(StructureError, match="'auto'"):
+    with pytest.raises(ArgumentError, match="'auto'"):
         PBP(templates.hmm(3), rank="automatic")
-    with pytest.raises(StructureError, match="rank: expected at least 1"):
+    with pytest.raises(ArgumentError, match=r"rank: expected .*at least 1"):
         PBP(templates.hmm(3), rank=0)
-    with pytest.raises(StructureError, match="ridge"):
+    with pytest.raises(ArgumentError, match="ridge: expected two non-negative numbers"):
         PBP(templates.hmm(3), ridge=(-1.0, 0.0))
     with pytest.raises(DataError, match="needs rows to hold out"):
         PBP(templates.hmm(3), rank="auto").fit({f"x{i}": [0, 1, 2] for i in (1, 2, 3)})

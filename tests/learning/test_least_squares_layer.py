@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from torchpbp import LeastSquaresLayer
-from torchpbp.errors import ShapeError, StructureError
+from torchpbp.errors import ArgumentError, ShapeError
 
 
 def draws(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -71,7 +71,7 @@ def test_a_feature_extractor_is_trained_through_it():
 
 
 def test_bad_input():
-    with pytest.raises(StructureError, match="penalty"):
+    with pytest.raises(ArgumentError, match="penalty: expected a non-negative number"):
         LeastSquaresLayer(-1.0)
     with pytest.raises(ShapeError, match="same rows"):
         LeastSquaresLayer()(draws(3, 2), draws(4, 2))

@@ -8,8 +8,8 @@ from torch import nn
 
 from torchpbp.features.maps import Nystroem, OneHot
 from torchpbp.learning.nets import StageOneNets
-from torchpbp.learning.regressor import Regression
-from torchpbp.moments.rows import Rows
+from torchpbp.learning.regressions import Regression
+from torchpbp.moments.rows import TrainingRows
 
 STATES = {"a": 2, "b": 3, "c": 4, "d": 3, "e": 2}
 GENERATOR = torch.Generator()
@@ -22,20 +22,20 @@ def _seeded() -> None:
     torch.manual_seed(0)
 
 
-def discrete_rows(count: int = 40) -> Rows:
+def discrete_rows(count: int = 40) -> TrainingRows:
     table = {v: torch.randint(s, (count,), generator=GENERATOR) for v, s in STATES.items()}
-    return Rows.of(table, {v: OneHot(s) for v, s in STATES.items()})
+    return TrainingRows.of(table, {v: OneHot(s) for v, s in STATES.items()})
 
 
-def mixed_rows(count: int = 40) -> Rows:
+def mixed_rows(count: int = 40) -> TrainingRows:
     table = {v: torch.randint(s, (count,), generator=GENERATOR) for v, s in STATES.items() if v != "c"}
     table["c"] = torch.randn(count, generator=GENERATOR, dtype=torch.float64)
     maps = {v: OneHot(s) for v, s in STATES.items()} | {"c": Nystroem(3)}
     maps["c"].fit(table["c"])
-    return Rows.of(table, maps)
+    return TrainingRows.of(table, maps)
 
 
-def regression(rows: Rows, inputs: str, *groups: str, sizes: tuple[int, ...]) -> Regression:
+def regression(rows: TrainingRows, inputs: str, *groups: str, sizes: tuple[int, ...]) -> Regression:
     """Random projections of the groups, with an offset."""
     dims = [torch.Size([rows.maps[v].dim for v in g]).numel() for g in groups]
     matrices = [torch.randn(d, m, dtype=torch.float64, generator=GENERATOR) for d, m in zip(dims, sizes, strict=True)]
@@ -43,7 +43,7 @@ def regression(rows: Rows, inputs: str, *groups: str, sizes: tuple[int, ...]) ->
     return Regression(inputs, tuple(inputs), tuple(tuple(g) for g in groups), tuple(matrices), offset)
 
 
-def group_feature(rows: Rows, row: int, group: tuple[str, ...]) -> torch.Tensor:
+def group_feature(rows: TrainingRows, row: int, group: tuple[str, ...]) -> torch.Tensor:
     """Kronecker product of the variables' features of one row, the slow way."""
     result = torch.ones(1, dtype=torch.float64)
     for v in group:
@@ -53,7 +53,7 @@ def group_feature(rows: Rows, row: int, group: tuple[str, ...]) -> torch.Tensor:
     return result
 
 
-def some_regressions(rows: Rows) -> list[Regression]:
+def some_regressions(rows: TrainingRows) -> list[Regression]:
     """Two of one shape, one with two factors, one with fewer inputs and another shape."""
     return [
         regression(rows, "bde", "a", sizes=(2,)),

@@ -8,9 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchpbp.learning.compression import compress
+from torchpbp.learning.compression import compress, ridge_factor
 from torchpbp.learning.least_squares import least_squares
-from torchpbp.learning.ridge import ridge_factor
 
 sizes = st.integers(1, 6)
 

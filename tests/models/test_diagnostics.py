@@ -38,7 +38,10 @@ def test_data_that_fall_short_are_a_remark_but_no_warning() -> None:
         short = table["significant"] < table["rank"]
         assert (table["remedy"].str.startswith("data: ") == short).all()
     line = few[few["significant"] < few["rank"]].iloc[0]
-    assert f"data: {line['significant']} of {line['rank']} dimensions borne out. More rows" in line["remedy"]
+    assert (
+        f"data: {line['significant']} of {line['rank']} dimensions are statistically significant. More rows"
+        in line["remedy"]
+    )
     assert (few["remedy"] != "").sum() > (many["remedy"] != "").sum()
 
 

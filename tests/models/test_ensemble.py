@@ -14,15 +14,15 @@ from torchpbp import (
     ScoreAverage,
     templates,
 )
-from torchpbp.errors import DataError, StructureError
+from torchpbp.errors import ArgumentError, DataError, StructureError
 
 
-class Fixed(nn.Module):
+class Fixed(KernelPBP):
     """A stand-in model with given log-evidence."""
 
     def __init__(self, *values, graph=None):
-        super().__init__()
-        self.values, self.graph, self.rows = torch.tensor(values), graph or templates.naive_bayes(2), None
+        super().__init__(graph or templates.naive_bayes(2))
+        self.values, self.rows, self.fitted = torch.tensor(values), None, True
 
     def fit(self, data):
         self.rows = len(data["x1"])
@@ -37,7 +37,7 @@ def test_the_average_by_hand():
     assert ScoreAverage(members).log_evidence().tolist() == pytest.approx([-4.0, -2.0])
     assert ScoreAverage(members, [1, 1, 2]).log_evidence().tolist() == pytest.approx([-5.0, -1.5])
     assert ScoreAverage(members, [0, 3, 0]).log_evidence().tolist() == pytest.approx([-3.0, -2.0])
-    assert ScoreAverage(members, [0.5, 0.25, 0.25]).weights == pytest.approx([0.5, 0.25, 0.25])
+    assert ScoreAverage(members, [0.5, 0.25, 0.25]).settings.weights == pytest.approx([0.5, 0.25, 0.25])
 
 
 def test_one_member_cannot_veto_alone():
@@ -55,16 +55,22 @@ def test_every_member_is_fitted():
 
 
 def test_bad_settings():
+    with pytest.raises(StructureError, match="at least one member"):
+        ScoreAverage([])
+    with pytest.raises(StructureError, match=r"expected models such as KernelPBP\(graph\), got \['Linear'\]"):
+        ScoreAverage([nn.Linear(2, 2)])
+    with pytest.raises(StructureError, match="same observables"):
+        ScoreAverage([Fixed(0.0), Fixed(0.0, graph=templates.naive_bayes(3))])
+    with pytest.raises(ArgumentError, match="floor: expected a number, or minus infinity for none, got nan"):
+        ScoreAverage([Fixed(0.0)], floor=float("nan"))
     for members, weights, text in [
-        ([], None, "at least one member"),
         ([Fixed(0.0)], [1, 2], "one non-negative weight per member"),
         ([Fixed(0.0), Fixed(0.0)], [1, -1], "one non-negative weight per member"),
         ([Fixed(0.0), Fixed(0.0)], [0, 0], "not all 0"),
         ([Fixed(0.0), Fixed(0.0)], [1, float("nan")], "one non-negative weight per member"),
         ([Fixed(0.0), Fixed(0.0)], [1, float("inf")], "one non-negative weight per member"),
-        ([Fixed(0.0), Fixed(0.0, graph=templates.naive_bayes(3))], None, "same observables"),
     ]:
-        with pytest.raises(StructureError, match=text):
+        with pytest.raises(ArgumentError, match=text):
             ScoreAverage(members, weights)
 
 

@@ -12,9 +12,10 @@ import torch
 
 from tests.closeness import assert_same_up_to_rounding, weights
 from tests.models.structures import STRUCTURES
-from torchpbp import PBP, Counts, DiscreteNetwork, LatentGraph, templates
+from torchpbp import PBP, Counts, DiscreteNetwork, LatentGraph, Ridge, templates
 from torchpbp.errors import DataError, DataWarning
-from torchpbp.learning.linear import learn, required_scopes
+from torchpbp.learning.stage1 import Penalties
+from torchpbp.learning.two_stage import learn
 from torchpbp.moments.joint_tables import JointTables
 from torchpbp.moments.table_moments import TableMoments
 
@@ -30,7 +31,7 @@ def with_gaps(rows: dict[str, torch.Tensor], share: float, seed: int) -> dict[st
 
 def exact_tables(model: PBP, network: DiscreteNetwork, shares: dict[str, float]) -> JointTables:
     """Joint probabilities of states and gaps where values are missing at random with these shares."""
-    tables = JointTables(required_scopes(model.tree, model.specification), model.states, gaps=shares)
+    tables = JointTables(Ridge().required_tables(model.plan), model.states, shares)
 
     def joint(scope: tuple[str, ...]) -> torch.Tensor:
         table = network.joint(scope)
@@ -51,9 +52,12 @@ def test_exact_moments_with_gaps_give_exact_answers(name):
     network = DiscreteNetwork.random(graph, seed=1)
     model = PBP(graph, strict=True)
     shares = {v: 0.1 + 0.6 * i / len(graph.observed) for i, v in enumerate(graph.observed) if i != 1}
-    plan = model.tree, model.specification
-    learned = learn(*plan, TableMoments(exact_tables(model, network, shares)), 0.0, 0.0)
-    model._accept(plan, learned, 0, 1e-300, model._observables)
+    moments = TableMoments(exact_tables(model, network, shares))
+    tree = learn(model.plan, moments, Ridge(), Penalties(0.0, 0.0)).tree
+    model.set_operators(tree.operators, tree.root)
+    model.floor.fill_(1e-300)
+    model.fitted = True
+    model.set_marginals()
     evidence = with_gaps(network.sample(40, seed=2), 0.4, seed=3)
     with torch.no_grad():
         assert torch.allclose(model.log_evidence(evidence), network.log_evidence(evidence), atol=1e-8, rtol=0)
@@ -91,7 +95,7 @@ def test_values_missing_by_what_they_are_do_no_harm_outside():
     network = DiscreteNetwork.random(graph, seed=2)
     model = PBP(graph)
     lost = torch.tensor([0.1, 0.5, 0.8], dtype=torch.float64)  # of "d", by its state
-    tables = JointTables(required_scopes(model.tree, model.specification), model.states, gaps=["d"])
+    tables = JointTables(Ridge().required_tables(model.plan), model.states, ["d"])
 
     def joint(scope: tuple[str, ...]) -> torch.Tensor:
         table = network.joint(scope)
@@ -103,7 +107,7 @@ def test_values_missing_by_what_they_are_do_no_harm_outside():
 
     tables.fill(joint)
     found = TableMoments(tables)
-    inside = [p for p in model.specification.plans if "d" not in p.core]
+    inside = [p for p in model.plan.separators if "d" not in p.core]
     assert inside
     for p in inside:
         assert any("d" in g for g in p.instrument)
@@ -175,7 +179,7 @@ def test_rank_is_chosen_on_rows_with_gaps():
     truth = DiscreteNetwork.random(graph.with_states({"h": 2}), seed=2, concentration=0.5)
     rows = truth.sample(20_000, seed=3)
     model = PBP(graph, rank="auto").fit({**with_gaps(rows, 0.3, seed=4), "a": rows["a"]})
-    assert max(p.rank for p in model.specification.plans) == 2
+    assert max(p.rank for p in model.plan.separators) == 2
     assert int(model.rows) == 20_000
 
 
@@ -184,12 +188,9 @@ def test_what_cannot_be_learned_from_is_said():
     with pytest.raises(DataError, match="Column 'a1': all 3000 values are missing"):
         PBP(GRAPH).fit(empty)
     never = {v: x.clone() for v, x in ROWS.items()}
-    first, second = next(p.core for p in PBP(GRAPH).specification.plans if len(p.core) == 2)
+    first, second = next(p.core for p in PBP(GRAPH).plan.separators if len(p.core) == 2)
     never[first][::2], never[second][1::2] = -1, -1
     with pytest.raises(DataError, match=r"rows in which .* are all known, and there are none"):
         PBP(GRAPH).fit(never)
-    gaps = with_gaps(ROWS, 0.3, seed=1)
-    with pytest.raises(DataError, match="missing"):
-        PBP(GRAPH, compressed=False).fit(gaps)
     with pytest.warns(DataWarning, match="50 of 3000 rows have no value at all"):
         PBP(GRAPH).fit({v: x.index_fill(0, torch.arange(50), -1) for v, x in ROWS.items()})

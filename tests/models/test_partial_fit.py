@@ -14,6 +14,7 @@ import torch
 import torchpbp
 from tests.closeness import assert_same_up_to_rounding
 from torchpbp import PBP, Continuous, Counts, DiscreteNetwork, KernelRidge, LatentGraph, Nystroem, RefinedPBP, templates
+from torchpbp.contract.abilities import Counting
 from torchpbp.errors import CheckpointError, DataError, DataWarning, NotFittedError, StructureError
 from torchpbp.moments import joint_tables
 
@@ -62,19 +63,14 @@ def test_further_rows_change_the_model():
 def test_a_chosen_rank_stays():
     graph = GRAPH.with_states(dict.fromkeys(GRAPH.latent))
     model = PBP(graph, rank="auto", max_rank=3).fit(part(0, 600))
-    ranks = [p.rank for p in model.specification.plans]
+    ranks = [p.rank for p in model.plan.separators]
     model.partial_fit(part(600))
-    assert [p.rank for p in model.specification.plans] == ranks
+    assert [p.rank for p in model.plan.separators] == ranks
     fresh = copy.deepcopy(model)
     fresh.counts = None
     same(model, fresh.fit_counts(fresh.count(DATA)))
-    with pytest.raises(NotFittedError, match=r"With rank='auto' the tree is fixed while fitting. Call fit\(\) first"):
+    with pytest.raises(NotFittedError, match=r"With rank='auto' the plan is made while fitting. Call fit\(\) first"):
         PBP(graph, rank="auto").partial_fit(DATA)
-
-
-def test_messages_that_are_not_compressed():
-    model = PBP(GRAPH, compressed=False).fit(part(0, 500)).partial_fit(part(500))
-    same(model, PBP(GRAPH, compressed=False).fit(DATA))
 
 
 def test_bad_rows_leave_the_model_as_it_was():
@@ -112,14 +108,17 @@ def test_labels_carry_over():
 MIXED = LatentGraph([("h", "x"), ("h", "y"), ("h", "z")], {"h": 2, "x": Continuous(), "y": 3, "z": 3}, ["h"])
 
 
+def test_models_that_need_the_rows_do_not_learn_from_counts():
+    assert not isinstance(RefinedPBP(GRAPH), Counting)
+
+
 @pytest.mark.parametrize(
     ("model", "message"),
     [
         (PBP(MIXED, features=Nystroem(4)), r"Counting needs discrete variables, and \['x'\] are continuous"),
         (PBP(GRAPH, regressor=KernelRidge(landmarks=10)), r"Counting works with regressor=Ridge\(\) only: KernelRidge"),
-        (RefinedPBP(GRAPH), r"RefinedPBP needs the rows themselves, not only counts. Use fit\(\), or PBP"),
     ],
-    ids=["continuous", "kernel ridge", "refined"],
+    ids=["continuous", "kernel ridge"],
 )
 def test_models_that_counts_are_not_enough_for(model, message):
     for call in (model.partial_fit, model.count):

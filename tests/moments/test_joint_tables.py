@@ -276,7 +276,10 @@ def test_a_table_too_large_is_refused_before_memory_is_taken():
 def test_a_gap_in_one_table_is_a_state_in_another():
     """Both have the same layout, which is shared; what is read from it must not be."""
     columns = [torch.tensor([0, 1, 2, 3]), torch.tensor([0, 1, 0, 1])]
-    gap, state = JointTables([("x", "y")], {"x": 3, "y": 2}, gaps=["x"]), JointTables([("x", "y")], {"x": 4, "y": 2})
+    gap, state = (
+        JointTables([("x", "y")], {"x": 3, "y": 2}, incomplete=["x"]),
+        JointTables([("x", "y")], {"x": 4, "y": 2}),
+    )
     for tables in (gap, state):
         tables.add(columns)
     assert gap.layout is state.layout

@@ -11,8 +11,8 @@ from lightning.pytorch import Trainer
 from torchpbp import MLP, PBP, DiscreteNetwork, templates
 from torchpbp.errors import CheckpointError, DataWarning
 from torchpbp.features.maps import OneHot
-from torchpbp.learning.regressor import Regression
-from torchpbp.moments.rows import Rows
+from torchpbp.learning.regressions import Regression
+from torchpbp.moments.rows import TrainingRows
 from torchpbp.neural.net_training import Batches, NetTraining
 
 QUIET = {"enable_progress_bar": False}
@@ -40,14 +40,14 @@ def test_same_seed_same_operators_and_another_seed_others():
     assert not same(first, model(seed=4).fit(DATA))
 
 
-def regression_rows(count: int, flip: torch.Tensor | None = None) -> tuple[Rows, Regression]:
+def regression_rows(count: int, flip: torch.Tensor | None = None) -> tuple[TrainingRows, Regression]:
     """Predict y from x, which it copies nine times out of ten; some rows' y may be flipped."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randint(2, (count,), generator=generator)
     y = torch.where(torch.rand(count, generator=generator) < 0.9, x, 1 - x)
     if flip is not None:
         y = torch.where(flip, 1 - y, y)
-    rows = Rows.of({"x": x, "y": y}, {"x": OneHot(2), "y": OneHot(2)})
+    rows = TrainingRows.of({"x": x, "y": y}, {"x": OneHot(2), "y": OneHot(2)})
     eye = torch.eye(2, dtype=torch.float64)
     return rows, Regression("y", ("x",), (("y",),), (eye,), torch.zeros(2, dtype=torch.float64))
 
@@ -149,7 +149,7 @@ def test_divergence_keeps_the_best_state_and_says_so(monkeypatch):
     steps = 0
     original = NetTraining.forward
 
-    def sometimes_nan(self: NetTraining, rows: Rows, counted: torch.Tensor) -> torch.Tensor:
+    def sometimes_nan(self: NetTraining, rows: TrainingRows, counted: torch.Tensor) -> torch.Tensor:
         nonlocal steps
         losses = original(self, rows, counted)
         if self.training:
@@ -159,7 +159,7 @@ def test_divergence_keeps_the_best_state_and_says_so(monkeypatch):
         return losses
 
     monkeypatch.setattr(NetTraining, "forward", sometimes_nan)
-    with pytest.warns(DataWarning, match="gave a loss that is no number in epoch"):
+    with pytest.warns(DataWarning, match="the loss became NaN in epoch"):
         fitted = model(epochs=50).fit(DATA)
     assert all(bool(torch.isfinite(p).all()) for p in operators(fitted))
     assert steps < 60  # it stopped
@@ -169,7 +169,7 @@ def test_divergence_keeps_the_best_state_and_says_so(monkeypatch):
 def test_parameters_that_are_no_numbers_are_replaced_by_the_best_before(patience, monkeypatch):
     original = NetTraining.training_step
 
-    def spoiled(self: NetTraining, batch: tuple[Rows, torch.Tensor, torch.Tensor], number: int) -> torch.Tensor:
+    def spoiled(self: NetTraining, batch: tuple[TrainingRows, torch.Tensor, torch.Tensor], number: int) -> torch.Tensor:
         if self.current_epoch == 3:
             with torch.no_grad():
                 next(self.nets.banks.parameters()).fill_(torch.nan)
@@ -177,7 +177,7 @@ def test_parameters_that_are_no_numbers_are_replaced_by_the_best_before(patience
 
     expected = model(epochs=50, patience=patience)
     monkeypatch.setattr(NetTraining, "training_step", spoiled)
-    with pytest.warns(DataWarning, match="no number in epoch 4"):
+    with pytest.warns(DataWarning, match="the loss became NaN in epoch 4"):
         expected.fit(DATA)
     assert all(bool(torch.isfinite(p).all()) for p in operators(expected))
 

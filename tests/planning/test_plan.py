@@ -14,8 +14,8 @@ from hypothesis import given
 from tests.graph.strategies import SMALL, latent_graphs
 from tests.oracle import Oracle, random_cpts
 from torchpbp import JunctionTree, LatentGraph, build_junction_tree, templates
-from torchpbp.errors import RankWarning, StructureError
-from torchpbp.planning import Specification, SpecificationOptions, specify
+from torchpbp.errors import ArgumentError, RankWarning, StructureError
+from torchpbp.planning import Plan, PlanOptions, plan_tree
 
 
 class Ranks:
@@ -50,35 +50,39 @@ class Ranks:
 
 
 @cache
-def planned(name: str) -> tuple[JunctionTree, Specification, Ranks]:
+def planned(name: str) -> tuple[JunctionTree, Plan, Ranks]:
     tree = build_junction_tree(SMALL[name]())
-    return tree, specify(tree), Ranks(tree.graph)
+    return tree, plan_tree(tree), Ranks(tree.graph)
 
 
-def assert_sound(tree: JunctionTree, specification: Specification, ranks: Ranks) -> None:
-    """Everything a plan promises, by enumeration."""
-    for plan in specification.plans:
-        node = plan.node
+def assert_sound(tree: JunctionTree, plan: Plan, ranks: Ranks) -> None:
+    """Everything a separator promises, by enumeration."""
+    for separator in plan.separators:
+        node = separator.node
         inside, outside = sorted(tree.inside[node]), sorted(tree.outside(node))
-        assert plan.needed == ranks.cross(tuple(inside), (tuple(outside),)), tree.separator_name(node)
-        assert plan.needed <= math.prod(tree.graph.num_states(v) for v in tree.separators[node])
-        assert set(plan.core) <= set(inside)
-        assert plan.core
-        assert ranks.cross(plan.core, (tuple(outside),)) == plan.needed
-        assert all(set(group) <= set(outside) for group in plan.instrument)
-        assert len(set(plan.instrument)) == len(plan.instrument)
-        assert plan.reached == plan.needed == ranks.cross(plan.core, plan.instrument)
-        assert plan.rank == plan.needed
+        assert separator.needed == ranks.cross(tuple(inside), (tuple(outside),)), tree.separator_name(node)
+        assert separator.needed <= math.prod(tree.graph.num_states(v) for v in tree.separators[node])
+        assert set(separator.core) <= set(inside)
+        assert separator.core
+        assert ranks.cross(separator.core, (tuple(outside),)) == separator.needed
+        assert all(set(group) <= set(outside) for group in separator.instrument)
+        assert len(set(separator.instrument)) == len(separator.instrument)
+        assert separator.reached == separator.needed == ranks.cross(separator.core, separator.instrument)
+        assert separator.rank == separator.needed
         if tree.leaf_observables[node]:
-            assert plan.core == tree.leaf_observables[node]
-        elif len(plan.core) > 1:
-            for v in plan.core:
-                smaller = tuple(u for u in plan.core if u != v)
-                assert ranks.cross(smaller, (tuple(outside),)) < plan.needed, f"{v} is not needed in {plan.core}"
-        for group in plan.instrument:
+            assert separator.core == tree.leaf_observables[node]
+        elif len(separator.core) > 1:
+            for v in separator.core:
+                smaller = tuple(u for u in separator.core if u != v)
+                assert ranks.cross(smaller, (tuple(outside),)) < separator.needed, (
+                    f"{v} is not needed in {separator.core}"
+                )
+        for group in separator.instrument:
             if group not in tree.leaf_observables:  # a product across leaves, added for its rank
-                rest = tuple(g for g in plan.instrument if g != group)
-                assert ranks.cross(plan.core, rest) < plan.needed, f"{group} is not needed in {plan.instrument}"
+                rest = tuple(g for g in separator.instrument if g != group)
+                assert ranks.cross(separator.core, rest) < separator.needed, (
+                    f"{group} is not needed in {separator.instrument}"
+                )
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -91,17 +95,17 @@ def test_random_graphs(graph):
     tree = build_junction_tree(graph)
     with warnings.catch_warnings():
         warnings.simplefilter("error", RankWarning)
-        specification = specify(tree, SpecificationOptions(pool=10, singles=10))
-    assert_sound(tree, specification, Ranks(graph))
+        plan = plan_tree(tree, PlanOptions(pool=10, singles=10))
+    assert_sound(tree, plan, Ranks(graph))
 
 
-def plan_above(tree: JunctionTree, specification: Specification, separator: str, below: str):
-    (plan,) = [
+def plan_above(tree: JunctionTree, plan: Plan, separator: str, below: str):
+    (separator,) = [
         p
-        for p in specification.plans
+        for p in plan.separators
         if tree.separators[p.node] == set(separator.split()) and tree.inside[p.node] == set(below.split())
     ]
-    return plan
+    return separator
 
 
 @pytest.mark.parametrize(("states", "rank"), [(2, 2), (3, 3), (4, 4), (5, 4)])
@@ -120,55 +124,55 @@ def test_a_separator_is_worth_no_more_than_what_lies_below_it(states, rank):
         ((), ("a",), (), (), ("b",), ("c",), ("d",), ("e",)),
     )
     tree.validate()
-    specification = specify(tree)
-    assert specification.plan(3).needed == rank
-    assert specification.plan(3).core == ("d",)
-    assert specification.plan(2).needed == 4
-    assert_sound(tree, specification, Ranks(graph))
+    plan = plan_tree(tree)
+    assert plan[3].needed == rank
+    assert plan[3].core == ("d",)
+    assert plan[2].needed == 4
+    assert_sound(tree, plan, Ranks(graph))
 
 
 @pytest.mark.parametrize("states", [2, 3, 5])
 def test_messages_of_a_hidden_markov_model_have_the_rank_of_its_states(states):
     tree = build_junction_tree(templates.hmm(6, states, 6))
-    assert {p.needed for p in specify(tree).plans} == {states}
-    assert {len(p.core) for p in specify(tree).plans} == {1}
+    assert {p.needed for p in plan_tree(tree).separators} == {states}
+    assert {len(p.core) for p in plan_tree(tree).separators} == {1}
 
 
 def test_observables_with_fewer_states_than_the_latent_act_together():
     tree = build_junction_tree(templates.hmm(8, 4, 2))
-    specification = specify(tree)
+    plan = plan_tree(tree)
     for node in tree.leaves:
-        assert specification.plan(node).needed == 2
+        assert plan[node].needed == 2
     middle = [n for n in tree.inner if min(len(tree.inside[n]), len(tree.outside(n))) >= 3]
     assert middle
     for node in middle:
-        assert specification.plan(node).needed == 4
-        assert len(specification.plan(node).core) == 2
+        assert plan[node].needed == 4
+        assert len(plan[node].core) == 2
 
 
 def test_nothing_outside_leaves_the_constant():
     tree = build_junction_tree(LatentGraph([], {"x": 3}))
-    (plan,) = specify(tree).plans
-    assert plan.instrument == ((),)
-    assert (plan.rank, plan.needed, plan.reached) == (1, 1, 1)
+    (separator,) = plan_tree(tree).separators
+    assert separator.instrument == ((),)
+    assert (separator.rank, separator.needed, separator.reached) == (1, 1, 1)
 
 
 def test_empty_separators_have_rank_one():
-    tree, specification, _ = planned("disconnected")
-    assert {p.needed for p in specification.plans if not tree.separators[p.node]} == {1}
+    tree, plan, _ = planned("disconnected")
+    assert {p.needed for p in plan.separators if not tree.separators[p.node]} == {1}
 
 
 # -- singles are not enough ------------------------------------------------------------------------------------------
 
 
 def test_the_diamond_gets_one_pair():
-    tree, specification, ranks = planned("diamond_two_leaves")
-    plan = plan_above(tree, specification, "B C", "b1 b2 d1 d2")
-    pairs = [g for g in plan.instrument if len(g) > 1]
+    tree, plan, ranks = planned("diamond_two_leaves")
+    separator = plan_above(tree, plan, "B C", "b1 b2 d1 d2")
+    pairs = [g for g in separator.instrument if len(g) > 1]
     assert len(pairs) == 1
     assert len({v[0] for v in pairs[0]}) == 2  # one member of each branch
-    singles = tuple(g for g in plan.instrument if len(g) == 1)
-    assert ranks.cross(plan.core, singles) == 3 < plan.needed == 4
+    singles = tuple(g for g in separator.instrument if len(g) == 1)
+    assert ranks.cross(separator.core, singles) == 3 < separator.needed == 4
 
 
 def test_a_pool_without_pairs_warns():
@@ -177,33 +181,36 @@ def test_a_pool_without_pairs_warns():
         r"Separator {B, C} above {b1, b2, d1, d2}: instrument rank 3, needs 4\. Answers that cross it will be biased\. "
         r"Add outside observables, raise pool="
     )
-    for again in (tree, build_junction_tree(templates.diamond())):  # a plan made before is remembered, its faults too
+    for again in (
+        tree,
+        build_junction_tree(templates.diamond()),
+    ):  # a separator made before is remembered, its faults too
         with pytest.warns(RankWarning, match=message):
-            specification = specify(again, SpecificationOptions(pool=1))
-    plan = plan_above(tree, specification, "B C", "b1 b2 d1 d2")
-    assert (plan.needed, plan.reached, plan.rank) == (4, 3, 4)
+            plan = plan_tree(again, PlanOptions(pool=1))
+    separator = plan_above(tree, plan, "B C", "b1 b2 d1 d2")
+    assert (separator.needed, separator.reached, separator.rank) == (4, 3, 4)
 
 
 def test_strict_mode_raises():
     tree = build_junction_tree(templates.diamond())
     with pytest.raises(StructureError, match=r"Separator {B, C} above .*: instrument rank 3, needs 4"):
-        specify(tree, SpecificationOptions(pool=1, strict=True))
-    specify(tree, SpecificationOptions(strict=True))
+        plan_tree(tree, PlanOptions(pool=1, strict=True))
+    plan_tree(tree, PlanOptions(strict=True))
 
 
 def test_groups_larger_than_allowed_are_not_used():
     tree = build_junction_tree(templates.diamond(observed_states=6))
     with pytest.warns(RankWarning, match="raise pool= or largest_group="):
-        specification = specify(tree, SpecificationOptions(largest_group=35))
-    assert all(len(g) == 1 for p in specification.plans for g in p.instrument)
-    specify(tree, SpecificationOptions(largest_group=36, strict=True))
+        plan = plan_tree(tree, PlanOptions(largest_group=35))
+    assert all(len(g) == 1 for p in plan.separators for g in p.instrument)
+    plan_tree(tree, PlanOptions(largest_group=36, strict=True))
 
 
 def test_third_order_chains_need_no_warning():
     tree = build_junction_tree(templates.hmm(8, 2, 4, order=3))
-    specification = specify(tree, SpecificationOptions(strict=True))
-    assert max(p.needed for p in specification.plans) == 8
-    assert any(len(g) > 1 for p in specification.plans for g in p.instrument)
+    plan = plan_tree(tree, PlanOptions(strict=True))
+    assert max(p.needed for p in plan.separators) == 8
+    assert any(len(g) > 1 for p in plan.separators for g in p.instrument)
 
 
 @pytest.mark.parametrize(
@@ -221,14 +228,14 @@ def test_third_order_chains_need_no_warning():
     ids=["hmm16", "order3", "diamond5", "factorial", "nested3", "grid2", "grid3", "grid3wide"],
 )
 def test_larger_structures_meet_their_ranks(graph):
-    specification = specify(build_junction_tree(graph), SpecificationOptions(strict=True))
-    assert all(p.reached == p.needed for p in specification.plans)
+    plan = plan_tree(build_junction_tree(graph), PlanOptions(strict=True))
+    assert all(p.reached == p.needed for p in plan.separators)
 
 
 def test_all_of_a_grids_separator_is_needed():
     """A rank that rounding hides would be cut from the message for good."""
     tree = build_junction_tree(templates.grid(3, 3, 3, 4))
-    wide = [p for p in specify(tree).plans if len(tree.separators[p.node]) == 3]
+    wide = [p for p in plan_tree(tree).separators if len(tree.separators[p.node]) == 3]
     assert wide
     assert all(min(len(tree.inside[p.node]), len(tree.outside(p.node))) >= 3 for p in wide)
     assert {p.needed for p in wide} == {27}
@@ -239,65 +246,65 @@ def test_all_of_a_grids_separator_is_needed():
 
 def test_the_rank_option_caps_messages_and_nothing_else():
     tree = build_junction_tree(templates.hmm(6, 4, 5))
-    free, capped = specify(tree), specify(tree, SpecificationOptions(rank=3))
-    for a, b in zip(free.plans, capped.plans, strict=True):
+    free, capped = plan_tree(tree), plan_tree(tree, PlanOptions(rank=3))
+    for a, b in zip(free.separators, capped.separators, strict=True):
         assert b.rank == min(3, a.rank)
         assert (a.core, a.instrument, a.needed, a.reached) == (b.core, b.instrument, b.needed, b.reached)
-    assert [p.rank for p in specify(tree, SpecificationOptions(rank=99)).plans] == [p.rank for p in free.plans]
+    assert [p.rank for p in plan_tree(tree, PlanOptions(rank=99)).separators] == [p.rank for p in free.separators]
 
 
 @pytest.mark.parametrize("singles", [1, 3])
 def test_the_number_of_singles_is_kept(singles):
     tree = build_junction_tree(templates.hmm(12, 2, 3))
-    for plan in specify(tree, SpecificationOptions(singles=singles)).plans:
-        assert len([g for g in plan.instrument if len(g) == 1]) == singles
+    for separator in plan_tree(tree, PlanOptions(singles=singles)).separators:
+        assert len([g for g in separator.instrument if len(g) == 1]) == singles
 
 
 def test_instruments_are_near():
     tree = build_junction_tree(templates.hmm(60, 2, 3))
-    specification = specify(tree, SpecificationOptions(singles=4))
-    for plan in specification.plans:
-        core = {int(v[1:]) for v in plan.core}
-        used = {int(v[1:]) for g in plan.instrument for v in g}
+    plan = plan_tree(tree, PlanOptions(singles=4))
+    for separator in plan.separators:
+        core = {int(v[1:]) for v in separator.core}
+        used = {int(v[1:]) for g in separator.instrument for v in g}
         assert max(min(abs(u - c) for c in core) for u in used) <= 12
 
 
 def test_long_chains_are_planned_locally():
     tree = build_junction_tree(templates.hmm(300, 3, 4))
-    specification = specify(tree)
-    assert len(specification.plans) == len(tree) - 1
-    assert {p.needed for p in specification.plans} == {3}
+    plan = plan_tree(tree)
+    assert len(plan.separators) == len(tree) - 1
+    assert {p.needed for p in plan.separators} == {3}
 
 
 @pytest.mark.parametrize(
     ("option", "value"), [("singles", 0), ("pool", 0), ("largest_group", -1), ("rank", 0), ("rank", -3)]
 )
 def test_options_are_checked(option, value):
-    with pytest.raises(StructureError, match=f"{option}: expected at least 1, got {value}"):
-        SpecificationOptions(**{option: value})
+    with pytest.raises(ArgumentError, match=f"{option}: expected .*of at least 1, got {value}"):
+        PlanOptions(**{option: value})
 
 
 def test_latents_of_unknown_cardinality_are_refused():
     with pytest.raises(StructureError, match="'h1' is of unknown cardinality"):
-        specify(build_junction_tree(templates.hmm(3, states=None)))
+        plan_tree(build_junction_tree(templates.hmm(3, states=None)))
 
 
 @pytest.mark.parametrize("name", ["diamond_two_leaves", "grid", "loopy_network"])
 def test_the_same_tree_gives_the_same_plan(name):
-    tree, specification, _ = planned(name)
-    assert specify(build_junction_tree(SMALL[name]())) == specification
-    other = specify(tree, SpecificationOptions(seed=5))
-    assert [p.needed for p in other.plans] == [p.needed for p in specification.plans]
+    tree, plan, _ = planned(name)
+    assert plan_tree(build_junction_tree(SMALL[name]())) == plan
+    other = plan_tree(tree, PlanOptions(seed=5))
+    assert [p.needed for p in other.separators] == [p.needed for p in plan.separators]
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_plans_are_saved_as_plain_values(name):
-    _, specification, _ = planned(name)
-    saved = json.loads(json.dumps(specification.to_list()))
-    assert Specification.from_list(saved) == specification
+    tree, plan, _ = planned(name)
+    saved = json.loads(json.dumps(plan.to_list()))
+    assert Plan.from_list(tree, saved) == plan
 
 
 def test_plans_are_found_by_node():
-    _, specification, _ = planned("hmm")
-    assert [specification.plan(p.node) for p in specification.plans] == list(specification.plans)
-    assert [p.node for p in specification.plans] == list(range(1, len(specification.plans) + 1))
+    _, plan, _ = planned("hmm")
+    assert [plan[p.node] for p in plan.separators] == list(plan.separators)
+    assert [p.node for p in plan.separators] == list(range(1, len(plan.separators) + 1))

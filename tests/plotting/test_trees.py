@@ -57,15 +57,6 @@ def test_messages_show_where_evidence_is(model: PBP) -> None:
         assert bars == pytest.approx([1.0] + [0.0] * (len(bars) - 1), abs=1e-9)
 
 
-def test_messages_that_are_not_compressed_have_an_entry_per_state() -> None:
-    model = PBP(DIAMOND.graph, compressed=False).fit(DIAMOND.sample(500, seed=2))
-    ax = plot_messages(model, {"a1": [4]})
-    charts = {c.get_label(): heights(c) for c in ax.child_axes}
-    assert charts[f"separator {model.tree.leaf_of['a1']}"] == pytest.approx([0, 0, 0, 0, 1, 0], abs=0.1)
-    assert charts[f"separator {model.tree.leaf_of['a2']}"] == pytest.approx([1] * 6, abs=0.1)
-    assert "constant" not in [t.get_text() for t in ax.get_legend().get_texts()]
-
-
 def test_continuous_evidence_sends_messages_too(fruit: PBP) -> None:
     ax = plot_messages(fruit, {"size": [0.1]})
     assert "h\n[size = 0.1]" in [t.get_text() for t in ax.texts]

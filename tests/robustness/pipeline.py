@@ -49,7 +49,7 @@ def run_case(graph: LatentGraph, kind: str, seed: int, samples: int) -> Counter[
         warnings.simplefilter("ignore", TorchPBPWarning)
         try:
             model = PBP(graph)
-            model = model.fit(network.sample(samples, seed)) if samples else model.fit_population(network)
+            model = model.fit(network.sample(samples, seed=seed)) if samples else model.fit_population(network)
         except TorchPBPError as error:
             return Counter([f"refused: {type(error).__name__}"])
         with torch.no_grad():
@@ -72,7 +72,7 @@ def check_learner(make: Callable[[LatentGraph], Any], network: DiscreteNetwork, 
         warnings.simplefilter("ignore", TorchPBPWarning)
         try:
             with torch.enable_grad():
-                model = make(network.graph).fit(network.sample(rows, seed))
+                model = make(network.graph).fit(network.sample(rows, seed=seed))
             answers, log_evidence = model.posteriors(evidence), model.log_evidence(evidence)
         except TorchPBPError:
             return False
@@ -133,7 +133,7 @@ def check_distribution(table: Tensor, shape: tuple[int, ...], what: str) -> None
 def check_draws(model: PBP, network: DiscreteNetwork, seed: int) -> None:
     """Samples have the right shapes and states, keep the evidence, and repeat under a seed."""
     first = model.graph.observed[0]
-    state = int(network.sample(1, seed)[first][0])
+    state = int(network.sample(1, seed=seed)[first][0])
     drawn, again = (model.sample(5, {first: [state, -1]}, seed=seed) for _ in range(2))
     assert list(drawn) == list(model.graph.observed)
     for v, values in drawn.items():

@@ -91,25 +91,25 @@ def mixed() -> PBP:
         (lambda: PBP(GRAPH, seed=None), "seed: expected a whole number, got None"),
         (lambda: PBP(GRAPH, seed=-1), "seed: expected a whole number from 0 on, got -1"),
         (lambda: PBP(GRAPH).fit_population(GRAPH), "fit_population: expected a DiscreteNetwork, got LatentGraph"),
-        (lambda: EM(GRAPH, seed="a"), "seed: expected a whole number, got 'a'"),
-        (lambda: EM(GRAPH, restarts=1.5), "restarts: expected a whole number, got 1.5"),
+        (lambda: EM(GRAPH, seed="a"), "seed: expected a whole number of at least 0, .* got 'a'"),
+        (lambda: EM(GRAPH, restarts=1.5), "restarts: expected a whole number of at least 1, got 1.5"),
         (lambda: EM(GRAPH, tolerance="x"), "tolerance: expected a non-negative number, got 'x'"),
-        (lambda: torchpbp.SpectralJunctionTree(GRAPH, rank="x"), "rank: expected a whole number, got 'x'"),
-        (lambda: NormalGraphLearner(GRAPH, seed=None), "seed: expected a whole number, got None"),
+        (lambda: torchpbp.SpectralJunctionTree(GRAPH, rank="x"), "rank: expected None or a whole number .* got 'x'"),
+        (lambda: NormalGraphLearner(GRAPH, seed=None), "seed: expected a whole number .* got None"),
         (lambda: torchpbp.RefinedPBP(GRAPH, steps="many"), "steps: expected a whole number from 1 on, got 'many'"),
         (lambda: KernelRidge(landmarks=1.5), "landmarks: expected a whole number, got 1.5"),
         (lambda: MLP(hidden=8), "hidden: expected a list with the width of each hidden layer, got 8"),
         (lambda: MLP(epochs=1.5), "epochs: expected a whole number, got 1.5"),
         (lambda: MLP(trainer="gpu"), "trainer: expected names and values, such as a dict, got 'gpu'"),
         (lambda: MLP(learning_rate="a"), "learning_rate: expected a positive number, got 'a'"),
-        (lambda: Nystroem("x"), "size: expected a whole number, got 'x'"),
-        (lambda: Nystroem(kernel="rbf"), "kernel: expected RBF"),
+        (lambda: Nystroem("x"), "size: expected a whole number of at least 1, got 'x'"),
+        (lambda: Nystroem(kernel="rbf"), r"kernel: expected None or RBF\(\)"),
         (lambda: KernelPBP([]), "KernelPBP: expected a LatentGraph, got list"),
-        (lambda: KernelPBP(GRAPH, ridge=1.0), "ridge: expected two positive numbers, got 1.0"),
+        (lambda: KernelPBP(GRAPH, ridge=1.0), "ridge: expected two positive numbers .* got 1.0"),
         (lambda: KernelPBP(GRAPH, kernel="rbf"), "kernel: expected RBF"),
-        (lambda: KernelPBP(GRAPH, landmarks=2.5), "landmarks: expected a whole number, got 2.5"),
+        (lambda: KernelPBP(GRAPH, landmarks=2.5), "landmarks: expected None or a whole number .* got 2.5"),
         (lambda: KernelPBP(GRAPH, root="h"), r"root: expected a list of names, got the string 'h'"),
-        (lambda: KernelPBP(GRAPH, seed="a"), "seed: expected a whole number, got 'a'"),
+        (lambda: KernelPBP(GRAPH, seed="a"), "seed: expected a whole number .* got 'a'"),
         (lambda: torchpbp.ScoreAverage([GRAPH]), r"ScoreAverage: expected models such as .*, got \['LatentGraph'\]"),
         (
             lambda: torchpbp.GenerativeClassifier(GRAPH, "PBP").fit([[0, 0, 0, 0], [1, 1, 1, 1]] * 2, [0, 1] * 2),
@@ -181,12 +181,8 @@ def test_no_rows_get_no_answers_from_a_normal_graph(rows) -> None:
     assert learned.log_evidence({"x2": []}).shape == (0,)
 
 
-def test_models_that_do_not_sample_say_so(rows) -> None:
-    with pytest.raises(QueryError, match="SpectralJunctionTree does not sample"):
-        torchpbp.SpectralJunctionTree(GRAPH).fit(rows).sample_frame(3)
+def test_a_printed_em_says_what_it_is(rows) -> None:
     learned = EM(GRAPH, restarts=1, iterations=2, progress=False).fit(rows)
-    with pytest.raises(QueryError, match="EM samples without evidence only"):
-        learned.sample_frame(3, {"x1": [0]})
     assert repr(learned) == f"EM({GRAPH!r}, fitted)"
 
 
@@ -215,7 +211,7 @@ def test_evidence_on_a_continuous_variable_that_is_no_number(mixed) -> None:
 
 def test_dates_are_no_numbers() -> None:
     dates = pd.date_range("2020-01-01", periods=20)
-    with pytest.raises(DataError, match="column 'x' is continuous: expected numbers, got datetime64"):
+    with pytest.raises(DataError, match="column 'x': expected numbers, got datetime64"):
         PBP(MIXED).fit(pd.DataFrame({"x": dates, "y": [0, 1] * 10, "z": [0, 1] * 10}))
 
 

@@ -46,7 +46,6 @@ def test_samples(graph: LatentGraph, kind: str, seed: int, rows: int) -> None:
 
 
 LEARNERS: dict[str, Callable[[LatentGraph], Any]] = {
-    "uncompressed": partial(PBP, compressed=False),
     "kernel": partial(PBP, regressor=KernelRidge(landmarks=10)),
     "spectral": SpectralJunctionTree,
     "em": partial(EM, iterations=2, restarts=1),
@@ -69,15 +68,6 @@ def test_other_learners(graph: LatentGraph, kind: str, seed: int, rows: int) -> 
 def test_every_learner_takes_an_ordinary_network(name: str) -> None:
     network = make_network(templates.naive_bayes(4, 2, 3), "smooth", 0)
     assert check_learner(LEARNERS[name], network, 50, 0)
-
-
-def test_equal_tables_below_do_not_make_core_groups_equal() -> None:
-    """Separators over different core groups used to be solved together, uncompressed, if what lies below them was alike."""
-    edges = [("v9", "v2"), ("v2", "v8"), ("v9", "v8"), ("v5", "v0"), ("v2", "v0"), ("v9", "v10"), ("v5", "v7")]
-    edges += [("v0", "v7"), ("v5", "v11"), ("v0", "v11")]
-    states = dict(zip([f"v{i}" for i in range(12)], [1, 4, 3, 3, 4, 4, 1, 1, 2, 4, 1, 1], strict=True))
-    network = make_network(LatentGraph(edges, states, ["v11", "v3", "v4", "v5", "v7"]), "uniform", 0)
-    assert check_learner(LEARNERS["uncompressed"], network, 1, 0)
 
 
 def test_variables_that_are_all_independent_leave_nothing_but_rounding_to_learn_from() -> None:

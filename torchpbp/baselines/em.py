@@ -8,7 +8,6 @@ all end with the same tables.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,19 +17,33 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from torchpbp.arguments import check_amounts, check_counts, check_seed
 from torchpbp.baselines.expectation import ExpectationStep, numbered
-from torchpbp.contract.frames import Frames
+from torchpbp.contract.abilities import JointQueries, Learner, Sampling
+from torchpbp.contract.model_files import SaveOptions
 from torchpbp.distributed import gather_objects
-from torchpbp.errors import CheckpointError, DataError, NotFittedError, StructureError
+from torchpbp.errors import DataError, StructureError
 from torchpbp.exact.network import DiscreteNetwork
-from torchpbp.files.checkpoint import checked_labels, read_checkpoint, require_finite, whole_model, write_checkpoint
+from torchpbp.files.checkpoint import checked_labels, require_finite
 from torchpbp.graph.latent_graph import LatentGraph, require_graph, require_states
 from torchpbp.inputs.columns import ColumnReader, DataLike
-from torchpbp.inputs.evidence import Evidence, EvidenceLike, query_names, read_evidence
+from torchpbp.inputs.evidence import EvidenceLike
 from torchpbp.inputs.gaps import informative
+from torchpbp.lazy import pandas as pd
 from torchpbp.learning.fitting import check_labels
-from torchpbp.models.answers import check_query
+from torchpbp.settings import Settings, flag, non_negative, setting, whole
+from torchpbp.settings import seed as seed_constraint
+
+
+@dataclass(frozen=True)
+class EMSettings(Settings):
+    """Settings of :class:`EM`, described there."""
+
+    restarts: int = setting(5, whole(1))
+    iterations: int = setting(500, whole(1))
+    tolerance: float = setting(1e-4, non_negative())
+    prior: float = setting(0.01, non_negative())
+    seed: int = setting(0, seed_constraint())
+    progress: bool = setting(True, flag())
 
 
 @dataclass(frozen=True)
@@ -54,7 +67,7 @@ STREAM = 0x454D
 """Sets the seeds of starts apart from all others."""
 
 
-class EM(Frames):
+class EM(Learner, JointQueries, Sampling):
     """Maximum likelihood by expectation maximisation, the best of several random starts.
 
     Args:
@@ -71,8 +84,9 @@ class EM(Frames):
         progress: show a progress bar.
 
     Attributes:
+        settings: as an :class:`EMSettings`.
         network: the fitted network, with hidden variables that can be queried like others.
-        runs: how each run went.
+        runs: how each run went; not part of a model file.
 
     Example:
         >>> from torchpbp import templates
@@ -98,26 +112,38 @@ class EM(Frames):
         if not graph.directed:
             raise StructureError("EM: expected a directed graph, whose tables are conditional probabilities.")
         require_states(graph, "EM", " torchpbp.PBP takes such graphs.")
-        check_counts(restarts=restarts, iterations=iterations)
-        check_amounts(tolerance=tolerance, prior=prior)
-        seed = check_seed(seed)
         if start is not None and not _same_tables(start, graph):
             raise StructureError(
                 "start: expected a network on the learner's own graph, with the same parents and states."
             )
         self.graph = graph
-        self.restarts, self.iterations, self.tolerance, self.prior = restarts, iterations, tolerance, prior
-        self.seed, self.start, self.progress = seed, start, progress
-        self.labels: dict[str, tuple[Any, ...]] = {}
+        self.settings = EMSettings(restarts, iterations, tolerance, prior, seed, progress)
+        self.start = start
+        self.labels = {}
+        self.missing = {}
+        self.fitted = False
         self.runs: list[Run] = []
         self._network: DiscreteNetwork | None = None
+
+    latent_remedy = " Its network answers about latents too: model.network.posterior(…)."
 
     @property
     def network(self) -> DiscreteNetwork:
         """The fitted network."""
-        if self._network is None:
-            raise NotFittedError("EM: the model has no parameters yet. Call fit() first.")
+        self.require_fitted()
+        assert self._network is not None
         return self._network
+
+    @property
+    def device(self) -> torch.device:
+        """Where the fitted network is; learning is done on the CPU."""
+        return torch.device("cpu") if self._network is None else self._network.device
+
+    def to(self, device: torch.device | str) -> EM:
+        """Move the fitted network to a device and return the learner."""
+        if self._network is not None:
+            self._network.to(device)
+        return self
 
     def fit(self, data: DataLike) -> EM:
         """Learn from rows of the observables, in which values may be missing at random.
@@ -142,23 +168,33 @@ class EM(Frames):
         step = self._expectation_step(dict(zip(states, codes, strict=True)))
         candidates = self._candidates()
         starts = self._starts(candidates)
-        name = type(self).__name__
-        with tqdm(
-            total=self.iterations, desc=name, unit="iteration", delay=2, leave=False, disable=not self.progress
-        ) as bar:
-            found, self.runs = self._run(step, starts, candidates, bar)
-        best = max(range(len(candidates)), key=lambda run: self.runs[run].objective[-1])
-        tables = step.layout.tables(found[best : best + 1])
-        self._network = DiscreteNetwork(self.graph, {scope[-1]: table[0] for scope, table in tables.items()})
-        self.labels = self._network.labels = reader.labels
+        bar = tqdm(
+            total=self.settings.iterations,
+            desc=type(self).__name__,
+            unit="iteration",
+            delay=2,
+            leave=False,
+            disable=not self.settings.progress,
+        )
+        with bar:
+            vectors, self.runs = self._run(step, starts, candidates, bar)
+        best = _best(self.runs)
+        tables = step.layout.tables(vectors[best : best + 1])
+        self._adopt({scope[-1]: table[0] for scope, table in tables.items()}, reader.labels)
+        self.missing = reader.gaps.over_processes().shares
         return self
+
+    def _adopt(self, tables: Mapping[str, Any], labels: dict[str, tuple[Any, ...]]) -> None:
+        self._network = DiscreteNetwork(self.graph, tables)
+        self.labels = self._network.labels = labels
+        self.fitted = True
 
     def _candidates(self) -> list[tuple[int, float | None]]:
         """Seeds of the starts, with the exponents of online EM.
 
         They come from a stream of their own: small numbers would draw the very networks that people sample data from.
         """
-        state = np.random.SeedSequence([self.seed, STREAM]).generate_state(self.restarts, np.uint64)
+        state = np.random.SeedSequence([self.settings.seed, STREAM]).generate_state(self.settings.restarts, np.uint64)
         return [(int(seed), None) for seed in state]
 
     def _starts(self, candidates: Sequence[tuple[int, float | None]]) -> list[DiscreteNetwork]:
@@ -178,32 +214,32 @@ class EM(Frames):
         candidates: Sequence[tuple[int, float | None]],
         bar: tqdm[Any],
     ) -> tuple[Tensor, list[Run]]:
-        """Run from all starts; a run that has converged leaves the others to themselves.
+        """Run from all starts; a run that has converged takes no further steps.
 
         Returns:
             (runs, entries) tables at the end, and how each run went.
         """
         vectors = torch.stack([step.layout.vector(dict(s.factors)) for s in starts])
-        found = vectors.clone()
+        final = vectors.clone()
         objectives: list[list[float]] = [[] for _ in candidates]
         going = list(range(len(candidates)))
-        for _ in range(self.iterations):
+        for _ in range(self.settings.iterations):
             log_likelihood, counts = step(vectors)
-            stay = self._noted(objectives, going, log_likelihood, vectors, step.rows)
-            found[going] = vectors
+            stay = self._record(objectives, going, log_likelihood, vectors, step.rows)
+            final[going] = vectors
             bar.update()
             going = [going[i] for i in stay]
             if not going:
                 break
-            vectors = step.layout.maximised(counts[stay], self.prior)
+            vectors = step.layout.maximised(counts[stay], self.settings.prior)
         if going:
-            found[going] = vectors
-        return found, self._runs(objectives, candidates)
+            final[going] = vectors
+        return final, self._runs(objectives, candidates)
 
-    def _noted(
+    def _record(
         self, objectives: list[list[float]], going: Sequence[int], log_likelihood: Tensor, vectors: Tensor, rows: float
     ) -> list[int]:
-        """Write down the objective of each run; return the places of those that have not converged.
+        """Keep the objective of each run; return the positions of those that have not converged.
 
         The prior's term may be -inf: a start may hold zeros, which the first step takes away.
         """
@@ -224,73 +260,77 @@ class EM(Frames):
 
     def _objective(self, log_likelihood: Tensor, vectors: Tensor, rows: float) -> Tensor:
         """(runs,) log-likelihood and logarithm of the prior, per row."""
-        if not self.prior:
+        if not self.settings.prior:
             return log_likelihood / rows
-        return (log_likelihood + self.prior * vectors.log().sum(dim=1)) / rows
+        return (log_likelihood + self.settings.prior * vectors.log().sum(dim=1)) / rows
 
     def _converged(self, objective: Sequence[float]) -> bool:
         if len(objective) < 2:
             return False
         now, before = objective[-1], objective[-2]
-        return math.isfinite(before) and abs(now - before) <= self.tolerance * abs(now + before) / 2
+        return math.isfinite(before) and abs(now - before) <= self.settings.tolerance * abs(now + before) / 2
 
     # -- answers -------------------------------------------------------------------------------------------------
 
-    def posterior(self, query: str | Sequence[str], evidence: EvidenceLike = None) -> Tensor:
-        """P(query | evidence), (batch, states…)."""
-        read = self._read(evidence)
-        check_query(self.graph, query_names(query), read)
-        return self.network.posterior(query, read)
+    def posterior(self, query: str | Sequence[str], evidence: EvidenceLike = None) -> Any:
+        """P(query | evidence) of observables, (batch, states…); a DataFrame for a DataFrame."""
+        return self._ask(query, evidence, lambda names, checked: self.network.posterior(names, checked))
 
-    def posteriors(self, evidence: EvidenceLike = None) -> dict[str, Tensor]:
-        """Posteriors of all observables that some row does not observe."""
-        return self.network.posteriors(self._read(evidence))
+    def posteriors(self, evidence: EvidenceLike = None) -> Any:
+        """Posteriors of all observables that some row does not observe; a DataFrame for a DataFrame."""
+        return self._ask_all(evidence, lambda names, checked: self.network.posteriors(checked))
 
     def log_evidence(self, evidence: EvidenceLike = None) -> Tensor:
         """(batch,) log P(evidence)."""
-        return self.network.log_evidence(self._read(evidence))
+        return self.network.log_evidence(self.read_evidence(evidence))
 
-    def sample(self, n: int, seed: int | None = None) -> dict[str, Tensor]:
-        """name -> (n,) states of the observables."""
-        return self.network.sample(n, seed=seed)
+    def sample(
+        self, n: int, evidence: EvidenceLike = None, seed: int | None = None, *, include_latent: bool = False
+    ) -> dict[str, Tensor]:
+        """name -> (n,) states without evidence, (n, batch) with; see :meth:`torchpbp.DiscreteNetwork.sample`."""
+        given = None if evidence is None else self.read_evidence(evidence)
+        return self.network.sample(n, given, seed, include_latent=include_latent)
+
+    def diagnostics(self) -> pd.DataFrame:
+        """One row per run: seed, iterations, objective at the end, whether it converged, and whether it was kept."""
+        self.require_fitted()
+        best = _best(self.runs)
+        rows = [
+            (r.seed, r.exponent, len(r.objective), r.objective[-1], r.converged, i == best)
+            for i, r in enumerate(self.runs)
+        ]
+        columns = ["seed", "exponent", "iterations", "objective", "converged", "kept"]
+        frame = pd.DataFrame(rows, columns=columns)
+        return frame.drop(columns="exponent") if all(r.exponent is None for r in self.runs) else frame
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.graph!r}, {'not fitted' if self._network is None else 'fitted'})"
+        return f"{type(self).__name__}({self.graph!r}, {'fitted' if self.fitted else 'not fitted'})"
 
-    def _read(self, evidence: EvidenceLike) -> Evidence:
-        states = {v: self.graph.num_states(v) for v in self.graph.observed}
-        return read_evidence(evidence, states, latent=self.graph.latent, labels=self.labels)
+    # -- files ---------------------------------------------------------------------------------------------------
 
-    # -- saving --------------------------------------------------------------------------------------------------
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write graph and tables to one file.
-
-        Raises:
-            CheckpointError: tables with NaN or infinity, or a file that cannot be written.
-        """
-        tables = dict(self.network.cpts)
-        require_finite({f"tables.{v}": table for v, table in tables.items()}, path, saving=True)
-        content = {
-            "learner": "EM",
+    def pack(self, name: object, options: SaveOptions) -> dict[str, Any]:
+        """Graph, tables and labels."""
+        tables = {v: table.detach() for v, table in self.network.cpts.items()}
+        require_finite({f"tables.{v}": table for v, table in tables.items()}, name, saving=True)
+        return {
             "graph": self.graph.to_dict(),
             "tables": tables,
-            "labels": {v: list(x) for v, x in checked_labels(self.labels, self.graph.variables, path).items()},
+            "labels": {v: list(x) for v, x in checked_labels(self.labels, self.graph.variables, name).items()},
+            "missing": self.missing,
         }
-        write_checkpoint(path, content)
 
     @classmethod
-    @whole_model
-    def load(cls, path: str | os.PathLike[str]) -> EM:
-        """Read a model written by :meth:`save`."""
-        saved = read_checkpoint(path, "cpu")
-        if saved.get("learner") != "EM":
-            raise CheckpointError(f"'{path}' holds no model learned by EM.")
-        model = cls(LatentGraph.from_dict(saved["graph"]))
-        model._network = DiscreteNetwork(model.graph, saved["tables"])  # refuses what are no conditional probabilities
-        model.labels = checked_labels(saved["labels"], model.graph.variables, path)
-        model._network.labels = model.labels
+    def unpack(cls, content: Mapping[str, Any], name: object) -> EM:
+        """The model with default settings, which files do not hold."""
+        model = cls(LatentGraph.from_dict(content["graph"]))
+        model._adopt(content["tables"], checked_labels(content["labels"], model.graph.variables, name))
+        model.missing = dict(content.get("missing", {}))
         return model
+
+
+def _best(runs: Sequence[Run]) -> int:
+    """Number of the run with the highest objective."""
+    return max(range(len(runs)), key=lambda i: runs[i].objective[-1], default=0)
 
 
 def _same_tables(start: object, graph: LatentGraph) -> bool:

@@ -3,19 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from torchpbp.arguments import check_counts, is_number
-from torchpbp.baselines.em import EM, Run
+from torchpbp.baselines.em import EM, EMSettings, Run
 from torchpbp.baselines.expectation import ExpectationStep, TableLayout
 from torchpbp.distributed import gather_objects, process_rank
-from torchpbp.errors import StructureError
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.graph.latent_graph import LatentGraph
+from torchpbp.settings import Constraint, between, setting, several, whole
+
+
+def _exponents() -> Constraint:
+    numbers = several(between(0, 1))
+
+    def read(value: Any) -> tuple[float, ...]:
+        exponents: tuple[float, ...] = numbers.read(value)
+        if not exponents or min(exponents) <= 0.5:
+            raise ValueError
+        return exponents
+
+    return Constraint("one or more numbers above 0.5 and at most 1, where online EM converges, in a list", read)
+
+
+@dataclass(frozen=True)
+class OnlineEMSettings(EMSettings):
+    """Settings of :class:`OnlineEM`, described there."""
+
+    restarts: int = setting(1, whole(1))
+    iterations: int = setting(100, whole(1))
+    exponents: tuple[float, ...] = setting((0.6, 0.7, 0.8, 0.9, 1.0), _exponents())
+    batch_size: int = setting(100, whole(1))
 
 
 class OnlineEM(EM):
@@ -50,27 +72,20 @@ class OnlineEM(EM):
         start: DiscreteNetwork | None = None,
         progress: bool = True,
     ) -> None:
-        super().__init__(
-            graph,
-            restarts=restarts,
-            iterations=iterations,
-            tolerance=tolerance,
-            prior=prior,
-            seed=seed,
-            start=start,
-            progress=progress,
+        super().__init__(graph, start=start)
+        self.settings: OnlineEMSettings = OnlineEMSettings(
+            restarts,
+            iterations,
+            tolerance,
+            prior,
+            seed,
+            progress,
+            exponents,  # type: ignore[arg-type]
+            batch_size,
         )
-        listed = isinstance(exponents, Sequence) and len(exponents) > 0
-        if not listed or not all(is_number(a) and 0.5 < a <= 1 for a in exponents):
-            raise StructureError(
-                "exponents: expected one or more numbers above 0.5 and at most 1, where online EM converges, in a list, got "
-                f"{exponents!r}."
-            )
-        check_counts(batch_size=batch_size)
-        self.exponents, self.batch_size = tuple(exponents), batch_size
 
     def _candidates(self) -> list[tuple[int, float | None]]:
-        return [(seed, a) for seed, _ in super()._candidates() for a in self.exponents]
+        return [(seed, a) for seed, _ in super()._candidates() for a in self.settings.exponents]
 
     def _expectation_step(self, table: Mapping[str, Tensor]) -> ExpectationStep:
         rows = len(next(iter(table.values())))
@@ -89,29 +104,29 @@ class OnlineEM(EM):
         averages = torch.stack([known[id(s)][1] for s in starts])
         exponents = torch.tensor([float(a or 1.0) for _, a in candidates], dtype=torch.float64)[:, None]
         whole = super()._expectation_step(step.table)  # the objective looks at equal rows once
-        generator = torch.Generator().manual_seed(self.seed)
+        generator = torch.Generator().manual_seed(self.settings.seed)
         shares = gather_objects(len(step.counts))  # mini-batches are drawn from the rows of all processes
         first = sum(shares[: process_rank()])
         last = first + len(step.counts)
-        found = vectors.clone()
+        final = vectors.clone()
         objectives: list[list[float]] = [[] for _ in candidates]
         going = list(range(len(candidates)))
         k = 0
-        for _ in range(self.iterations):
-            for batch in torch.split(torch.randperm(sum(shares), generator=generator), self.batch_size):
+        for _ in range(self.settings.iterations):
+            for batch in torch.split(torch.randperm(sum(shares), generator=generator), self.settings.batch_size):
                 own = batch[(batch >= first) & (batch < last)] - first
                 share = (k + 2) ** -exponents
                 averages = torch.lerp(averages, step(vectors, own)[1] / len(batch), share)
-                vectors = layout.maximised(step.rows * averages, self.prior)
+                vectors = layout.maximised(step.rows * averages, self.settings.prior)
                 k += 1
-            stay = self._noted(objectives, going, whole.log_likelihood(vectors), vectors, step.rows)
-            found[going] = vectors
+            stay = self._record(objectives, going, whole.log_likelihood(vectors), vectors, step.rows)
+            final[going] = vectors
             bar.update()
             going = [going[i] for i in stay]
             if not going:
                 break
             vectors, averages, exponents = vectors[stay], averages[stay], exponents[stay]
-        return found, self._runs(objectives, candidates)
+        return final, self._runs(objectives, candidates)
 
 
 def _expected(layout: TableLayout, network: DiscreteNetwork) -> Tensor:

@@ -1,36 +1,53 @@
-"""The spectral algorithm for latent junction trees [Parikh et al. 2012], the rival nearest to predictive belief propagation."""
+"""The spectral algorithm for latent junction trees [Parikh et al. 2012], the baseline nearest to predictive belief propagation."""
 
 from __future__ import annotations
 
-import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from torchpbp.arguments import check_counts, check_seed
+import torch
+
 from torchpbp.baselines.spectral_answers import SpectralAnswers
 from torchpbp.baselines.spectral_operators import (
     Representation,
     lost_rank,
     observable_representation,
     outside_choices,
-    required_scopes,
+    required_tables,
+    table_rank,
 )
-from torchpbp.errors import CheckpointError, RankWarning, StructureError
+from torchpbp.contract.model_files import SaveOptions
+from torchpbp.errors import RankWarning, StructureError
 from torchpbp.exact.network import DiscreteNetwork
-from torchpbp.files.checkpoint import checked_labels, read_checkpoint, require_finite, whole_model, write_checkpoint
+from torchpbp.files.checkpoint import checked_labels, require_finite
 from torchpbp.files.tensors import with_own_storage
-from torchpbp.graph.junction_tree import build_junction_tree, checked_root
+from torchpbp.graph.junction_tree import JunctionTree, build_junction_tree, checked_root
 from torchpbp.graph.latent_graph import Continuous, LatentGraph, require_graph
-from torchpbp.inference.operators import operator_shapes
 from torchpbp.inference.schedule import build_schedule
 from torchpbp.inputs.columns import ColumnReader, DataLike
+from torchpbp.lazy import pandas as pd
 from torchpbp.learning.fitting import check_labels, clipping_floor
-from torchpbp.models.pbp import EXACT_FLOOR
+from torchpbp.models.two_stage_model import EXACT_FLOOR, PROBE_SEED
 from torchpbp.moments.joint_tables import JointTables
-from torchpbp.moments.moments import Group
 from torchpbp.moments.table_moments import TableMoments
-from torchpbp.planning.plan import Specification, SpecificationOptions, specify
+from torchpbp.planning.plan import Group, Plan, PlanOptions
+from torchpbp.planning.planner import plan_tree
+from torchpbp.settings import Settings, flag, optional, setting, whole
+from torchpbp.settings import seed as seed_constraint
+
+
+@dataclass(frozen=True)
+class SpectralSettings(Settings):
+    """Settings of :class:`SpectralJunctionTree`, described there."""
+
+    rank: int | None = setting(None, optional(whole(1)))
+    pool: int = setting(6, whole(1))
+    largest_group: int = setting(4096, whole(1))
+    strict: bool = setting(False, flag())
+    root: tuple[str, ...] | None = None
+    seed: int = setting(0, seed_constraint())
 
 
 class SpectralJunctionTree(SpectralAnswers):
@@ -44,7 +61,7 @@ class SpectralJunctionTree(SpectralAnswers):
     *What it can answer.* Algorithm 1 prints one upward pass, which gives P(x₁, …, x_O) for complete rows. It is linear in
     each leaf's vector of evidence, so an unobserved variable is summed out exactly by a vector of ones, and P(partial
     evidence) costs the same one pass. A posterior takes one pass per joint state of the query: cheap for one variable of
-    a few states, out of the question for many variables together, and refused above ``LARGEST_QUERY`` states. [PBP 2]
+    a few states, out of the question for many variables together; more than ``LARGEST_QUERY`` states raise an error. [PBP 2]
     says that the algorithm yields the joint of all observables only; that holds of it as printed, without a message from the root
     to the leaves.
 
@@ -64,8 +81,8 @@ class SpectralJunctionTree(SpectralAnswers):
         seed: of the random parameters by which ranks are found.
 
     Attributes:
-        tree: the junction tree.
-        specification: inside groups and ranks of its separators.
+        settings: as a :class:`SpectralSettings`.
+        plan: the junction tree with inside groups and ranks of its separators.
         choices: node -> outside groups of the separator above it.
 
     Example:
@@ -87,49 +104,48 @@ class SpectralJunctionTree(SpectralAnswers):
         root: Sequence[str] | None = None,
         seed: int = 0,
     ) -> None:
-        self._configure(graph, rank, pool, largest_group, strict, root, seed)
-        specification = specify(self.tree, self.options)
-        self._plan(specification, outside_choices(self.tree, specification, self.options))
+        self._configure(graph, SpectralSettings(rank, pool, largest_group, strict, checked_root(root), seed))
+        plan = plan_tree(self._tree, self.options)
+        self._adopt_plan(plan, outside_choices(plan, self.options))
 
-    def _configure(
-        self,
-        graph: LatentGraph,
-        rank: int | None,
-        pool: int,
-        largest_group: int,
-        strict: bool,
-        root: Sequence[str] | None,
-        seed: int,
-    ) -> None:
-        """Check and keep the settings, and build the tree."""
+    def _configure(self, graph: LatentGraph, settings: SpectralSettings) -> None:
+        """Check the graph, keep the settings, and build the tree."""
         require_graph(graph, "SpectralJunctionTree")
-        seed = check_seed(seed)
-        if rank is not None:
-            check_counts(rank=rank)
-        check_counts(pool=pool)
         continuous = [v for v in graph.names if isinstance(graph.variables[v], Continuous)]
         if continuous:
             raise StructureError(
                 f"SpectralJunctionTree: expected discrete variables, got continuous {continuous}. Use PBP for those."
             )
         unknown = [v for v in graph.latent if graph.variables[v] is None]
-        if unknown and rank is None:
+        if unknown and settings.rank is None:
             raise StructureError(f"Latent variables {unknown} have no number of states. Pass rank=<int> to set it.")
-        self.graph = graph
-        self.rank, self.root_variables = rank, checked_root(root)
-        self.options = SpecificationOptions(rank, pool, pool, largest_group, strict, 20200207 + seed)
-        self.seed = seed
+        self.graph, self.settings = graph, settings
+        self.options = PlanOptions(
+            settings.rank,
+            settings.pool,
+            settings.pool,
+            settings.largest_group,
+            settings.strict,
+            PROBE_SEED + settings.seed,
+        )
         self.states = {v: graph.num_states(v) for v in graph.observed}
-        known = graph.with_states({v: rank for v in unknown if rank is not None})
-        self.tree = build_junction_tree(known, self.root_variables)
-        self.labels: dict[str, tuple[Any, ...]] = {}
+        known = graph.with_states({v: settings.rank for v in unknown if settings.rank is not None})
+        self._tree = build_junction_tree(known, settings.root)
+        self.labels = {}
+        self.missing = {}
+        self.fitted = False
         self.rows = 0
         self.floor = EXACT_FLOOR
         self._representation: Representation | None = None
 
-    def _plan(self, specification: Specification, choices: dict[int, tuple[Group, ...]]) -> None:
-        self.specification, self.choices = specification, choices
-        self._schedule = build_schedule(self.tree, operator_shapes(self.tree, specification, self.states))
+    def _adopt_plan(self, plan: Plan, choices: dict[int, tuple[Group, ...]]) -> None:
+        self.plan, self.choices = plan, choices
+        self._schedule = build_schedule(plan.tree, plan.operator_shapes(self.states))
+
+    @property
+    def tree(self) -> JunctionTree:
+        """The junction tree."""
+        return self.plan.tree
 
     # -- learning ------------------------------------------------------------------------------------------------
 
@@ -143,7 +159,7 @@ class SpectralJunctionTree(SpectralAnswers):
             The learner itself.
         """
         reader = ColumnReader(dict(self.states))
-        tables = JointTables(required_scopes(self.tree, self.specification, self.choices), self.states)
+        tables = JointTables(required_tables(self.plan, self.choices), self.states)
         for codes in reader.batches(data):
             tables.add(codes)
         tables.sum_over_processes()
@@ -158,7 +174,7 @@ class SpectralJunctionTree(SpectralAnswers):
         theirs = {v: network.states[v] for v in network.graph.observed}
         if theirs != self.states:
             raise StructureError(f"The network observes {theirs}, the model {self.states}. They must be the same.")
-        tables = JointTables(required_scopes(self.tree, self.specification, self.choices), self.states)
+        tables = JointTables(required_tables(self.plan, self.choices), self.states)
         tables.fill(network.joint)
         self._learn(tables)
         self.labels = {v: network.labels[v] for v in self.states if v in network.labels}
@@ -166,69 +182,80 @@ class SpectralJunctionTree(SpectralAnswers):
         return self
 
     def _learn(self, tables: JointTables) -> None:
-        found = observable_representation(self.tree, self.specification, self.choices, TableMoments(tables))
-        lost = lost_rank(self.tree, self.specification, found)
-        if lost and self.options.strict:
+        representation = observable_representation(self.plan, self.choices, TableMoments(tables))
+        lost = lost_rank(self.plan, representation)
+        if lost and self.settings.strict:
             raise StructureError(lost)
         if lost:
             warnings.warn(lost, RankWarning, stacklevel=3)
-        self._representation = found
+        self._adopt(representation)
+
+    def _adopt(self, representation: Representation) -> None:
+        self._representation = representation
+        self.fitted = True
+
+    def to(self, device: torch.device | str) -> SpectralJunctionTree:
+        """Move the tensors to a device and return the model."""
+        if self._representation is not None:
+            self._representation = self._representation.to(device)
+        return self
+
+    def diagnostics(self) -> pd.DataFrame:
+        """One row per separator: its inside group and outside groups, the rank it was given, the rank that the tables have, and
+        the ratio of their largest singular value to the smallest that is used."""
+        rows = []
+        for separator in self.plan.separators:
+            values = self.representation.singular_values[separator.node]
+            rows.append(
+                {
+                    "separator": self.tree.separator_name(separator.node),
+                    "inside": separator.core,
+                    "outside": self.choices[separator.node],
+                    "rank": separator.rank,
+                    "rank of tables": table_rank(values),
+                    "condition": float(values[0] / values[-1]),
+                }
+            )
+        return pd.DataFrame(rows)
 
     def __repr__(self) -> str:
-        return f"SpectralJunctionTree({self.graph!r}, {'not fitted' if self._representation is None else 'fitted'})"
+        return f"SpectralJunctionTree({self.graph!r}, {'fitted' if self.fitted else 'not fitted'})"
 
-    # -- saving --------------------------------------------------------------------------------------------------
+    # -- files ---------------------------------------------------------------------------------------------------
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write graph, settings and tensors to one file.
-
-        Raises:
-            CheckpointError: operators with NaN or infinity, or a file that cannot be written.
-        """
+    def pack(self, name: object, options: SaveOptions) -> dict[str, Any]:
+        """Graph, settings, plan and tensors."""
         operators, root, values = self.representation
-        require_finite(self.representation.answering(self.floor), path, saving=True)
-        content = {
-            "learner": "SpectralJunctionTree",
+        require_finite(self.representation.answering(self.floor), name, saving=True)
+        return {
             "graph": self.graph.to_dict(),
-            "settings": {
-                "rank": self.rank,
-                "pool": self.options.pool,
-                "largest_group": self.options.largest_group,
-                "strict": self.options.strict,
-                "root": None if self.root_variables is None else list(self.root_variables),
-                "seed": self.seed,
-            },
-            "specification": self.specification.to_list(),
+            "settings": self.settings.to_dict(),
+            "specification": self.plan.to_list(),
             "choices": {n: [list(g) for g in groups] for n, groups in self.choices.items()},
             "operators": list(operators),
             "root": root,
             "singular_values": list(values),
-            "labels": {v: list(x) for v, x in checked_labels(self.labels, self.graph.variables, path).items()},
+            "labels": {v: list(x) for v, x in checked_labels(self.labels, self.graph.variables, name).items()},
             "rows": self.rows,
             "floor": self.floor,
         }
-        write_checkpoint(path, content)
 
     @classmethod
-    @whole_model
-    def load(cls, path: str | os.PathLike[str]) -> SpectralJunctionTree:
-        """Read a model written by :meth:`save`."""
-        saved = read_checkpoint(path, "cpu")
-        if saved.get("learner") != "SpectralJunctionTree":
-            raise CheckpointError(f"'{path}' holds no model learned by SpectralJunctionTree.")
-        model = cls.__new__(cls)  # the plan is in the file: no need to find it again
-        model._configure(LatentGraph.from_dict(saved["graph"]), **saved["settings"])
-        choices = {n: tuple(tuple(g) for g in groups) for n, groups in saved["choices"].items()}
-        model._plan(Specification.from_list(saved["specification"]), choices)
-        found = Representation(
-            tuple(map(with_own_storage, saved["operators"])),
-            with_own_storage(saved["root"]),
-            tuple(map(with_own_storage, saved["singular_values"])),
+    def unpack(cls, content: Mapping[str, Any], name: object) -> SpectralJunctionTree:
+        """The model with the plan that the file holds: finding it takes longer than reading it."""
+        model = cls.__new__(cls)
+        settings = {**content["settings"], "root": checked_root(content["settings"]["root"])}
+        model._configure(LatentGraph.from_dict(content["graph"]), SpectralSettings.from_dict(settings))
+        choices = {n: tuple(tuple(g) for g in groups) for n, groups in content["choices"].items()}
+        model._adopt_plan(Plan.from_list(model._tree, content["specification"]), choices)
+        representation = Representation(
+            tuple(map(with_own_storage, content["operators"])),
+            with_own_storage(content["root"]),
+            tuple(map(with_own_storage, content["singular_values"])),
         )
-        root = tuple(model.specification.plan(c).rank for c in model.tree.children[0])
-        found.check(operator_shapes(model.tree, model.specification, model.states), root)
-        require_finite(found.answering(saved["floor"]), path)
-        model._representation = found
-        model.labels = checked_labels(saved["labels"], model.graph.variables, path)
-        model.rows, model.floor = saved["rows"], saved["floor"]
+        representation.check(model.plan.operator_shapes(model.states), model.plan.root_shape)
+        require_finite(representation.answering(content["floor"]), name)
+        model._adopt(representation)
+        model.labels = checked_labels(content["labels"], model.graph.variables, name)
+        model.rows, model.floor = content["rows"], content["floor"]
         return model

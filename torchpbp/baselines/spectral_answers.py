@@ -10,45 +10,44 @@ import torch
 from torch import Tensor
 
 from torchpbp.baselines.spectral_operators import Representation
-from torchpbp.contract.frames import Frames
-from torchpbp.errors import NotFittedError, QueryError
-from torchpbp.graph.latent_graph import LatentGraph
-from torchpbp.inference.messages import upward_pass
-from torchpbp.inference.queries import as_distribution, evidence_estimate, joint_states
+from torchpbp.contract.abilities import JointQueries, Learner
+from torchpbp.errors import QueryError
+from torchpbp.inference.observable import as_distribution, joint_states
+from torchpbp.inference.operator_tree import Mass, OperatorTree
 from torchpbp.inference.schedule import Schedule
-from torchpbp.inputs.evidence import Evidence, EvidenceLike, left_to_ask, query_names, read_evidence
-from torchpbp.models.answers import check_query
+from torchpbp.inputs.evidence import Evidence, EvidenceLike
+from torchpbp.planning.plan import Plan
 
 LARGEST_QUERY = 4096
 """Joint states of a query at most: each takes an upward pass of its own."""
 ROWS_AT_ONCE = 1 << 16
 
 
-class SpectralAnswers(Frames):
+class SpectralAnswers(Learner, JointQueries):
     """The query side of the spectral algorithm.
 
     Attributes:
-        graph: the structure.
         states: number of states of each observable.
-        labels: labels of the states of variables that were given by label.
         floor: estimates are clipped at this share of their mass.
     """
 
-    graph: LatentGraph
     states: Mapping[str, int]
-    labels: dict[str, tuple[Any, ...]]
     floor: float
     _representation: Representation | None
+    plan: Plan
     _schedule: Schedule
 
     @property
     def representation(self) -> Representation:
         """The transformed tensors."""
-        if self._representation is None:
-            raise NotFittedError(
-                "SpectralJunctionTree: not fitted yet. Call fit(data), fit_population(network) or load(path)."
-            )
+        self.require_fitted()
+        assert self._representation is not None
         return self._representation
+
+    @property
+    def device(self) -> torch.device:
+        """Where the transformed tensors are."""
+        return torch.device("cpu") if self._representation is None else self._representation.root.device
 
     def estimates(self, evidence: EvidenceLike = None) -> Tensor:
         """(batch,) P̂(evidence) as Algorithm 1 gives it, possibly negative; unobserved variables are summed out."""
@@ -74,22 +73,23 @@ class SpectralAnswers(Frames):
             evidence: name -> states (-1: not observed) or (batch, states) weights.
             raw: return (sign, log of the absolute value) of the estimate as it is.
         """
-        read = self._read(evidence)
-        value, size, log_scale = self._evaluated(read)
-        log_scale = read.scaled(log_scale)
-        if raw:
-            return value.sign(), value.abs().log() + log_scale
-        positive = torch.maximum(value, self.floor * size).clamp(min=torch.finfo(value.dtype).tiny)
-        return torch.where(size > 0, positive.log() + log_scale, torch.full_like(value, -math.inf))
+        read = self.read_evidence(evidence)
+        mass = self._mass(read)
+        mass = mass._replace(log_scale=read.scaled(mass.log_scale))
+        return (mass.value.sign(), mass.value.abs().log() + mass.log_scale) if raw else mass.log(self.floor)
 
-    def posterior(self, query: str | Sequence[str], evidence: EvidenceLike = None) -> Tensor:
+    def posterior(self, query: str | Sequence[str], evidence: EvidenceLike = None) -> Any:
         """P(query | evidence), (batch, states…), by one upward pass for each joint state of the query.
 
-        Negative estimates are clipped before normalising.
+        Negative estimates are clipped before normalising. A DataFrame for a DataFrame.
         """
-        names = query_names(query)
-        read = self._read(evidence)
-        check_query(self.graph, names, read)
+        return self._ask(query, evidence, self._posterior)
+
+    def posteriors(self, evidence: EvidenceLike = None) -> Any:
+        """Posteriors of all observables that some row does not observe, each by itself. A DataFrame for a DataFrame."""
+        return self._ask_all(evidence, lambda names, read: {v: self._posterior((v,), read) for v in names})
+
+    def _posterior(self, names: Sequence[str], evidence: Evidence) -> Tensor:
         sizes = [self.states[v] for v in names]
         cells = math.prod(sizes)
         if cells > LARGEST_QUERY:
@@ -97,28 +97,19 @@ class SpectralAnswers(Frames):
                 f"Query of {names}: {cells:,} joint states, each of which takes the spectral algorithm an upward pass of its "
                 f"own; at most {LARGEST_QUERY:,} are allowed. Query fewer variables, or use PBP, which also passes messages down."
             )
-        wide, allowed = joint_states(read, dict(zip(names, sizes, strict=True)))
-        value, _, log_scale = self._evaluated(wide)
-        shift = log_scale.reshape(read.batch, cells)
+        wide, allowed = joint_states(evidence, dict(zip(names, sizes, strict=True)), self.device)
+        value, _, log_scale = self._mass(wide)
+        shift = log_scale.reshape(evidence.batch, cells)
         scale = (shift - shift.amax(dim=1, keepdim=True)).exp()
-        estimate = value.reshape(read.batch, cells) * scale * allowed.reshape(read.batch, cells)
-        return as_distribution(estimate, self.floor).reshape(read.batch, *sizes)
+        possible = allowed.reshape(evidence.batch, cells)
+        estimate = value.reshape(evidence.batch, cells) * scale * possible
+        clipped = as_distribution(estimate, self.floor) * (possible > 0)  # the floor is for states that may be
+        return (clipped / clipped.sum(dim=1, keepdim=True)).reshape(evidence.batch, *sizes)
 
-    def posteriors(self, evidence: EvidenceLike = None) -> dict[str, Tensor]:
-        """Posteriors of all observables that some row does not observe, each by itself."""
-        read = self._read(evidence)
-        return {v: self.posterior(v, read) for v in left_to_ask(self.states, read)}
-
-    def _read(self, evidence: EvidenceLike) -> Evidence:
-        self.representation  # noqa: B018  raises NotFittedError before evidence is looked at
-        return read_evidence(evidence, self.states, latent=self.graph.latent, labels=self.labels)
-
-    def _evaluated(self, evidence: Evidence) -> tuple[Tensor, Tensor, Tensor]:
-        """(value, sum of absolute terms, log of the factor divided out), each (batch,)."""
+    def _mass(self, evidence: Evidence) -> Mass:
+        """Estimates of P(evidence), a bounded number of rows at once."""
         operators, root, _ = self.representation
-        parts = []
-        for start in range(0, max(evidence.batch, 1), ROWS_AT_ONCE):
-            upward = upward_pass(operators, self._schedule, evidence.rows(slice(start, start + ROWS_AT_ONCE)))
-            parts.append(evidence_estimate(root, self._schedule, upward))
-        value, size, log_scale = (torch.cat(column) for column in zip(*parts, strict=True))
-        return value, size, log_scale
+        tree = OperatorTree(self.plan, operators, root, self._schedule)
+        starts = range(0, max(evidence.batch, 1), ROWS_AT_ONCE)
+        parts = [tree.mass(evidence.rows(slice(start, start + ROWS_AT_ONCE))) for start in starts]
+        return Mass(*(torch.cat(column) for column in zip(*parts, strict=True)))

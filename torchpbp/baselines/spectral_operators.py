@@ -16,13 +16,11 @@ from torch import Tensor
 
 from torchpbp.errors import ShapeError
 from torchpbp.exact.network import DiscreteNetwork
-from torchpbp.graph.junction_tree import JunctionTree
 from torchpbp.learning.least_squares import least_squares
-from torchpbp.learning.two_stage import equal, targets
-from torchpbp.moments.moments import Group
+from torchpbp.learning.ridge import equal_shapes
 from torchpbp.moments.table_moments import TableMoments
 from torchpbp.planning.core_groups import group_size
-from torchpbp.planning.plan import SeparatorPlan, Specification, SpecificationOptions
+from torchpbp.planning.plan import Group, Plan, PlanOptions, SeparatorPlan
 from torchpbp.planning.ranks import StructureProbe, numerical_rank, scaled_cross
 
 LARGEST_WHOLE = 1 << 18
@@ -48,7 +46,7 @@ class Representation(NamedTuple):
     singular_values: tuple[Tensor, ...]
 
     def check(self, shapes: Sequence[tuple[int, ...]], root: tuple[int, ...]) -> None:
-        """Refuse tensors of other shapes.
+        """Raise a ShapeError for tensors that do not fit a tree.
 
         Args:
             shapes: of each node's operator; entry 0 is not looked at.
@@ -57,8 +55,13 @@ class Representation(NamedTuple):
         if self.root.shape != root:
             raise ShapeError(f"A root of shape {tuple(self.root.shape)} does not fit the tree, which asks for {root}.")
         if [tuple(t.shape) for t in self.operators[1:]] != list(shapes[1:]):
-            found = [tuple(t.shape) for t in self.operators[1:]]
-            raise ShapeError(f"Operators of shapes {found} do not fit the tree, which asks for {list(shapes[1:])}.")
+            given = [tuple(t.shape) for t in self.operators[1:]]
+            raise ShapeError(f"Operators of shapes {given} do not fit the tree, which asks for {list(shapes[1:])}.")
+
+    def to(self, device: torch.device | str) -> Representation:
+        """The same tensors on a device."""
+        operators, values = (tuple(t.to(device) for t in ts) for ts in (self.operators, self.singular_values))
+        return Representation(operators, self.root.to(device), values)
 
     def answering(self, floor: float) -> dict[str, Tensor]:
         """The tensors that answers are made of, by name; the singular values only tell of lost rank.
@@ -70,33 +73,31 @@ class Representation(NamedTuple):
         return {**operators, "root": self.root, "floor": torch.tensor(floor, dtype=torch.float64)}
 
 
-def outside_choices(
-    tree: JunctionTree, specification: Specification, options: SpecificationOptions
-) -> dict[int, tuple[Group, ...]]:
+def outside_choices(plan: Plan, options: PlanOptions) -> dict[int, tuple[Group, ...]]:
     """All valid choices of O_i₋ of the smallest size: groups that determine a separator's message by themselves.
 
     They are formed of the nearest outside observables. Larger groups are valid too, but their tables are noisier. Where no
-    group does it alone, the instrument of the specification stands in, a union of groups: equation 21 holds for each of
+    group does it alone, the instrument of the plan stands in, a union of groups: equation 21 holds for each of
     them, and what counts is the rank of the stack.
 
     Args:
-        tree: junction tree.
-        specification: its inside groups and ranks.
+        plan: inside groups and ranks.
         options: ``pool`` and ``largest_group`` bound the search, ``seed`` is that of the random parameters behind ranks.
     """
-    network = StructureProbe(tree, options.seed).network
+    network = StructureProbe(plan.tree, options.seed).network
     choices: dict[int, tuple[Group, ...]] = {}
-    for plan in specification.plans:
-        near = [v for _, v in tree.distances(plan.node, options.pool)][: options.pool]
+    for separator in plan.separators:
+        node, core = separator.node, separator.core
+        near = [v for _, v in plan.tree.distances(node, options.pool)][: options.pool]
         whole: Tensor | None = None
-        if group_size((*plan.core, *near), network.states) <= LARGEST_WHOLE:
-            whole = network.joint((*plan.core, *near))
-        choices[plan.node] = plan.instrument
+        if group_size((*core, *near), network.states) <= LARGEST_WHOLE:
+            whole = network.joint((*core, *near))
+        choices[node] = separator.instrument
         for size in range(1, len(near) + 1):
             groups = [g for g in combinations(near, size) if group_size(g, network.states) <= options.largest_group]
-            valid = [g for g in groups if _rank(network, plan.core, g, near, whole) >= plan.rank]
+            valid = [g for g in groups if _rank(network, core, g, near, whole) >= separator.rank]
             if valid:
-                choices[plan.node] = tuple(valid)
+                choices[node] = tuple(valid)
                 break
     return choices
 
@@ -111,67 +112,63 @@ def _rank(network: DiscreteNetwork, core: Group, group: Group, near: Sequence[st
     return numerical_rank(scaled_cross(table.reshape(group_size(core, network.states), -1)))
 
 
-def required_scopes(tree: JunctionTree, specification: Specification, choices: Choices) -> list[Group]:
-    """Groups of variables whose joint tables are needed."""
+def required_tables(plan: Plan, choices: Choices) -> list[Group]:
+    """Groups of variables whose joint tables the representation is made of."""
     scopes: dict[Group, None] = {}
-    for plan in specification.plans:
-        below = [v for g in targets(tree, specification, plan.node) for v in g]
-        for group in choices[plan.node]:
-            scopes[(*plan.core, *group)] = None
+    for separator in plan.separators:
+        below = [v for g in plan.targets(separator.node) for v in g]
+        for group in choices[separator.node]:
+            scopes[(*separator.core, *group)] = None
             scopes[(*below, *group)] = None
-    scopes[tuple(v for g in targets(tree, specification, 0) for v in g)] = None
+    scopes[tuple(v for g in plan.targets(0) for v in g)] = None
     return list(scopes)
 
 
-def observable_representation(
-    tree: JunctionTree, specification: Specification, choices: Choices, moments: TableMoments
-) -> Representation:
+def observable_representation(plan: Plan, choices: Choices, moments: TableMoments) -> Representation:
     """Step 1 of Algorithm 1 for all nodes, those of equal shape together.
 
     Args:
-        tree: junction tree.
-        specification: inside groups and ranks.
+        plan: inside groups and ranks.
         choices: outside groups of each separator.
         moments: of all groups involved.
     """
-    plans = {p.node: p for p in specification.plans}
-    pairs = {n: _stacked_pairs(plan, choices[n], moments) for n, plan in plans.items()}
+    pairs = {s.node: _stacked_pairs(s, choices[s.node], moments) for s in plan.separators}
     projections: dict[int, Tensor] = {}
     projected: dict[int, Tensor] = {}
     values: dict[int, Tensor] = {}
-    for nodes in equal(plans, lambda p: (pairs[p.node].shape, p.rank)):
-        rank = plans[nodes[0]].rank
+    for nodes in equal_shapes({s.node: (pairs[s.node].shape, s.rank) for s in plan.separators}):
+        rank = plan[nodes[0]].rank
         u, s, vh = torch.linalg.svd(torch.stack([pairs[n] for n in nodes]), full_matrices=False)
         for i, n in enumerate(nodes):
             projections[n] = u[i, :, :rank]
             projected[n] = s[i, :rank, None] * vh[i, :rank]  # P(O_i, O_i₋) ×_{O_i} U_i
             values[n] = s[i, :rank]
-    triples = {n: _stacked_triples(tree, specification, n, choices[n], projections, moments) for n in plans}
+    triples = {n: _stacked_triples(plan, n, choices[n], projections, moments) for n in pairs}
     operators: dict[int, Tensor] = {}
-    for nodes in equal(triples, lambda t: t.shape):
-        by_rank: dict[int, list[int]] = {}
-        for n in nodes:
-            by_rank.setdefault(plans[n].rank, []).append(n)
-        for rank, alike in by_rank.items():
-            right = torch.stack([triples[n].flatten(0, -2) for n in alike])
-            weights = least_squares(right, torch.stack([projected[n] for n in alike]), 0.0)
-            for i, n in enumerate(alike):
-                operators[n] = weights[i].T.reshape(rank, *triples[n].shape[:-1])
-    root = _stacked_triples(tree, specification, 0, [()], projections, moments).squeeze(-1)
-    order = range(1, len(tree))
+    for nodes in equal_shapes({n: (triples[n].shape, plan[n].rank) for n in triples}):
+        right = torch.stack([triples[n].flatten(0, -2) for n in nodes])
+        weights = least_squares(right, torch.stack([projected[n] for n in nodes]), 0.0)
+        for i, n in enumerate(nodes):
+            operators[n] = weights[i].T.reshape(plan[n].rank, *triples[n].shape[:-1])
+    root = _stacked_triples(plan, 0, [()], projections, moments).squeeze(-1)
+    order = range(1, len(plan.tree))
     return Representation(
         (torch.empty(0), *(operators[n] for n in order)), root, (torch.empty(0), *(values[n] for n in order))
     )
 
 
-def lost_rank(tree: JunctionTree, specification: Specification, found: Representation) -> str:
-    """What to say of separators whose tables have a lower rank than the structure implies; empty if none has."""
+def table_rank(singular_values: Tensor) -> int:
+    """How many of the singular values are not zero up to rounding."""
+    return int((singular_values > VANISHING * singular_values[0]).sum())
+
+
+def lost_rank(plan: Plan, representation: Representation) -> str:
+    """A warning about separators whose tables have a lower rank than the structure implies; empty if none has."""
     lost = []
-    for plan in specification.plans:
-        values = found.singular_values[plan.node]
-        rank = int((values > VANISHING * values[0]).sum())
-        if rank < plan.rank:
-            lost.append(f"{tree.separator_name(plan.node)} (rank {rank}, implied {plan.rank})")
+    for separator in plan.separators:
+        rank = table_rank(representation.singular_values[separator.node])
+        if rank < separator.rank:
+            lost.append(f"{plan.tree.separator_name(separator.node)} (rank {rank}, implied {separator.rank})")
     if not lost:
         return ""
     shown = ", ".join(lost[:5]) + (", …" if len(lost) > 5 else "")
@@ -181,20 +178,19 @@ def lost_rank(tree: JunctionTree, specification: Specification, found: Represent
     )
 
 
-def _stacked_pairs(plan: SeparatorPlan, groups: Sequence[Group], moments: TableMoments) -> Tensor:
+def _stacked_pairs(separator: SeparatorPlan, groups: Sequence[Group], moments: TableMoments) -> Tensor:
     """(inside states, all outside states) tables P(O_i, O_i₋) side by side."""
-    return torch.cat([moments.cross(plan.core, g) for g in groups], dim=1)
+    return torch.cat([moments.cross(separator.core, g) for g in groups], dim=1)
 
 
 def _stacked_triples(
-    tree: JunctionTree,
-    specification: Specification,
+    plan: Plan,
     node: int,
     groups: Sequence[Group],
     projections: Mapping[int, Tensor],
     moments: TableMoments,
 ) -> Tensor:
     """P(O_i₁, O_i₂, O_i₋) with the children's modes projected; a leaf's own states stay as they are [JT eq. 24]."""
-    below = targets(tree, specification, node)
+    tree = plan.tree
     features = None if tree.leaf_observables[node] else [projections[c] for c in tree.children[node]]
-    return moments.responses([(below, features, groups)])[0]
+    return moments.third(plan.targets(node), features, groups)

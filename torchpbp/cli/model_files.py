@@ -14,7 +14,7 @@ from torchpbp.errors import QueryError
 from torchpbp.files.loading import load
 from torchpbp.models.ensemble import ScoreAverage
 from torchpbp.models.kernel.kernel_pbp import KernelPBP
-from torchpbp.models.pbp import PBP
+from torchpbp.models.two_stage_model import TwoStageModel
 
 BAR = 40
 """Characters of a bar that stands for probability 1."""
@@ -40,7 +40,7 @@ def show(path: str) -> str:
         labels = ", ".join(map(str, known.get(v, ())))
         lines.append(f"{v:<{width}}  {kind}  {size}{f': {labels}' if labels else ''}")
     lines += ["", "edges: " + ", ".join(f"{a} {'->' if graph.directed else '--'} {b}" for a, b in graph.edges)]
-    if isinstance(model, PBP):
+    if isinstance(model, TwoStageModel):
         lines += ["", str(model.tree), "", model.diagnostics().to_string(index=False)]
     return "\n".join(lines)
 
@@ -80,17 +80,17 @@ def query(path: str, given: Sequence[str] = (), targets: Sequence[str] = (), as_
 def _learned_from(model: Any) -> list[str]:
     """A model in a line, with its rows if it knows them; the members of an average below."""
     lines = [type(model).__name__]
-    if isinstance(model, PBP):
+    if isinstance(model, TwoStageModel):
         rows = int(model.rows)
         lines.append(f"learned from {rows:,} rows" if rows else "learned from exact probabilities")
     if isinstance(model, KernelPBP):
         lines.append(f"learned from {len(model.examples):,} rows, which it keeps")
-        if model.landmarks is not None:
-            lines.append(f"low-rank approximation by {model.landmarks} of them")
+        if model.settings.landmarks is not None:
+            lines.append(f"low-rank approximation by {model.settings.landmarks} of them")
         if model.chart.moved:
             lines.append(f"compared by increments: {', '.join(v for v in model.names if v in model.chart.moved)}")
     if isinstance(model, ScoreAverage):
-        for i, (weight, member) in enumerate(zip(model.weights, model.members, strict=True), 1):
+        for i, (weight, member) in enumerate(zip(model.settings.weights, model.members, strict=True), 1):
             about = "; ".join(_learned_from(member))
             lines.append(f"member {i}, weight {weight:.3g}: {about}; {len(member.graph.latent)} hidden variables")  # type: ignore[union-attr, arg-type]
     return lines

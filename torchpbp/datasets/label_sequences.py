@@ -113,7 +113,7 @@ class LabelSequences(Settings):
 
     def sample_labels(self, rows: int, seed: int) -> Tensor:
         """(rows, length) int64 labels without signals."""
-        drawn = self.network.sample(rows, seed)
+        drawn = self.network.sample(rows, seed=seed)
         return torch.stack([drawn[v] for v in self.names], dim=1)
 
     def sample(self, rows: int, seed: int) -> LabelledSignals:

@@ -5,27 +5,34 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from torchpbp.arguments import check_positive, check_seed, seed_or_drawn, whole_number
-from torchpbp.contract.frames import Frames, state_labels
-from torchpbp.errors import QueryError, ShapeError, StructureError
+from torchpbp.contract.abilities import JointQueries, Sampling
+from torchpbp.contract.frames import state_labels
+from torchpbp.contract.model_files import SaveOptions
+from torchpbp.errors import QueryError, StructureError
 from torchpbp.exact.calibration import PotentialTree, Scope
 from torchpbp.exact.elimination import plain_states
 from torchpbp.exact.pgmpy_networks import make_network, read_network
 from torchpbp.exact.prior import Prior
 from torchpbp.exact.queries import Method, Queries
-from torchpbp.exact.tables import check_tables, checked_table, refuse_unknown
+from torchpbp.exact.tables import check_tables, check_variables, checked_table
+from torchpbp.files.checkpoint import checked_labels
+from torchpbp.files.tensors import with_own_storage
 from torchpbp.graph.bif import BIF, read_bif, write_bif
-from torchpbp.graph.latent_graph import LatentGraph, require_graph
-from torchpbp.inputs.evidence import EvidenceLike, left_to_ask, query_names, read_evidence
+from torchpbp.graph.latent_graph import Domain, LatentGraph, require_graph
+from torchpbp.inputs.evidence import Evidence, EvidenceLike, query_names
+from torchpbp.lazy import pandas as pd
+from torchpbp.settings import positive
+from torchpbp.settings import seed as seed_constraint
 
 
-class DiscreteNetwork(Frames):
+class DiscreteNetwork(JointQueries, Sampling):
     """A Bayesian network with its conditional probability tables, or an undirected model with its factors.
 
     Args:
@@ -48,7 +55,7 @@ class DiscreteNetwork(Frames):
         if not graph.directed:
             raise StructureError("An undirected graph has no CPTs; use DiscreteNetwork.from_factors(graph, factors).")
         check_tables(cpts, "cpts: expected a mapping of names to tables")
-        refuse_unknown("CPT for", cpts, graph.variables)
+        check_variables("CPT for", cpts, graph.variables)
         factors = []
         for name in graph.names:
             if name not in cpts:
@@ -74,18 +81,21 @@ class DiscreteNetwork(Frames):
         check_tables(factors, "factors: expected a mapping of tuples of names to tables")
         if graph.directed:
             raise StructureError("from_factors expects an undirected graph; pass directed=False, or use CPTs.")
+        pairs = [((names,) if isinstance(names, str) else tuple(names), table) for names, table in factors.items()]
+        uniform = [((v,), torch.ones(graph.num_states(v))) for v in graph.names]  # a variable without a factor
+        return cls._from_pairs(graph, [*pairs, *uniform])
+
+    @classmethod
+    def _from_pairs(cls, graph: LatentGraph, pairs: Iterable[tuple[Scope, Any]]) -> DiscreteNetwork:
+        """An undirected model of (scope, table) pairs."""
         moral = graph.moral_graph()
         checked = []
-        for names, table in factors.items():
-            scope = (names,) if isinstance(names, str) else tuple(names)
-            refuse_unknown("Factor over", scope, graph.variables)
-            for i, a in enumerate(scope):
-                for b in scope[i + 1 :]:
-                    if not moral.has_edge(a, b):
-                        raise StructureError(f"Factor over {scope}: '{a}' and '{b}' are not joined by an edge.")
+        for scope, table in pairs:
+            check_variables("Factor over", scope, graph.variables)
+            for a, b in combinations(scope, 2):
+                if not moral.has_edge(a, b):
+                    raise StructureError(f"Factor over {scope}: '{a}' and '{b}' are not joined by an edge.")
             checked.append((scope, checked_table(f"Factor over {scope}", table, scope, graph)))
-        for v in graph.names:  # a variable without a factor is uniform
-            checked.append(((v,), torch.ones(graph.num_states(v), dtype=torch.float64)))
         network = cls.__new__(cls)
         network._setup(graph, checked)
         if not bool(torch.isfinite(network._queries.log_partition)):
@@ -102,8 +112,8 @@ class DiscreteNetwork(Frames):
             concentration: of the Dirichlet or gamma distribution; small values give near-deterministic tables.
         """
         require_graph(graph, "DiscreteNetwork.random")
-        seed = check_seed(seed)
-        check_positive(concentration=concentration)
+        seed = seed_constraint().check("seed", seed)
+        positive().check("concentration", concentration)
         rng = np.random.default_rng(seed)
 
         def table(scope: Sequence[str]) -> Tensor:
@@ -174,7 +184,9 @@ class DiscreteNetwork(Frames):
 
     def _setup(self, graph: LatentGraph, factors: list[tuple[Scope, Tensor]]) -> None:
         self.graph = graph
-        self.labels: dict[str, tuple[Any, ...]] = {}
+        self.labels = {}
+        self.missing = {}
+        self.fitted = True
         self.factors = tuple(factors)
         self.states = {v: graph.num_states(v) for v in graph.names}
 
@@ -194,9 +206,25 @@ class DiscreteNetwork(Frames):
         """The clique tree on which this network answers; the potentials of an undirected one up to a constant."""
         return self._queries.potential_tree
 
+    @property
+    def device(self) -> torch.device:
+        """Where the tables are."""
+        return self.factors[0][1].device
+
+    def to(self, device: torch.device | str) -> DiscreteNetwork:
+        """Move the tables to a device and return the network. They stay float64, which some devices do not have."""
+        self.factors = tuple((scope, table.to(device)) for scope, table in self.factors)
+        for name in ("_queries", "_prior"):  # made of the tables as they were
+            self.__dict__.pop(name, None)
+        return self
+
     # -- queries -------------------------------------------------------------------------------------------------
 
-    def posterior(self, query: str | Sequence[str], evidence: EvidenceLike = None, method: Method = "hugin") -> Tensor:
+    def evidence_domains(self) -> dict[str, Domain]:
+        """All variables: latents may be observed and asked about too."""
+        return dict(self.states)
+
+    def posterior(self, query: str | Sequence[str], evidence: EvidenceLike = None, method: Method = "hugin") -> Any:
         """P(query | evidence), exactly.
 
         Args:
@@ -205,41 +233,33 @@ class DiscreteNetwork(Frames):
             method: belief update ("hugin"), or sum-product messages ("shafer-shenoy"), which is slower.
 
         Returns:
-            (batch, states) for one variable; (batch, states, states, …) for several.
+            (batch, states) for one variable; (batch, states, states, …) for several. A DataFrame for a DataFrame.
 
         Raises:
             DataError: evidence of probability 0, naming the first such row.
         """
-        names = query_names(query)
-        refuse_unknown("Query of", names, self.states)
-        if len(set(names)) != len(names) or not names:
-            raise QueryError(f"Expected different query variables, got {names}.")
-        quick = self._posterior_of_one(names, evidence, method)
+        quick = self._posterior_of_one(self.query_names(query), evidence, method)
         if quick is not None:
             return quick
-        checked = read_evidence(evidence, self.states, labels=self.labels)
-        for v in names:
-            if checked.observed_everywhere(v):
-                raise QueryError(f"Query of '{v}': it is also in the evidence.")
-        quick = self._posterior_of_one(names, checked, method)
-        return self._queries.posterior(names, checked, method) if quick is None else quick
 
-    def posteriors(
-        self, evidence: EvidenceLike = None, method: Method = "hugin", include_latent: bool = False
-    ) -> dict[str, Tensor]:
+        def answer(names: Scope, checked: Evidence) -> Tensor:
+            quick = self._posterior_of_one(names, checked, method)
+            return self._queries.posterior(names, checked, method) if quick is None else quick
+
+        return self._ask(query, evidence, answer)
+
+    def posteriors(self, evidence: EvidenceLike = None, method: Method = "hugin", include_latent: bool = False) -> Any:
         """Posteriors of all variables not observed in every row, from one upward and one downward pass.
 
         Returns:
-            name -> (batch, states); a row that observes the variable holds a one-hot distribution.
+            name -> (batch, states); a row that observes the variable holds a one-hot distribution. A DataFrame for a DataFrame.
         """
-        checked = read_evidence(evidence, self.states, labels=self.labels)
         pool = self.graph.names if include_latent else self.graph.observed
-        wanted = left_to_ask(pool, checked)
-        return self._queries.posteriors(wanted, checked, method)
+        return self._ask_all(evidence, lambda names, checked: self._queries.posteriors(names, checked, method), pool)
 
     def log_evidence(self, evidence: EvidenceLike = None, method: Method = "hugin") -> Tensor:
         """(batch,) log P(evidence); -inf where the evidence is impossible."""
-        checked = read_evidence(evidence, self.states, labels=self.labels)
+        checked = self.read_evidence(evidence)
         return checked.scaled(self._queries.log_evidence(checked, method))
 
     def joint(self, variables: str | Iterable[str]) -> Tensor:
@@ -249,30 +269,82 @@ class DiscreteNetwork(Frames):
         the conditionals P(clique | separator) below it, so a local query on a long chain is cheap.
         """
         names = query_names(variables)
-        refuse_unknown("Joint of", names, self.states)
+        check_variables("Joint of", names, self.states)
         if len(set(names)) != len(names):
             raise QueryError(f"Expected different variables, got {names}.")
         return self._prior.joint(names)
 
+    def diagnostics(self) -> pd.DataFrame:
+        """One row per variable: whether it is latent, its states, its parents (neighbours in an undirected graph), the entropy
+        of its distribution without evidence, in nats, and the probability of its rarest state."""
+        rows = []
+        for v in self.graph.names:
+            marginal = self._prior.joint((v,)).detach()
+            near = self.graph.parents(v) if self.graph.directed else tuple(self.graph.moral_graph().neighbors(v))
+            rows.append(
+                {
+                    "variable": v,
+                    "latent": v in self.graph.latent,
+                    "states": self.states[v],
+                    "parents" if self.graph.directed else "neighbours": near,
+                    "entropy": float(torch.special.entr(marginal).sum()),
+                    "rarest": float(marginal.min()),
+                }
+            )
+        return pd.DataFrame(rows)
+
     # -- sampling ------------------------------------------------------------------------------------------------
 
-    def sample(self, n: int, seed: int | None = None, include_latent: bool = False) -> dict[str, Tensor]:
-        """Draw ``n`` rows down the calibrated clique tree.
+    @torch.no_grad()
+    def sample(
+        self, n: int, evidence: EvidenceLike = None, seed: int | None = None, *, include_latent: bool = False
+    ) -> dict[str, Tensor]:
+        """Draw rows: without evidence down the calibrated clique tree, otherwise variable by variable, each from its exact
+        posterior given the evidence and what was drawn before.
 
         Args:
-            n: number of rows.
+            n: number of rows, for each row of evidence.
+            evidence: as for :meth:`posterior`.
             seed: for repeatable draws; by default torch's global generator decides.
             include_latent: whether the latents' states are returned as well.
 
         Returns:
-            name -> (n,) int64 states of the observed variables (and of the latents, if asked for).
+            name -> (n,) int64 states of the observed variables (and of the latents, if asked for); (n, batch) with evidence.
+
+        Raises:
+            DataError: evidence of probability 0.
         """
-        if whole_number("n", n, ShapeError) < 0:
-            raise ShapeError(f"n: expected a non-negative number of rows, got {n}.")
-        generator = torch.Generator().manual_seed(seed_or_drawn(seed))
-        values = self._prior.sample(n, generator)
         pool = self.graph.names if include_latent else self.graph.observed
-        return {v: values[v] for v in pool}
+
+        def draw(rows: Evidence, generator: torch.Generator) -> dict[str, Tensor]:
+            if not rows.hard and not rows.soft:
+                values = self._prior.sample(rows.batch, generator)
+                return {v: values[v] for v in pool}
+            return self._queries.sample(pool, rows, generator)
+
+        return self._draw(n, evidence, seed, draw)
+
+    # -- files ---------------------------------------------------------------------------------------------------
+
+    def pack(self, name: object, options: SaveOptions) -> dict[str, Any]:
+        """Graph, tables and labels."""
+        return {
+            "graph": self.graph.to_dict(),
+            "factors": [[list(scope), table.detach()] for scope, table in self.factors],
+            "labels": {v: list(x) for v, x in checked_labels(self.labels, self.graph.variables, name).items()},
+        }
+
+    @classmethod
+    def unpack(cls, content: Mapping[str, Any], name: object) -> DiscreteNetwork:
+        """The network, with its tables checked as if they were given by hand."""
+        graph = LatentGraph.from_dict(content["graph"])
+        pairs = [(tuple(scope), with_own_storage(table)) for scope, table in content["factors"]]
+        if graph.directed:
+            network = cls(graph, {scope[-1]: table for scope, table in pairs})
+        else:
+            network = cls._from_pairs(graph, pairs)
+        network.labels = checked_labels(content["labels"], graph.variables, name)
+        return network
 
     # -- inner workings ------------------------------------------------------------------------------------------
 
@@ -282,7 +354,7 @@ class DiscreteNetwork(Frames):
 
     def _posterior_of_one(self, names: Scope, evidence: EvidenceLike, method: Method) -> Tensor | None:
         """(1, states) posterior of one variable in one row; ``None`` where the question is not that simple."""
-        if len(names) > 1:
+        if len(names) != 1 or names[0] not in self.states:
             return None
         return self._queries.posterior_of_one(names, plain_states(evidence, self.states, self.labels), method)
 

@@ -67,7 +67,7 @@ class Prior:
         """name -> (n,) int64 states of all variables, drawn down the tree with bounded memory."""
         beliefs, conditionals = self._tables
         model, states = self.model, self.states
-        values = {v: torch.empty(n, dtype=torch.int64) for v in states}
+        values = {v: torch.empty(n, dtype=torch.int64, device=beliefs[0].device) for v in states}
         widest = max(p.numel() for p in model.potentials)  # a row of a chunk takes no more cells than that
         step = max(1, min(ROWS_PER_CHUNK, CELLS_PER_CHUNK // widest))
         for start in range(0, n, step):
@@ -80,19 +80,23 @@ class Prior:
                 table = beliefs[0] if node == 0 else conditionals[node]
                 table = table.permute([scope.index(v) for v in (*given, *new)])
                 cumulative = table.reshape(-1, math.prod(states[v] for v in new)).cumsum(dim=1)
-                context = _codes([values[v][rows] for v in given], [states[v] for v in given], rows.stop - start)
-                uniform = torch.rand(len(context), 1, generator=generator, dtype=torch.float64)
-                chosen = cumulative[context]
-                codes = (uniform * chosen[:, -1:] >= chosen).sum(dim=1).clamp(max=chosen.shape[1] - 1)
+                context = _codes([values[v][rows] for v in given], [states[v] for v in given], rows.stop - start, table)
+                codes = draw_states(cumulative[context], generator)
                 for v in reversed(new):
                     values[v][rows] = codes % states[v]
                     codes = codes // states[v]
         return values
 
 
-def _codes(values: Sequence[Tensor], states: Sequence[int], rows: int) -> Tensor:
-    """Mixed-radix code of several variables' states."""
-    code = torch.zeros(rows, dtype=torch.int64)
+def draw_states(cumulative: Tensor, generator: torch.Generator) -> Tensor:
+    """(rows,) int64 states drawn by (rows, states) cumulative sums of weights; a state of weight 0 is never drawn."""
+    uniform = torch.rand(len(cumulative), 1, generator=generator, dtype=torch.float64, device=cumulative.device)
+    return (uniform * cumulative[:, -1:] >= cumulative).sum(dim=1).clamp(max=cumulative.shape[1] - 1)
+
+
+def _codes(values: Sequence[Tensor], states: Sequence[int], rows: int, like: Tensor) -> Tensor:
+    """Mixed-radix code of several variables' states, on the device of ``like``."""
+    code = torch.zeros(rows, dtype=torch.int64, device=like.device)
     for value, count in zip(values, states, strict=True):
         code = code * count + value
     return code

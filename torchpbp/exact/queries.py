@@ -14,6 +14,7 @@ from torchpbp.errors import DataError, QueryError
 from torchpbp.exact.belief_update import Beliefs, BeliefUpdate
 from torchpbp.exact.calibration import Calibration, PotentialTree, Scope, potential_tree, shafer_shenoy
 from torchpbp.exact.elimination import Elimination
+from torchpbp.exact.prior import draw_states
 from torchpbp.graph.clique_tree import CliqueTree, build_clique_tree
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.inputs.evidence import Evidence
@@ -34,6 +35,7 @@ class Queries:
 
     def __init__(self, graph: LatentGraph, states: Mapping[str, int], factors: Sequence[tuple[Scope, Tensor]]) -> None:
         self.graph, self.states, self.factors = graph, states, factors
+        self.device = factors[0][1].device
 
     @cached_property
     def tree(self) -> CliqueTree:
@@ -72,7 +74,7 @@ class Queries:
         if observed is None or len(names) > 1 or method != "hugin" or self.elimination is None or names[0] in observed:
             return None
         found = self.elimination.posterior(names[0], observed)
-        return None if found is None else torch.from_numpy(found).unsqueeze(0)
+        return None if found is None else torch.from_numpy(found).unsqueeze(0).to(self.device)
 
     def posterior(self, names: Scope, evidence: Evidence, method: Method) -> Tensor:
         """(batch, states…) P(names | evidence)."""
@@ -91,6 +93,17 @@ class Queries:
         """(batch,) log P(evidence); -inf where it is impossible."""
         return self._log_sums(evidence, method) - self.log_partition
 
+    def sample(self, names: Sequence[str], evidence: Evidence, generator: torch.Generator) -> dict[str, Tensor]:
+        """name -> (batch,) int64 states, one draw of each row: variable by variable, given those drawn before."""
+        hard, soft = dict(evidence.hard), dict(evidence.soft)
+        for v in names:
+            if v in hard and bool((hard[v] >= 0).all()):
+                continue
+            posterior = self.posterior((v,), Evidence(evidence.batch, hard, soft), "hugin")  # one-hot where observed
+            hard[v] = draw_states(posterior.cumsum(dim=1), generator)
+            soft.pop(v, None)
+        return {v: hard[v] for v in names}
+
     # -- inner workings ------------------------------------------------------------------------------------------
 
     @cached_property
@@ -100,7 +113,10 @@ class Queries:
     @cached_property
     def _unit(self) -> dict[str, Tensor]:
         """(states + 1, states) weights of each state; the last row, which index -1 takes, is of ones: not observed."""
-        return {v: torch.cat([torch.eye(n), torch.ones(1, n)]).double() for v, n in self.states.items()}
+        return {v: torch.cat([self._eye(n), self._eye(n).new_ones(1, n)]) for v, n in self.states.items()}
+
+    def _eye(self, size: int) -> Tensor:
+        return torch.eye(size, dtype=torch.float64, device=self.device)
 
     def _weights(self, evidence: Evidence) -> dict[str, Tensor]:
         weights = {v: self._unit[v][states] for v, states in evidence.hard.items()}
@@ -125,7 +141,7 @@ class Queries:
         start = 0
         for rows in self._chunks(evidence, method):
             result = self._calibrated(rows, method, wanted)
-            _refuse_impossible(torch.isinf(result.log_evidence), start)
+            _check_possible(torch.isinf(result.log_evidence), start)
             start += rows.batch
             yield result
 
@@ -137,14 +153,14 @@ class Queries:
         """Each joint state of the query as further evidence, in one larger batch."""
         shape = [self.states[v] for v in names]
         cells = math.prod(shape)
-        grid = torch.cartesian_prod(*[torch.arange(s) for s in shape])  # (cells, variables)
+        grid = torch.cartesian_prod(*[torch.arange(s, device=self.device) for s in shape])  # (cells, variables)
         wide = evidence.repeat_interleave(cells)
         weights = self._weights(wide)
         for i, v in enumerate(names):
-            pick = torch.eye(self.states[v], dtype=torch.float64)[grid[:, i]].repeat(evidence.batch, 1)
+            pick = self._eye(self.states[v])[grid[:, i]].repeat(evidence.batch, 1)
             weights[v] = weights[v] * pick if v in weights else pick
         logs = self._log_sums(Evidence(wide.batch, {}, weights), method).reshape(evidence.batch, cells)
-        _refuse_impossible(torch.isinf(logs).all(dim=1), 0)
+        _check_possible(torch.isinf(logs).all(dim=1), 0)
         return torch.softmax(logs, dim=1).reshape(evidence.batch, *shape)
 
 
@@ -155,7 +171,7 @@ def _moderate(table: Tensor) -> Tensor:
     return table * 2.0**-half * 2.0 ** (half - exponent)
 
 
-def _refuse_impossible(impossible: Tensor, start: int) -> None:
+def _check_possible(impossible: Tensor, start: int) -> None:
     rows = impossible.nonzero().flatten().tolist()
     if rows:
         raise DataError(

@@ -1,10 +1,10 @@
-"""Rows with gaps, completed from rows like them, for learners that need complete rows: Gram matrices, nets.
+"""Hot-deck imputation: missing values filled in from similar rows, for learners that need complete rows (Gram matrices, nets).
 
-A gap is filled from other rows (donors), weighted by a kernel on what the row with the gap observes. Donors have gaps of
-their own: at first only what both rows observe is compared, and means are taken over the donors that observe the value;
-then all is repeated with the completed donors. Drawing one donor for all gaps of a row keeps the spread of the data and
-the dependences between gaps, and is right, up to the kernel's blur, where gaps depend on nothing but what the row
-observes. The mean over donors is closer to what is missing, but makes the data too regular.
+A missing value comes from other rows (donors), weighted by a kernel on the values that the incomplete row has. Donors have
+missing values too: at first only values that both rows have are compared, and means are taken over the donors that have the
+value; then all is repeated with the completed donors. Drawing one donor for all missing values of a row keeps the variance of
+the data and the dependences between those values. Up to the kernel's smoothing it is unbiased for values missing at random.
+The mean over donors has a smaller error, but too little variance.
 """
 
 from __future__ import annotations
@@ -18,16 +18,18 @@ from tqdm.auto import tqdm
 from torchpbp.errors import DataError, ShapeError
 from torchpbp.features.kernels import median_bandwidth
 from torchpbp.graph.latent_graph import Continuous, Domain
+from torchpbp.inputs.arrays import dense_tensor
 from torchpbp.inputs.columns import ColumnReader
 from torchpbp.inputs.gaps import observed
 from torchpbp.inputs.states import UNSIGNED
+from torchpbp.settings import whole
 
 MOST_DONORS = 4096
-"""Rows that gaps are filled from, spread evenly over the data; bounds the time."""
+"""Most donors, spread evenly over the data; bounds the time."""
 MISMATCH = 14.0
-"""What different states of a discrete variable add to the squared distance: a weight of e^-7, in case no row agrees."""
+"""Added to the squared distance where states of a discrete variable differ: a weight of e^-7, in case no row agrees."""
 FARTHEST = 1e6
-"""Bandwidths at which outliers are taken to be: squares of larger distances would leave no digits for those of other rows."""
+"""Distances are clipped here, in bandwidths: squares of larger ones would leave no digits for those of other rows."""
 ENTRIES = 1 << 22
 """Entries of one (rows, donors) matrix handled at once."""
 
@@ -35,7 +37,7 @@ ENTRIES = 1 << 22
 def complete_rows(
     rows: Tensor, domains: Sequence[Domain], widths: Tensor, *, draw: bool = True, seed: int = 0, rounds: int = 3
 ) -> Tensor:
-    """Fill the gaps of a table.
+    """Fill in the missing values of a table.
 
     Args:
         rows: (n, variables) values and states, NaN where missing. Each row and each column has some value.
@@ -47,26 +49,26 @@ def complete_rows(
         rounds: repetitions with completed donors.
 
     Returns:
-        (n, variables) complete rows; what was observed is left as it is.
+        (n, variables) complete rows; observed values are left as they are.
     """
-    gappy = rows.isnan().any(dim=1).nonzero().squeeze(1)
-    if not len(gappy):
+    incomplete = rows.isnan().any(dim=1).nonzero().squeeze(1)
+    if not len(incomplete):
         return rows
-    filling = _Filling(rows, domains, widths, draw, seed)
+    imputation = _Imputation(rows, domains, widths, draw, seed)
     places = torch.linspace(0, len(rows) - 1, min(len(rows), MOST_DONORS), dtype=torch.float64).round().long()
     result = rows.clone()
     for _ in tqdm(range(rounds + 1), desc="completing rows", delay=2, leave=False):
         donors = result[places]
         parts = [
-            filling.filled(rows[chosen], donors, own=chosen.unsqueeze(1) == places)
-            for chosen in torch.split(gappy, max(1, ENTRIES // len(places)))
+            imputation.filled(rows[chosen], donors, own=chosen.unsqueeze(1) == places)
+            for chosen in torch.split(incomplete, max(1, ENTRIES // len(places)))
         ]
-        result[gappy] = torch.cat(parts)
+        result[incomplete] = torch.cat(parts)
     return result
 
 
 def complete_table(table: Mapping[str, Tensor], domains: Mapping[str, Domain], seed: int = 0) -> dict[str, Tensor]:
-    """Fill the gaps of a table of columns by draws, with half the median distance as bandwidth.
+    """Fill in the missing values of a table of columns by draws, with half the median distance as bandwidth.
 
     Args:
         table: name -> (n,) states, -1 where missing, or values, NaN where missing. Each column has some value.
@@ -74,13 +76,14 @@ def complete_table(table: Mapping[str, Tensor], domains: Mapping[str, Domain], s
         seed: of the draws.
 
     Returns:
-        name -> complete columns, without the rows that had no value at all; the table itself if it has no gaps.
+        name -> complete columns, without the rows that had no value at all; the table itself if no value is missing.
 
     Raises:
-        DataError: columns that are absent, are no tensors, hold no value at all, or values that the variable cannot take.
+        DataError: columns that are absent, are not tensors, hold no value at all, or values that the variable cannot take.
         ShapeError: columns of different lengths.
     """
-    _check_columns(table, domains)
+    whole().check("seed", seed)
+    table = _checked_columns(table, domains)
     reader = ColumnReader(domains, missing=True)
     (checked,) = reader.tables({v: table[v] for v in domains}, max(1, len(table[next(iter(domains))])))
     seen = torch.stack([observed(checked[v]) for v in domains], dim=1)
@@ -97,7 +100,7 @@ def complete_table(table: Mapping[str, Tensor], domains: Mapping[str, Domain], s
     return {v: column.to(table[v].dtype) for v, column in zip(domains, filled.T, strict=True)}
 
 
-def _check_columns(table: Mapping[str, Tensor], domains: Mapping[str, Domain]) -> None:
+def _checked_columns(table: Mapping[str, Tensor], domains: Mapping[str, Domain]) -> dict[str, Tensor]:
     absent = [v for v in domains if v not in table]
     if absent:
         raise DataError(
@@ -109,16 +112,18 @@ def _check_columns(table: Mapping[str, Tensor], domains: Mapping[str, Domain]) -
                 f"complete_table, column '{v}': expected a tensor of states (-1: missing) or values (NaN: missing), got "
                 f"{type(table[v]).__name__}. Convert it with torch.as_tensor."
             )
+    table = {**table, **{v: dense_tensor(f"complete_table, column '{v}'", table[v]) for v in domains}}
     shapes = {v: tuple(table[v].shape) for v in domains}
     if len(set(shapes.values())) > 1 or any(len(shape) != 1 for shape in shapes.values()):
         raise ShapeError(f"complete_table: expected columns of one length, got shapes {shapes}.")
     empty = [v for v in domains if table[v].dtype not in UNSIGNED and not bool(observed(table[v]).any())]
     if empty:
         raise DataError(f"complete_table: columns {empty} have no value to fill from. Leave them out.")
+    return table
 
 
-class _Filling:
-    """How a gap is filled from donors, which may have gaps themselves."""
+class _Imputation:
+    """How missing values are filled in from donors, which may have missing values themselves."""
 
     def __init__(self, rows: Tensor, domains: Sequence[Domain], widths: Tensor, draw: bool, seed: int) -> None:
         self._discrete = {i: d for i, d in enumerate(domains) if isinstance(d, int)}
@@ -134,14 +139,14 @@ class _Filling:
         self._draw, self._generator = draw, torch.Generator().manual_seed(seed)
 
     def filled(self, rows: Tensor, donors: Tensor, own: Tensor) -> Tensor:
-        """(n, variables) rows without gaps; ``own``: (n, donors), true where a donor is the row itself."""
+        """(n, variables) complete rows; ``own``: (n, donors), true where a donor is the row itself."""
         weights = self._weights(rows, donors, own)
         complete = not bool(donors.isnan().any())
         values = self._drawn(weights, donors) if self._draw and complete else self._averaged(weights, donors)
         return torch.where(rows.isnan(), values, rows)
 
     def _weights(self, rows: Tensor, donors: Tensor, own: Tensor) -> Tensor:
-        """(n, donors) weights by distance in what both have, brought to the number of variables that the row has."""
+        """(n, donors) weights by the distance in variables that both have, scaled up to all variables that the row has."""
         seen, known = (~rows.isnan()).to(rows), (~donors.isnan()).to(rows)
         x, y = (((t - self._centre) * self._scale).clamp(-FARTHEST, FARTHEST).nan_to_num(0.0) for t in (rows, donors))
         distance = (x.square() @ known.T + seen @ y.square().T - 2 * (x @ y.T)).clamp(min=0)

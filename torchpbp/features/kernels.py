@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from torchpbp.errors import CheckpointError, DataError
+from torchpbp.settings import choice
 
 
 class Kernel(ABC):
@@ -49,7 +50,7 @@ class Kernel(ABC):
         """Plain values, for saving.
 
         Raises:
-            CheckpointError: a kernel of one's own, whose code no model file could hold.
+            CheckpointError: a user-defined kernel, whose code no model file could hold.
         """
         if type(self) not in (RBF, Laplace, Matern):
             raise CheckpointError(
@@ -101,18 +102,14 @@ class Matern(Kernel):
     """
 
     def __init__(self, nu: float = 1.5) -> None:
-        if nu not in (0.5, 1.5, 2.5):
-            raise DataError(f"Matern: expected nu = 0.5, 1.5 or 2.5, got {nu}.")
-        self.nu = nu
+        self.nu: float = choice(0.5, 1.5, 2.5).check("nu", nu)
 
     @property
     def integral(self) -> float:
         return {0.5: 2.0, 1.5: 4 / math.sqrt(3), 2.5: 16 / (3 * math.sqrt(5))}[self.nu]
 
     def profile(self, distance: Tensor) -> Tensor:
-        scaled = (math.sqrt(2 * self.nu) * distance).clamp(
-            max=1e4
-        )  # beyond, all is 0, and infinity times 0 is no number
+        scaled = (math.sqrt(2 * self.nu) * distance).clamp(max=1e4)  # beyond, all is 0, and infinity times 0 is NaN
         if self.nu == 0.5:
             return torch.exp(-scaled)
         if self.nu == 1.5:

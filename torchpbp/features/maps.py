@@ -15,9 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchpbp.arguments import check_positive, whole_number
-from torchpbp.errors import DataError, NotFittedError
+from torchpbp.errors import ArgumentError, NotFittedError
 from torchpbp.features.kernels import RBF, Kernel, median_bandwidth
+from torchpbp.settings import choice, either, instance, optional, positive, whole
+
+KERNEL = optional(instance(Kernel, expected="RBF(), Laplace() or Matern(…)"))
+BANDWIDTH = either(choice("median", "validate"), positive())
 
 FARTHEST = 1e8
 """Bandwidths from the mean beyond which the phase of a wave has lost its digits; kernels are 0 there, and so are features."""
@@ -87,19 +90,10 @@ class KernelMap(FeatureMap):
         self, size: int, kernel: Kernel | None = None, bandwidth: float | str = "median", bandwidth_scale: float = 0.35
     ) -> None:
         super().__init__()
-        if whole_number("size", size, DataError) < 1:
-            raise DataError(f"{type(self).__name__}: expected at least 1 feature, got {size}.")
-        if not isinstance(kernel, Kernel | None):
-            raise DataError(f"kernel: expected RBF(), Laplace(), Matern(…) or None, got {kernel!r}.")
-        if isinstance(bandwidth, str) and bandwidth not in ("median", "validate"):
-            raise DataError(f"bandwidth: expected a positive number, 'median' or 'validate', got {bandwidth!r}.")
-        if not isinstance(bandwidth, str):
-            check_positive(DataError, bandwidth=bandwidth)
-        check_positive(DataError, bandwidth_scale=bandwidth_scale)
-        self.kernel = kernel or RBF()
-        self.bandwidth = bandwidth
-        self.bandwidth_scale = bandwidth_scale
-        self.dim = size + 1
+        self.dim = whole(1).check("size", size) + 1
+        self.kernel: Kernel = KERNEL.check("kernel", kernel) or RBF()
+        self.bandwidth: float | str = BANDWIDTH.check("bandwidth", bandwidth)
+        self.bandwidth_scale: float = positive().check("bandwidth_scale", bandwidth_scale)
         for name in ("mean", "scale", "width"):
             self.register_buffer(name, torch.tensor(float("nan"), dtype=torch.float64))
 
@@ -128,9 +122,9 @@ class KernelMap(FeatureMap):
     @staticmethod
     def from_dict(saved: Mapping[str, Any]) -> KernelMap:
         """Inverse of :meth:`to_dict`."""
-        settings = dict(saved)
-        kind = _kinds()[settings.pop("map")]
-        return kind(kernel=Kernel.from_dict(settings.pop("kernel")), **settings)
+        arguments = dict(saved)
+        kind = _kinds()[arguments.pop("map")]
+        return kind(kernel=Kernel.from_dict(arguments.pop("kernel")), **arguments)
 
     @staticmethod
     def saved_shapes(saved: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
@@ -189,10 +183,8 @@ class Nystroem(KernelMap):
         landmarks: str = "kmeans",
     ) -> None:
         super().__init__(size, kernel, bandwidth, bandwidth_scale)
-        if landmarks not in ("kmeans", "grid"):
-            raise DataError(f"landmarks: expected 'kmeans' or 'grid', got {landmarks!r}.")
-        self.landmarks = landmarks
-        for name, shape in self.shapes(size).items():
+        self.landmarks: str = choice("kmeans", "grid").check("landmarks", landmarks)
+        for name, shape in self.shapes(self.dim - 1).items():
             self.register_buffer(name, torch.zeros(shape, dtype=torch.float64))
 
     @staticmethod
@@ -239,9 +231,9 @@ class RandomFourier(KernelMap):
     ) -> None:
         super().__init__(size, kernel, bandwidth, bandwidth_scale)
         if size % 2:
-            raise DataError(f"RandomFourier: expected an even number of features, got {size}.")
-        self.seed = seed
-        generator = torch.Generator().manual_seed(seed)
+            raise ArgumentError(f"size: expected an even number of features, got {size}.")
+        self.seed: int = whole().check("seed", seed)
+        generator = torch.Generator().manual_seed(self.seed)
         self.register_buffer("frequencies", self.kernel.frequencies(size // 2, generator))
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""What numbers can hold: columns that are too wide, or too narrow, for the kernels that compare their values."""
+"""Numerical limits of kernels: columns whose range is too wide, or too narrow, to compare their values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from torchpbp.errors import DataError
 
 SMALLEST = 1e-150
-"""Differences below have squares, of which variances are made, outside the range of float64."""
+"""The squares of smaller differences underflow in float64, and with them the variance."""
 
 
 def most_bandwidths(dtype: torch.dtype) -> float:
@@ -27,7 +27,7 @@ def check_span(
     dtype: torch.dtype,
     row: int | None = None,
 ) -> None:
-    """Refuse a column whose values kernels cannot tell apart, or cannot compare.
+    """Check that kernels can tell the values of a column apart.
 
     Args:
         name: of the column.
@@ -43,8 +43,8 @@ def check_span(
     """
     if 0 < high - low < SMALLEST:
         raise DataError(
-            f"Column '{name}': all values lie within {high - low} of each other. The squares of such differences, of which "
-            "variances are made, leave the range of float64. Scale the column."
+            f"Column '{name}': all values lie within {high - low} of each other, and the squares of such differences underflow in "
+            "float64. Scale the column."
         )
     far = low if middle - low > high - middle else high
     apart, most = abs(far - middle) / width, most_bandwidths(dtype)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
@@ -80,19 +81,30 @@ def read_checkpoint(
 ) -> dict[str, Any]:
     """Read and check a file written by :func:`write_checkpoint`."""
     content = path.content if isinstance(path, Parcel) else _read(path, map_location)
+    check_format(content, path, kind)
+    return content
+
+
+def check_format(content: Any, name: object, kind: str = FORMAT) -> None:
+    """Raise a CheckpointError for content that is not of a format and version that can be read.
+
+    Args:
+        content: of a file, or of a member inside one.
+        name: of the file, for the error.
+        kind: of the format.
+    """
     written_by = content.get("format") if isinstance(content, dict) else None
     if not isinstance(written_by, str) or written_by != kind:
         raise CheckpointError(
-            f"'{path}' was not written by {kind.removeprefix('torchpbp.')}.save(). Load it with what wrote it."
+            f"'{name}' was not written by {kind.removeprefix('torchpbp.')}.save(). Load it with what wrote it."
         )
     version = content.get("version")
     if type(version) is not int or version < 1:  # True is an int too, and 1.0 equals 1
-        raise CheckpointError(f"'{path}': expected a format version from 1 on, got {version!r}. {REMEDY}")
+        raise CheckpointError(f"'{name}': expected a format version from 1 on, got {version!r}. {REMEDY}")
     if version > VERSION:
         raise CheckpointError(
-            f"'{path}' has format version {version}, this torchpbp reads up to {VERSION}. Upgrade torchpbp."
+            f"'{name}' has format version {version}, this torchpbp reads up to {VERSION}. Upgrade torchpbp."
         )
-    return content
 
 
 def read_model(path: str | os.PathLike[str] | Parcel, learner: str, what: str | None = None) -> dict[str, Any]:
@@ -225,19 +237,30 @@ def _read(path: str | os.PathLike[str], map_location: torch.device | str) -> Any
         ) from error
 
 
+@contextmanager
+def one_model(name: object) -> Iterator[None]:
+    """Content that does not make a model raises a CheckpointError, whatever is wrong with it.
+
+    Args:
+        name: of the file.
+    """
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except Exception as error:
+        raise CheckpointError(
+            f"'{name}': its parts do not make a model ({_short(error)}). It was changed, or written by an older torchpbp. {REMEDY}"
+        ) from error
+
+
 def whole_model(load: Load) -> Load:
     """Decorator of a ``load(cls, path, …)``: content that makes no model is an error that names the file."""
 
     @wraps(load)
     def checked(cls: type, path: str | os.PathLike[str], *args: Any, **kwargs: Any) -> Any:
-        try:
+        with one_model(path):
             return load(cls, path, *args, **kwargs)
-        except CheckpointError:
-            raise
-        except Exception as error:
-            raise CheckpointError(
-                f"'{path}': its parts do not make a model ({_short(error)}). It was changed, or written by an older torchpbp. {REMEDY}"
-            ) from error
 
     return checked  # type: ignore[return-value]
 

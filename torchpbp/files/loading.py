@@ -1,45 +1,73 @@
-"""Model files of any learner."""
+"""Which class a model file belongs to, and reading a file of any of them."""
 
 from __future__ import annotations
 
 import importlib
-import inspect
 import os
 from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import nn
 
 from torchpbp.errors import CheckpointError
-from torchpbp.files.checkpoint import Parcel, opened, read_checkpoint
+from torchpbp.files.checkpoint import Parcel, check_format, read_checkpoint
 
 LEARNERS = {
     "PBP": "torchpbp.models.pbp",
+    "RefinedPBP": "torchpbp.models.refinement.learner",
+    "KernelPBP": "torchpbp.models.kernel.kernel_pbp",
     "EM": "torchpbp.baselines.em",
+    "OnlineEM": "torchpbp.baselines.online_em",
     "SpectralJunctionTree": "torchpbp.baselines.spectral",
     "NormalGraphLearner": "torchpbp.baselines.normal_graph.learner",
-    "KernelPBP": "torchpbp.models.kernel.kernel_pbp",
 }
-"""Learners that make a model of a graph: name in a file -> module, loaded when it is needed."""
+"""Classes that make a model of a graph -> module, loaded when it is needed."""
 
-MODULES = {**LEARNERS, "ScoreAverage": "torchpbp.models.ensemble", "GenerativeClassifier": "torchpbp.classifier"}
-"""All that have model files. Models made of others read their parts by way of here."""
+MODULES = {
+    **LEARNERS,
+    "DiscreteNetwork": "torchpbp.exact.network",
+    "ScoreAverage": "torchpbp.models.ensemble",
+    "GenerativeClassifier": "torchpbp.classifier",
+}
+"""All classes that have model files -> module."""
 
 
 def model_class(name: str) -> Any:
-    """The class whose models a file calls by this name, one of ``MODULES``."""
+    """The class that a file names, one of ``MODULES``."""
     return getattr(importlib.import_module(MODULES[name]), name)
 
 
-def load(path: str | os.PathLike[str] | Parcel) -> Any:
-    """Read a model written by ``save()``, whichever learner made it. No code in the file is executed.
+def class_name(kind: type) -> str | None:
+    """The name by which files know a class, or the nearest class above it that has files; None if there is none."""
+    return next((c.__name__ for c in kind.__mro__ if MODULES.get(c.__name__) == c.__module__), None)
+
+
+def class_in_file(content: Mapping[str, Any], name: object) -> Any:
+    """The class that wrote a file.
+
+    Args:
+        content: of the file. Two-stage models written by torchpbp 0.1 do not name their class.
+        name: of the file, for the error.
+    """
+    check_format(content, name)
+    learner = str(content.get("learner", "RefinedPBP" if "refinement" in content else "PBP"))
+    if learner not in MODULES:
+        raise CheckpointError(
+            f"'{name}' was made by the learner {learner}; this torchpbp reads those of {', '.join(MODULES)}. Upgrade "
+            "torchpbp."
+        )
+    return model_class(learner)
+
+
+def load(path: str | os.PathLike[str], map_location: torch.device | str = "cpu") -> Any:
+    """Read a model written by ``save()``, whichever class wrote it. No code in the file is executed.
 
     Args:
         path: of the model file.
+        map_location: device on which the model is put.
 
     Returns:
-        A fitted PBP, KernelPBP, EM, SpectralJunctionTree, NormalGraphLearner, ScoreAverage or GenerativeClassifier.
+        A fitted model of the class that wrote the file.
 
     Raises:
         CheckpointError: no such file, or not a model file of this version.
@@ -53,48 +81,18 @@ def load(path: str | os.PathLike[str] | Parcel) -> Any:
         ...     print(load(f"{folder}/model.pt"))
         PBP(LatentGraph(directed, 3 observed, 1 latent, 3 edges), fitted on 500 rows)
     """
-    parcel = opened(path)
-    learner = str(read_checkpoint(parcel, "cpu").get("learner", "PBP"))
-    if learner not in MODULES:
-        raise CheckpointError(
-            f"'{path}' was made by the learner {learner}; this torchpbp reads those of {', '.join(MODULES)}. Upgrade "
-            "torchpbp."
-        )
-    return model_class(learner).load(parcel)
+    return from_content(read_checkpoint(path, "cpu"), path, map_location)
 
 
-def packed(model: Any, name: str, operators: bool | None = None) -> dict[str, Any]:
-    """What the file of a model would hold, to be kept inside another file.
-
-    Args:
-        model: fitted.
-        name: what it is called in errors.
-        operators: as in :meth:`torchpbp.KernelPBP.save`, for models that have the choice.
-
-    Raises:
-        CheckpointError: a model without a file format.
-    """
-    parcel = Parcel(name)
-    save = getattr(model, "save", None)
-    if save is None:
-        raise CheckpointError(f"{name}: {type(model).__name__} has no save(), so it has no place in a model file.")
-    if operators is not None and "operators" in inspect.signature(save).parameters:
-        save(parcel, operators=operators)
-    else:
-        save(parcel)
-    content = parcel.content
-    if not isinstance(content, dict) or content.get("learner", "PBP") not in MODULES:
-        raise CheckpointError(f"{name}: {type(model).__name__} has a file format of its own. Save it by itself.")
-    return content
+def from_content(content: Mapping[str, Any], name: object, map_location: torch.device | str = "cpu") -> Any:
+    """The model whose file holds this content, or which another model's file holds as a member."""
+    kind = class_in_file(content, name)
+    if not hasattr(kind, "from_content"):
+        return kind.load(Parcel(str(name), content)).to(map_location)
+    return kind.from_content(content, name, map_location)
 
 
-def unpacked(content: Any, name: str, map_location: torch.device | str = "cpu") -> Any:
-    """The model whose file would hold this."""
-    model = load(Parcel(name, content))
-    return model.to(map_location) if isinstance(model, nn.Module) else model
-
-
-def unfitted(content: Mapping[str, Any]) -> Any:
-    """A model with the settings of the one whose file would hold this, nothing learned; None if files do not hold them all."""
-    learner = content.get("learner")
-    return model_class(learner).unfitted(content) if learner in ("KernelPBP", "ScoreAverage") else None
+def unfitted(content: Mapping[str, Any], name: object) -> Any:
+    """A model with the settings of the one whose content this is, nothing learned; None if files do not hold them all."""
+    kind = class_in_file(content, name)
+    return kind.unfitted(content) if hasattr(kind, "unfitted") else None

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from torchpbp.arguments import whole_number
 from torchpbp.errors import DataWarning, QueryError, ShapeError, warn_caller
+from torchpbp.inputs.arrays import dense_tensor
+from torchpbp.settings import shortened
 
 GRID = 513
 """Points at which a density is kept."""
@@ -115,9 +117,10 @@ def warn_of_coarse_grids(spans: Mapping[str, tuple[float, float]]) -> None:
 def as_points(at: Any) -> Tensor:
     """Points at which a density is wanted, as float64."""
     try:
-        return torch.as_tensor(at, dtype=torch.float64)
-    except (TypeError, ValueError, RuntimeError):
-        raise QueryError(f"Density: expected numbers as points to evaluate at, got {at!r}.") from None
+        points = dense_tensor("at", at) if isinstance(at, Tensor) else at
+        return torch.as_tensor(points, dtype=torch.float64)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        raise QueryError(f"Density: expected numbers as points to evaluate at, got {shortened(at)}.") from None
 
 
 def grid_density(

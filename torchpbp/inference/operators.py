@@ -1,14 +1,11 @@
-"""The learned parts of a model: one module per separator, one for the root."""
+"""The learned parts of a model as modules: one per separator, one for the root."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-
-from torchpbp.graph.junction_tree import JunctionTree
-from torchpbp.planning.plan import Specification
 
 
 class SeparatorOperator(nn.Module):
@@ -22,7 +19,7 @@ class SeparatorOperator(nn.Module):
     Attributes:
         weight: the operator.
         strengths: (rank,) canonical correlations between core group and instrument along the message's dimensions.
-        significant: how many of these dimensions the training data bear out.
+        significant: how many of these dimensions are statistically significant in the training data.
     """
 
     strengths: Tensor
@@ -53,13 +50,3 @@ class RootOperator(nn.Module):
 
     def extra_repr(self) -> str:
         return f"shape={tuple(self.weight.shape)}"
-
-
-def operator_shapes(tree: JunctionTree, specification: Specification, dims: Mapping[str, int]) -> list[tuple[int, ...]]:
-    """Shape of each node's operator; entry 0, the root's, is empty."""
-    shapes: list[tuple[int, ...]] = [()]
-    for plan in specification.plans:
-        below = tree.children[plan.node]
-        sizes = [specification.plan(c).rank for c in below] or [dims[v] for v in tree.leaf_observables[plan.node]]
-        shapes.append((plan.rank, *sizes))
-    return shapes

@@ -9,19 +9,32 @@ from typing import Any
 import numpy as np
 import sklearn.exceptions
 import torch
+from sklearn.utils.multiclass import check_classification_targets
 
 from torchpbp.errors import CheckpointError, DataError
+from torchpbp.inputs.arrays import dense_tensor
+from torchpbp.settings import shortened
 
 
 def checked_classes(y: Any) -> np.ndarray:
     """(rows,) classes; a single column is taken as one, with a warning, as everywhere in scikit-learn."""
-    labels = np.asarray(y.detach().cpu() if isinstance(y, torch.Tensor) else y)
+    if isinstance(y, torch.Tensor):
+        y = dense_tensor("y", y).detach().cpu().resolve_neg()
+        y = y.float() if y.dtype == torch.bfloat16 else y  # numpy has none
+    try:
+        labels = np.asarray(y)
+    except (TypeError, ValueError, RuntimeError):
+        raise DataError(f"y: expected one class per row, got {shortened(y, 60)}.") from None
     if labels.ndim == 2 and labels.shape[1] == 1:
         text = "A column-vector y was passed when a 1d array was expected. Pass y.ravel()."
         warnings.warn(text, sklearn.exceptions.DataConversionWarning, stacklevel=3)
         labels = labels.ravel()
     if labels.dtype.kind in "fc" and not np.isfinite(labels).all():
         raise DataError("y: expected classes, got NaN or infinity. Leave out the rows whose class is not known.")
+    try:
+        check_classification_targets(labels)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"y: {error}") from None
     return labels
 
 

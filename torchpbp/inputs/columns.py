@@ -11,21 +11,12 @@ from torch import Tensor
 
 from torchpbp.errors import DataError, ShapeError
 from torchpbp.graph.latent_graph import Domain
+from torchpbp.inputs.arrays import as_array, dense_tensor, name_of
 from torchpbp.inputs.gaps import MissingValues
-from torchpbp.inputs.labels import (
-    NO_LABELS,
-    are_labels,
-    as_array,
-    is_code_range,
-    object_numbers,
-    own_tensor,
-    refuse_misaligned,
-    states_from_labels,
-    warn_of_few_labels,
-)
+from torchpbp.inputs.labels import check_alignment, numeric_tensor, warn_of_few_labels
 from torchpbp.inputs.sources import DataLike, Matrix, TableLike, narrow_dtype, open_data
 from torchpbp.inputs.states import comparable, whole_numbers
-from torchpbp.inputs.values import read_values
+from torchpbp.inputs.values import training_values
 from torchpbp.lazy import is_categorical, is_frame, is_series
 from torchpbp.lazy import pandas as pd
 
@@ -40,15 +31,15 @@ class ColumnReader:
 
     Labels of category and string columns are learned from the first table and kept for the others.
 
-    Missing values (NaN, None, pandas NA, masked or null entries, -1 for discrete variables) are refused, or come through:
-    those of discrete variables as -1, or as one extra state behind the others in narrow tables, which may be unsigned;
-    those of continuous variables as NaN.
+    Missing values (NaN, None, pandas NA, masked or null entries, -1 for discrete variables) raise an error unless they are
+    allowed. Those of discrete variables become -1, or one extra state behind the others in narrow tables, which may be
+    unsigned; those of continuous variables become NaN.
 
     Args:
         states: number of states (or range, if continuous) of each variable wanted; other columns are ignored.
         labels: labels of variables known from before.
-        missing: let missing values through; refused by default.
-        quiet: say nothing of labels that are fewer than states, as another reader of the same data will.
+        missing: allow missing values.
+        quiet: do not warn of labels that are fewer than states; another reader of the same data does.
 
     Attributes:
         gaps: what is missing in the rows of the last pass, or of the present one so far.
@@ -86,7 +77,7 @@ class ColumnReader:
 
         Raises:
             DataError: no rows, missing column, fractional values, states out of range, unseen category; missing values,
-                unless they are let through.
+                unless they are allowed.
             ShapeError: columns of different lengths or with more than one dimension.
         """
         source = open_data(data, self.states)
@@ -102,13 +93,8 @@ class ColumnReader:
             whole = self.missing or isinstance(table, Matrix)
             for start in range(0, length, rows):
                 part = {v: c[start : start + rows] for v, c in columns.items()}
-                read = {
-                    v: self._states(v, c, where, first + start, whole, narrow)
-                    if v in self._counts
-                    else read_values(v, c, self.states[v], where, first + start, self.missing)
-                    for v, c in part.items()
-                }
-                self.gaps.add(min(rows, length - start), {v: gap for v, (_, gap) in read.items()})
+                read = {v: self._read(v, c, where, first + start, whole, narrow) for v, c in part.items()}
+                self.gaps.add(min(rows, length - start), {v: absent for v, (_, absent) in read.items()})
                 yield {v: column for v, (column, _) in read.items()}
             total += length
         if total == 0 and self._read_before:
@@ -129,7 +115,7 @@ class ColumnReader:
                 f"{where}missing columns {absent}. The data has: {', '.join(map(str, list(table)[:20])) or 'none'}."
             )
         if not is_frame(table):
-            refuse_misaligned({v: table[v] for v in self.states}, f"{where}column")
+            check_alignment({v: table[v] for v in self.states}, f"{where}column")
         columns: dict[str, Tensor | np.ndarray] = {}
         for v in self.states:
             columns[v] = self._column(v, table[v], where, streaming)
@@ -146,22 +132,16 @@ class ColumnReader:
         return columns
 
     def _column(self, name: str, value: Any, where: str, streaming: bool) -> Tensor | np.ndarray:
+        """A column as states or numbers, or as an array whose parts :func:`numeric_tensor` reads."""
         if isinstance(value, Tensor):
-            return (value.to_dense() if value.layout != torch.strided else value).detach().cpu()
+            return dense_tensor(f"{where}column '{name}'", value).detach().cpu()
         if is_series(value):
             value = value.array
-        if name not in self._counts:
-            return value if isinstance(value, np.ndarray) else np.asarray(value)  # checked as numbers later
-        if is_categorical(value):
+        if name in self._counts and is_categorical(value):
             self._learn_labels(name, list(value.categories), where)
             return self._renumbered(name, value)
-        try:
-            array = as_array(value)
-        except ValueError:
-            raise DataError(
-                f"{where}column '{name}': expected integer states, got entries of different lengths."
-            ) from None
-        if array.dtype == object and name not in self.labels:
+        array = as_array(f"{where}column '{name}'", value, self._expected(name))
+        if array.dtype == object and name in self._counts and name not in self.labels:
             present = array[~pd.isna(array)]
             strings = sum(isinstance(x, str) for x in present.flat)
             if strings:
@@ -176,6 +156,9 @@ class ColumnReader:
                     )
                 self._learn_labels(name, sorted(set(present)), where)
         return array
+
+    def _expected(self, name: str) -> str:
+        return f"integer states from 0 to {self._counts[name] - 1}" if name in self._counts else "numbers"
 
     def _renumbered(self, name: str, column: pd.Categorical) -> Tensor:
         """States of a category column; -1 where missing. Its categories may be fewer, or in another order."""
@@ -195,61 +178,38 @@ class ColumnReader:
             )
         self.labels[name] = tuple(categories)
 
-    def _states(
+    def _read(
         self, name: str, column: Tensor | np.ndarray, where: str, start: int, whole: bool, narrow: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """Checked states, and where they are missing, if anywhere. ``whole``: floating-point numbers will do."""
-        labels = self.labels.get(name)
+        """Checked states or values, and where they are missing, if anywhere.
+
+        Args:
+            name: of the column.
+            column: (rows,) a part of it.
+            where: begins errors.
+            start: number of the first row.
+            whole: states may come as whole floating-point numbers.
+            narrow: as in :meth:`tables`.
+        """
+        domain, place = self.states[name], f"{where}column '{name}'"
         if isinstance(column, np.ndarray):
-            if column.dtype == object:
-                column = self._from_objects(name, column, where, start)
-            elif labels is not None and are_labels(column, labels):
-                column = states_from_labels(f"{where}column '{name}'", column.astype(object), labels, start)
-            elif labels is not None and not is_code_range(labels):
-                raise DataError(
-                    f"{where}column '{name}' has labels {list(labels)[:6]}, but this batch has plain numbers."
-                )
-            elif column.dtype.kind not in "biufc":
-                raise DataError(
-                    f"{where}column '{name}' holds {column.dtype} values: expected integer states from 0 to "
-                    f"{self._counts[name] - 1}."
-                )
-            column = own_tensor(column)
-        if whole and column.is_floating_point():
-            column = self._whole_numbers(name, column, where, start)
-        if column.is_floating_point() or column.is_complex():
-            raise DataError(
-                f"{where}column '{name}' holds {str(column.dtype).removeprefix('torch.')} values: expected integer states "
-                f"from 0 to {self._counts[name] - 1}. Cast it to integers (or declare the variable Continuous())"
-                + (
-                    "; it also holds NaN, and this learner takes no missing values."
-                    if bool(torch.isnan(column).any())
-                    else "."
-                )
-            )
+            column = numeric_tensor(place, column, self.labels.get(name), domain, self._expected(name), start)
+        if not isinstance(domain, int):
+            return training_values(place, column, domain, start, self.missing)
+        if column.is_floating_point():
+            column = self._whole_numbers(place, column, domain, start, whole)
         given, column = column, comparable(column)
         low, high = torch.aminmax(column)
-        if int(low) < (-1 if self.missing else 0) or int(high) >= self._counts[name]:
-            self._refuse(name, given, where, start)
-        gap = column < 0 if int(low) < 0 else None
+        if int(low) < (-1 if self.missing else 0) or int(high) >= domain:
+            self._raise_out_of_range(place, given, domain, start)
+        absent = column < 0 if int(low) < 0 else None
         if not narrow:
-            return column.to(torch.int64), gap
-        extra = self._counts[name] if self.missing else self._counts[name] - 1
+            return column.to(torch.int64), absent
+        extra = domain if self.missing else domain - 1
         column = column.to(narrow_dtype(extra + 1))
-        return column if gap is None else column.masked_fill(gap, extra), gap
+        return column if absent is None else column.masked_fill(absent, extra), absent
 
-    def _from_objects(self, name: str, column: np.ndarray, where: str, start: int) -> np.ndarray:
-        """States from labels, or from numbers among which some may be missing; fractional numbers stay as they are."""
-        labels = self.labels.get(name)
-        if labels is not None:
-            return states_from_labels(f"{where}column '{name}'", column, labels, start)
-        numbers = object_numbers(
-            f"{where}column '{name}'", column, start, self._counts[name], "integer states", hint=NO_LABELS
-        )
-        filled = np.where(np.isnan(numbers), -1, numbers)
-        return filled.astype(np.int64) if np.all(filled == np.round(filled)) else filled
-
-    def _refuse(self, name: str, given: Tensor, where: str, start: int) -> NoReturn:
+    def _raise_out_of_range(self, place: str, given: Tensor, states: int, start: int) -> NoReturn:
         """Say which states are out of range, or missing."""
         codes = comparable(given).to(torch.int64)
         missing = codes == -1
@@ -257,23 +217,29 @@ class ColumnReader:
             count = int(missing.sum())
             extent = "all of them" if count == len(codes) else f"first at row {start + int(missing.nonzero()[0])}"
             raise DataError(
-                f"{where}column '{name}': {count} of {len(codes)} values are missing ({extent}), and this learner "
-                "needs complete rows: drop rows with gaps, or make 'missing' a state of its own."
+                f"{place}: {count} of {len(codes)} values are missing ({extent}), and this learner needs complete rows: drop rows "
+                "with missing values, or make 'missing' a state of its own."
             )
-        row = int(((codes < -1) | (codes >= self._counts[name])).nonzero()[0])
+        row = int(((codes < -1) | (codes >= states)).nonzero()[0])
         raise DataError(
-            f"{where}column '{name}', row {start + row}: state {int(given[row].item())} is out of range; expected 0 to "
-            f"{self._counts[name] - 1}{', or -1 for a missing value' if self.missing else ''}. Count states from 0, or make it "
-            "a pandas category column, whose labels may be any numbers."
+            f"{place}, row {start + row}: state {int(given[row].item())} is out of range; expected 0 to {states - 1}"
+            f"{', or -1 for a missing value' if self.missing else ''}. Count states from 0, or make it a pandas category column, "
+            "whose labels may be any numbers."
         )
 
-    def _whole_numbers(self, name: str, column: Tensor, where: str, start: int) -> Tensor:
+    def _whole_numbers(self, place: str, column: Tensor, states: int, start: int, whole: bool) -> Tensor:
         """Floating-point states as integers, NaN as -1."""
+        if not whole:
+            also = "; it also holds NaN, and this learner takes no missing values" if column.isnan().any() else ""
+            raise DataError(
+                f"{place} holds {name_of(column.dtype)} values: expected integer states from 0 to {states - 1}. Cast it to "
+                f"integers (or declare the variable Continuous()){also}."
+            )
         codes, bad = whole_numbers(column)
         if bool(bad.any()):
             row = int(bad.nonzero()[0])
             raise DataError(
-                f"{where}column '{name}', row {start + row}: expected a whole number from 0 to {self._counts[name] - 1}"
+                f"{place}, row {start + row}: expected a whole number from 0 to {states - 1}"
                 f"{', or NaN for a missing value' if self.missing else ''}; got {float(column[row])}. If it is a number, "
                 "declare the variable Continuous()."
             )

@@ -11,9 +11,11 @@ from torch import Tensor
 
 from torchpbp.errors import DataError, QueryError, QueryWarning, ShapeError, warn_caller
 from torchpbp.graph.latent_graph import Domain
-from torchpbp.inputs.labels import refuse_misaligned
+from torchpbp.inputs.arrays import dense_tensor
+from torchpbp.inputs.labels import check_alignment
 from torchpbp.inputs.observations import as_tensor, checked_states, checked_values, checked_weights
 from torchpbp.lazy import DataFrame, is_frame, is_series
+from torchpbp.settings import whole
 
 
 @dataclass(frozen=True)
@@ -174,7 +176,7 @@ def read_evidence(
         twice = sorted({str(v) for v in given.keys()[given.keys().duplicated()]})
         raise DataError(f"Evidence names {twice} more than once. Give each variable one column.")
     items: dict[str, Any] = {str(name): column for name, column in given.items()}
-    refuse_misaligned(items, "Evidence on")
+    check_alignment(items, "Evidence on")
     hard: dict[str, Tensor] = {}
     soft: dict[str, Tensor] = {}
     real: dict[str, Tensor] = {}
@@ -220,13 +222,16 @@ def _checked_evidence(
     evidence: Evidence, states: Mapping[str, Domain], latent: Sequence[str], device: torch.device | str
 ) -> Evidence:
     """Evidence that was made by hand, or for another model; the very same object if nothing has to be converted."""
+    whole().check("Evidence: batch", evidence.batch)
+    groups = (evidence.hard, evidence.soft, evidence.real)
     parts: tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]] = ({}, {}, {})
-    for given, part in zip((evidence.hard, evidence.soft, evidence.real), parts, strict=True):
+    for given, part in zip(groups, parts, strict=True):
         for name, tensor in given.items():
             domain = _domain(name, states, latent)
-            if (given is evidence.real) is isinstance(domain, int):
+            if (given is evidence.real) is isinstance(domain, int) or not isinstance(tensor, Tensor):
                 wanted = "states (hard) or weights (soft)" if isinstance(domain, int) else "values (real)"
-                raise DataError(f"Evidence on '{name}': expected {wanted} of this variable.")
+                raise DataError(f"Evidence on '{name}': expected a tensor of {wanted} of this variable.")
+            tensor = dense_tensor(f"Evidence on '{name}'", tensor, device)
             if given is evidence.soft and isinstance(domain, int):
                 checked = checked_weights(name, tensor, domain)
             elif isinstance(domain, int):
@@ -236,9 +241,5 @@ def _checked_evidence(
             if len(checked) != evidence.batch:
                 raise ShapeError(f"Evidence on '{name}' has {len(checked)} rows, but batch={evidence.batch}.")
             part[name] = checked.to(device)
-    same = all(
-        given[v] is x
-        for given, part in zip((evidence.hard, evidence.soft, evidence.real), parts, strict=True)
-        for v, x in part.items()
-    )
+    same = all(given[v] is x for given, part in zip(groups, parts, strict=True) for v, x in part.items())
     return (evidence if same else Evidence(evidence.batch, *parts, evidence.log_scale)).moderate()

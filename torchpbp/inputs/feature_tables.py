@@ -11,7 +11,8 @@ from torch import Tensor
 
 from torchpbp.errors import DataError, ShapeError
 from torchpbp.graph.latent_graph import LatentGraph
-from torchpbp.inputs.labels import own_tensor, states_from_labels, unmasked, warn_of_few_labels
+from torchpbp.inputs.arrays import dense_tensor, own_tensor, unmasked
+from torchpbp.inputs.labels import states_from_labels, warn_of_few_labels
 from torchpbp.inputs.states import whole_numbers
 from torchpbp.lazy import is_frame
 from torchpbp.lazy import pandas as pd
@@ -101,7 +102,7 @@ def _matrix(X: Any) -> Tensor:
     """(rows, features) numbers."""
     if hasattr(X, "toarray") and hasattr(X, "nnz"):  # scipy.sparse
         raise DataError("X: expected a dense table, got a sparse one. Use X.toarray().")
-    table = X.detach().cpu() if isinstance(X, Tensor) else _numbers(X, "X")
+    table = dense_tensor("X", X).detach().cpu() if isinstance(X, Tensor) else _numbers(X, "X")
     if table.ndim != 2:
         raise ShapeError(
             f"X: expected shape (rows, features), got {tuple(table.shape)}. Reshape your data: X.reshape(1, -1) is one row."
@@ -121,7 +122,7 @@ def _numbers(values: Any, where: str) -> Tensor:
             raise DataError(f"{where}: Complex data not supported, expected real numbers.")
         if array.dtype.kind not in "biuf":
             array = np.where(pd.isna(array), np.nan, array).astype(np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         if isinstance(error, DataError):
             raise
         raise DataError(f"{where}: expected a table of numbers, got values that are not.") from None

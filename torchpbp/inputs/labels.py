@@ -1,4 +1,4 @@
-"""Columns as people write them: labels, masked arrays, Series; as arrays of numbers and states."""
+"""Labels of states, and numbers among objects: columns as people write them, as numbers."""
 
 from __future__ import annotations
 
@@ -11,41 +11,52 @@ import torch
 from torch import Tensor
 
 from torchpbp.errors import DataError, LabelWarning, warn_caller
-from torchpbp.inputs.states import EXACT, written
+from torchpbp.graph.latent_graph import Domain
+from torchpbp.inputs.arrays import own_tensor
+from torchpbp.inputs.states import EXACT
 from torchpbp.lazy import is_series
 from torchpbp.lazy import pandas as pd
+from torchpbp.settings import shortened
 
 NO_LABELS = " The model was fitted without labels for this variable."
-"""Ends the message about a label where numbers were expected."""
+"""Ends the error about a label where numbers were expected."""
 
 
-def as_array(value: Any) -> np.ndarray:
-    """An array of numbers, or of objects if the value holds strings: numpy would turn a NaN among strings into 'nan'."""
-    array = unmasked(value) if isinstance(value, np.ndarray) else np.asarray(value)
-    if array.dtype.kind in "US":
-        array = np.asarray(value, dtype=object)
-    return array
+def numeric_tensor(
+    where: str, array: np.ndarray, labels: Sequence[Any] | None, domain: Domain, expected: str, start: int = 0
+) -> Tensor:
+    """States of labels, or numbers as they are, as a tensor with memory of its own.
 
+    Args:
+        where: begins errors; names the variable.
+        array: (rows, …) labels or numbers; None, NaN and pandas NA are missing.
+        labels: of the variable's states, if it is known by labels.
+        domain: of the variable.
+        expected: what should have come, for errors.
+        start: number of the first row, for errors.
 
-def unmasked(array: np.ndarray) -> np.ndarray:
-    """The same array; if it is a masked one, with None (NaN among floating-point numbers) where the mask hides a value."""
-    if not isinstance(array, np.ma.MaskedArray):
-        return array
-    if not np.ma.is_masked(array):
-        return np.asarray(array.data)
-    if array.dtype.kind == "f":
-        return np.asarray(array.filled(np.nan))
-    result = array.data.astype(object)
-    result[np.ma.getmaskarray(array)] = None
-    return np.asarray(result)
+    Returns:
+        (rows, …) states as int64 where they come as labels or as whole numbers among objects, -1 where missing; otherwise the
+        numbers in their own dtype.
 
-
-def own_tensor(array: np.ndarray) -> Tensor:
-    """A tensor with memory of its own; an array out of pandas may be read-only, one out of a file in foreign byte order."""
-    kind = array.dtype.kind
-    # Platform-dependent types such as longlong, which torch refuses, become those of the same size.
-    plain = f"{kind}{min(array.dtype.itemsize, 8)}" if kind in "iuf" else array.dtype.newbyteorder("=")
-    return torch.from_numpy(array.astype(plain))
+    Raises:
+        DataError: unknown labels, plain numbers for a variable with labels, values that are not real numbers.
+    """
+    if labels is not None and (array.dtype == object or (array.ndim == 1 and are_labels(array, labels))):
+        return torch.from_numpy(states_from_labels(where, array.astype(object), labels, start))
+    if labels is not None and array.ndim == 1 and not is_code_range(labels) and not pd.isna(array).all():
+        raise DataError(
+            f"{where}: expected labels out of {list(labels)[:6]}, got plain numbers. Pass labels, or an integer tensor of states."
+        )
+    if array.dtype == object:
+        numbers = _object_numbers(where, array, domain, expected, start)
+        filled = np.where(np.isnan(numbers), -1, numbers)
+        whole = isinstance(domain, int) and array.ndim == 1 and bool(np.all(filled == np.round(filled)))
+        return torch.from_numpy(filled.astype(np.int64) if whole else numbers)
+    if array.dtype.kind not in "biuf":
+        remedy = " Convert dates to numbers, such as days." if array.dtype.kind in "mM" else ""
+        raise DataError(f"{where}: expected {expected}, got {array.dtype} values.{remedy}")
+    return own_tensor(array)
 
 
 def is_code_range(labels: Sequence[Any]) -> bool:
@@ -59,52 +70,39 @@ def are_labels(values: np.ndarray, labels: Sequence[Any]) -> bool:
     return len(present) > 0 and not is_code_range(labels) and set(present.tolist()) <= set(labels)
 
 
-def object_numbers(
-    where: str,
-    values: np.ndarray,
-    start: int = 0,
-    states: int | None = None,
-    expected: str = "numbers",
-    remark: str = "",
-    hint: str = "",
-) -> np.ndarray:
+def _object_numbers(where: str, values: np.ndarray, domain: Domain, expected: str, start: int) -> np.ndarray:
     """float64 numbers from an array of objects; NaN for None, NaN and pandas NA.
 
-    Args:
-        where: begins messages; names the variable.
-        values: (rows, …) objects.
-        start: number of the first row, for messages.
-        states: of a discrete variable, whose states must be exact; None for values of a continuous one.
-        expected, remark, hint: parts of the message about what is no number.
-
     Raises:
-        DataError: what is no number, or a number that is too large for float64, or for an exact state.
+        DataError: a value that is not a number, or one that is too large for float64, or for an exact state.
     """
     missing = np.asarray(pd.isna(values))
     numbers = np.full(values.shape, np.nan)
     try:
         numbers[~missing] = values[~missing].astype(float)
-    except (TypeError, ValueError, OverflowError):  # what is no number, or one beyond the largest float64
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # not a number, or beyond the largest float64
         present = list(values[~missing])
-        wrong = [value for value in present if _rounded(value) is None]
-        if wrong:
-            raise DataError(f"{where}{remark}: expected {expected}, got {written(wrong[0])}.{hint}") from None
-        numbers[~missing] = [_rounded(value) for value in present]
-    beyond = np.isinf(numbers) if states is None else np.abs(numbers) >= EXACT
+        rounded = [_rounded(value) for value in present]
+        for value, number in zip(present, rounded, strict=True):
+            if number is None:
+                hint = NO_LABELS if isinstance(value, str) and isinstance(domain, int) else ""
+                raise DataError(f"{where}: expected {expected}, got {shortened(value, 60)}.{hint}") from None
+        numbers[~missing] = rounded
+    beyond = np.abs(numbers) >= EXACT if isinstance(domain, int) else np.isinf(numbers)
     if beyond.any():
         place = tuple(np.argwhere(beyond)[0])
-        wanted = "a finite number" if states is None else f"a whole number from 0 to {states - 1}"
-        raise DataError(f"{where}, row {start + int(place[0])}: expected {wanted}, got {written(values[place])}.")
+        wanted = f"a whole number from 0 to {domain - 1}" if isinstance(domain, int) else "a finite number"
+        raise DataError(f"{where}, row {start + int(place[0])}: expected {wanted}, got {shortened(values[place], 60)}.")
     return numbers
 
 
 def _rounded(value: Any) -> float | None:
-    """The nearest float64, infinite if need be; None for what is no number."""
+    """The nearest float64, infinite if need be; None for a value that is not a number."""
     try:
         return float(value)
     except OverflowError:
         return math.inf if value > 0 else -math.inf
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RuntimeError):
         return None
 
 
@@ -112,25 +110,25 @@ def states_from_labels(where: str, values: np.ndarray, labels: Sequence[Any], st
     """State index of each label; -1 for None, NaN and pandas NA.
 
     Args:
-        where: begins messages; names the variable.
+        where: begins errors; names the variable.
         values: (rows, …) labels.
         labels: of the states, in their order.
-        start: number of the first row, for messages.
+        start: number of the first row, for errors.
     """
     missing = np.asarray(pd.isna(values))
     result = np.full(values.shape, -1, dtype=np.int64)
     present = values[~missing]
     try:
-        found = pd.Index(list(labels), dtype=object).get_indexer(present)
+        states = pd.Index(list(labels), dtype=object).get_indexer(present)
     except TypeError:  # lists, sets and the like
-        raise DataError(f"{where}: expected labels out of {list(labels)}, got {written(present[0])}.") from None
-    if (found < 0).any():
-        first = int(np.flatnonzero(found < 0)[0])
+        raise DataError(f"{where}: expected labels out of {list(labels)}, got {shortened(present[0], 60)}.") from None
+    if (states < 0).any():
+        first = int(np.flatnonzero(states < 0)[0])
         row = start + int(np.argwhere(~missing)[first][0])
         raise DataError(
-            f"{where}, row {row}: unseen category {written(present[first])}. Known categories: {list(labels)}."
+            f"{where}, row {row}: unseen category {shortened(present[first], 60)}. Known categories: {list(labels)}."
         )
-    result[~missing] = found
+    result[~missing] = states
     return result
 
 
@@ -153,12 +151,15 @@ def warn_of_few_labels(labels: Mapping[str, Sequence[Any]], states: Mapping[str,
         )
 
 
-def refuse_misaligned(columns: Mapping[str, Any], where: str) -> None:
-    """Refuse Series that name the same rows in different places: columns are put side by side as they are.
+def check_alignment(columns: Mapping[str, Any], where: str) -> None:
+    """Check that Series with rows in common have them in the same places: columns are put side by side as they are.
 
     Args:
         columns: name -> column of any kind.
-        where: begins the message.
+        where: begins the error.
+
+    Raises:
+        DataError: a Series whose index has the rows of another one in other places.
     """
     series = {name: column for name, column in columns.items() if is_series(column)}
     first = next(iter(series), None)

@@ -1,4 +1,4 @@
-"""What is known about one variable: read as a tensor from whatever form it has, and checked."""
+"""Evidence on one variable: states, weights or values of any form as a checked tensor."""
 
 from __future__ import annotations
 
@@ -11,15 +11,8 @@ from torch import Tensor
 
 from torchpbp.errors import DataError, ShapeError
 from torchpbp.graph.latent_graph import Domain
-from torchpbp.inputs.labels import (
-    NO_LABELS,
-    are_labels,
-    as_array,
-    is_code_range,
-    object_numbers,
-    own_tensor,
-    states_from_labels,
-)
+from torchpbp.inputs.arrays import as_array, dense_tensor, name_of
+from torchpbp.inputs.labels import numeric_tensor
 from torchpbp.inputs.states import comparable, whole_numbers
 from torchpbp.inputs.values import check_values
 from torchpbp.lazy import is_categorical, is_series
@@ -35,51 +28,31 @@ def as_tensor(name: str, value: Any, labels: Sequence[Any] | None, domain: Domai
         labels: of the variable's states, if it is known by labels.
         domain: of the variable.
     """
+    where = f"Evidence on '{name}'"
     if isinstance(value, Tensor):
-        if value.is_complex():
-            raise DataError(f"Evidence on '{name}': expected states or weights, got complex numbers.")
-        value = value if value.layout == torch.strided else value.to_dense()
+        value = dense_tensor(where, value)
         return value.reshape(1) if value.ndim == 0 else value
     if isinstance(value, list | tuple) and value and all(isinstance(row, Tensor) for row in value):
-        if len({row.shape for row in value}) > 1:
-            raise ShapeError(f"Evidence on '{name}': got tensors of different shapes. Give each row the same.")
-        return as_tensor(name, torch.stack(list(value)), labels, domain)  # numpy would cut gradients off
+        rows = [dense_tensor(where, row) for row in value]
+        if len({row.shape for row in rows}) > 1:
+            raise ShapeError(f"{where}: got tensors of different shapes. Give each row the same.")
+        return torch.stack(rows)  # numpy would cut gradients off
     if is_series(value):
         value = value.array
     if is_categorical(value):
         if labels is None and not pd.api.types.is_integer_dtype(value.categories.dtype):
-            raise DataError(f"Evidence on '{name}' has category labels, but the model was fitted on plain states.")
+            raise DataError(f"{where} has category labels, but the model was fitted on plain states.")
         value = np.asarray(value.astype(object), dtype=object)
-    try:
-        array = np.atleast_1d(as_array(value))
-    except ValueError:
-        raise DataError(
-            f"Evidence on '{name}': expected states or weights, got entries of different lengths."
-        ) from None
-    where = f"Evidence on '{name}'"
-    if array.dtype == object and labels is not None:
-        array = states_from_labels(where, array, labels)
-    elif array.dtype == object:
-        states, expected = (domain, "integer states") if isinstance(domain, int) else (None, "numbers")
-        array = object_numbers(where, array, 0, states, expected, hint=NO_LABELS)
-    elif array.dtype.kind not in "biuf":
-        raise DataError(f"{where}: expected states or weights, got {array.dtype} values.")
-    elif labels is not None and array.ndim == 1 and are_labels(array, labels):
-        array = states_from_labels(where, array.astype(object), labels)
-    elif labels is not None and array.ndim == 1 and not is_code_range(labels) and not pd.isna(array).all():
-        raise DataError(
-            f"{where}: the model knows this variable by labels {list(labels)[:6]}, got plain numbers. "
-            "Pass labels, or an integer tensor of state indices."
-        )
-    return own_tensor(array)
+    expected = "states or weights" if isinstance(domain, int) else "numbers"
+    return numeric_tensor(where, np.atleast_1d(as_array(where, value, expected)), labels, domain, expected)
 
 
 def checked_values(name: str, tensor: Tensor, domain: Domain) -> Tensor:
     """(rows,) float64 values of a continuous variable, finite and within the declared range; NaN where not observed."""
-    if tensor.ndim != 1 or tensor.is_complex():
+    if tensor.ndim != 1:
         raise ShapeError(
-            f"Evidence on '{name}': expected one real value per row (NaN where not observed), got "
-            f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}."
+            f"Evidence on '{name}': expected one real value per row (NaN where not observed), got {name_of(tensor.dtype)} of shape "
+            f"{tuple(tensor.shape)}."
         )
     values = tensor.to(torch.float64)
     check_values(f"Evidence on '{name}'", values, domain, "a finite value or NaN", "NaN stands for what is not known.")
@@ -91,7 +64,7 @@ def checked_states(name: str, tensor: Tensor, states: int) -> Tensor:
     if tensor.ndim != 1:
         raise ShapeError(
             f"Evidence on '{name}': expected one state per row, or floating-point weights of shape (batch, {states}); "
-            f"got {str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}."
+            f"got {name_of(tensor.dtype)} of shape {tuple(tensor.shape)}."
         )
     if tensor.is_floating_point():
         codes, bad = whole_numbers(tensor)
@@ -116,8 +89,9 @@ def checked_states(name: str, tensor: Tensor, states: int) -> Tensor:
 
 def checked_weights(name: str, tensor: Tensor, states: int) -> Tensor:
     """(rows, states) finite non-negative weights, not all 0 in any row."""
-    if tensor.shape[1] != states:
+    if tensor.ndim != 2 or tensor.shape[1] != states:
         raise ShapeError(f"Soft evidence on '{name}': expected shape (batch, {states}), got {tuple(tensor.shape)}.")
+    tensor = tensor if tensor.is_floating_point() else tensor.to(torch.float64)
     detached = tensor.detach()
     bad = ~(detached >= 0) | detached.isinf()
     if bool(bad.any()):

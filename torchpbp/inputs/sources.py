@@ -17,6 +17,7 @@ from tqdm.auto import tqdm
 from torchpbp.errors import DataError, ShapeError
 from torchpbp.graph.latent_graph import Domain
 from torchpbp.inputs import arrow
+from torchpbp.inputs.arrays import dense_tensor
 from torchpbp.lazy import DataFrame, is_frame
 
 TableLike: TypeAlias = Union[Mapping[str, Any], DataFrame]  # noqa: UP007  a forward reference knows no |
@@ -79,7 +80,7 @@ def open_data(data: DataLike, states: Mapping[str, Domain], columns: Sequence[st
         table: TableLike = data
         return Source(lambda rows: iter([table]), length=len(data) if is_frame(data) else None)
     if isinstance(data, Tensor | np.ndarray):
-        matrix = array_columns(data, names, columns)
+        matrix = _array_columns(data, names, columns)
         return Source(lambda rows: iter([matrix]), length=len(data))
     if isinstance(data, str | os.PathLike):
         data = arrow.open_parquet(data)
@@ -108,7 +109,7 @@ def _as_table(batch: Any, number: int, states: Mapping[str, Domain], columns: Se
     if arrow.is_batch(batch):
         return arrow.as_table(batch, states, where)
     if isinstance(batch, Tensor | np.ndarray):
-        return array_columns(batch, tuple(states), columns, where)
+        return _array_columns(batch, tuple(states), columns, where)
     if isinstance(batch, tuple | list) and batch and all(isinstance(part, Tensor | np.ndarray) for part in batch):
         return _side_by_side(batch, tuple(states), columns, where)
     raise DataError(
@@ -117,22 +118,22 @@ def _as_table(batch: Any, number: int, states: Mapping[str, Domain], columns: Se
     )
 
 
-def array_columns(
+def _array_columns(
     array: Tensor | np.ndarray, names: Sequence[str], columns: Sequence[str] | None = None, where: str = ""
 ) -> dict[str, Tensor | np.ndarray]:
     """Columns of a (rows, variables) array, or of a structured one, as views: nothing is read yet."""
     if isinstance(array, np.ndarray) and array.dtype.names is not None:
         _no_names_needed(columns, "A structured array")
         return {v: array[v] for v in array.dtype.names}
+    if isinstance(array, Tensor):
+        array = dense_tensor(f"{where}table", array)
     if array.ndim != 2:
         raise ShapeError(
             f"{where}expected an array of shape (rows, {len(columns or names)}), got {tuple(array.shape)}. Give one row per "
             "sample and one column per variable."
         )
-    if isinstance(array, Tensor) and array.layout != torch.strided:
-        array = array.to_dense()
-    found = _named(array.shape[1], names, columns, where)
-    return Matrix({v: array[:, i] for i, v in enumerate(found)})
+    used = _named(array.shape[1], names, columns, where)
+    return Matrix({v: array[:, i] for i, v in enumerate(used)})
 
 
 def _side_by_side(
@@ -141,6 +142,7 @@ def _side_by_side(
     """Columns of several tensors, (rows,) or (rows, variables), in their order."""
     single: list[Tensor | np.ndarray] = []
     for part in parts:
+        part = dense_tensor(f"{where}table", part) if isinstance(part, Tensor) else part
         if part.ndim not in (1, 2):
             raise ShapeError(f"{where}expected tensors of shape (rows,) or (rows, variables), got {tuple(part.shape)}.")
         single += [part] if part.ndim == 1 else [part[:, i] for i in range(part.shape[1])]

@@ -5,9 +5,6 @@ Training data, evidence and the layer share what is here, so that a number out o
 
 from __future__ import annotations
 
-from decimal import Context
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -49,11 +46,3 @@ def whole_numbers(column: Tensor) -> tuple[Tensor, Tensor]:
     filled = torch.where(column.isnan(), -1.0, column.detach().to(torch.float64))
     bad = (filled != filled.round()) | ~(filled.abs() < EXACT)
     return filled.masked_fill(bad, -1.0).to(torch.int64), bad
-
-
-def written(value: Any) -> str:
-    """A value as it appears in a message: whole numbers of many digits are rounded, other things cut off."""
-    if isinstance(value, int) and abs(value) >= 10**20:  # Python does not print all digits of very large ones
-        return str(Context(prec=6).create_decimal(value).normalize()).lower()
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:60]}…"

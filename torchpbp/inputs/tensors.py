@@ -1,7 +1,7 @@
 """Evidence of a layer: tensors, read without a check that depends on their values.
 
-Such a check could not be compiled, exported or vectorised. A row that another interface would refuse is marked instead, and
-what is wrong in it is left out: to answer it and hide the answer afterwards would spoil the gradients of all rows.
+Such a check could not be compiled, exported or vectorised. An invalid row is marked instead, and what is wrong in it is left
+out: to answer it and hide the answer afterwards would spoil the gradients of all rows.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from torchpbp.errors import DataError, QueryError, ShapeError
 from torchpbp.graph.latent_graph import Domain
+from torchpbp.inputs.arrays import dense_tensor, name_of
 from torchpbp.inputs.evidence import Evidence, extreme_sizes
 from torchpbp.inputs.states import UNSIGNED
 from torchpbp.inputs.values import outside_range
@@ -33,16 +34,17 @@ def read_tensors(
         domains: number of states or range of each variable that may be observed.
         dtype: of the model; weights are valid if they are so in this precision.
         device: of the model.
-        signed: let negative weights through.
+        signed: allow negative weights.
 
     Returns:
         Evidence in which what is invalid counts as not observed, and (batch,) booleans; (1,) where there is no evidence.
 
     Raises:
-        DataError: what is no tensor, or complex numbers.
+        DataError: values that are not tensors of real numbers.
         QueryError: unknown variables.
         ShapeError: wrong shapes, different numbers of rows.
     """
+    evidence = _dense(evidence, domains, device)
     batch = _rows(evidence, domains)
     hard: dict[str, Tensor] = {}
     soft: dict[str, Tensor] = {}
@@ -64,26 +66,34 @@ def read_tensors(
     return Evidence(batch, hard, soft, real, log_scale if soft else None), valid
 
 
-def _rows(evidence: Mapping[str, Tensor], domains: Mapping[str, Domain]) -> int:
-    """Number of rows of evidence whose names, dtypes and shapes are right."""
+def _dense(
+    evidence: Mapping[str, Tensor], domains: Mapping[str, Domain], device: torch.device | str
+) -> dict[str, Tensor]:
+    """The same evidence in dense tensors of real numbers, on variables that the layer observes."""
     if not isinstance(evidence, Mapping):
         raise DataError(
             f"Evidence: a layer takes a dict of tensors by name, {{}} for none; got {type(evidence).__name__}."
         )
-    batch = 1
     for name, value in evidence.items():
         if name not in domains:
             raise QueryError(f"Evidence on '{name}': the layer observes {', '.join(domains)}.")
-        if not isinstance(value, Tensor) or value.is_complex():
-            kind = value.dtype if isinstance(value, Tensor) else type(value).__name__
-            raise DataError(f"Evidence on '{name}': a layer takes tensors of states (int64) or weights, got {kind}.")
+        if not isinstance(value, Tensor):
+            raise DataError(
+                f"Evidence on '{name}': a layer takes tensors of states (int64) or weights, got {type(value).__name__}."
+            )
+    return {name: dense_tensor(f"Evidence on '{name}'", value, device) for name, value in evidence.items()}
+
+
+def _rows(evidence: Mapping[str, Tensor], domains: Mapping[str, Domain]) -> int:
+    """Number of rows of evidence whose shapes are right."""
+    batch = 1
+    for name, value in evidence.items():
         domain = domains[name]
         weights = value.is_floating_point() and isinstance(domain, int)
         if value.ndim != (2 if weights else 1) or (weights and value.shape[1] != domain):
             expected = f"states, or (batch, {domain}) weights" if isinstance(domain, int) else "values"
             raise ShapeError(
-                f"Evidence on '{name}': expected (batch,) {expected}; got {str(value.dtype).removeprefix('torch.')} of shape "
-                f"{tuple(value.shape)}."
+                f"Evidence on '{name}': expected (batch,) {expected}; got {name_of(value.dtype)} of shape {tuple(value.shape)}."
             )
         batch = value.shape[0]
     for name, value in evidence.items():

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from torchpbp.errors import DataError
 from torchpbp.graph.latent_graph import Continuous, Domain
-from torchpbp.inputs.labels import object_numbers, unmasked
 
 ROUNDING = 5e-7
 """How far outside the declared range a value may be, as a share of the range's larger end: single precision can put it there."""
@@ -18,61 +16,53 @@ LARGEST = 1e150
 """Values to learn from may not be larger: their squares, of which variances are made, would leave the range of float64."""
 
 
-def read_values(
-    name: str, column: Tensor | np.ndarray, domain: Domain, where: str, start: int, missing: bool
+def training_values(
+    where: str, column: Tensor, domain: Domain, start: int, missing: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Values of a continuous variable in training data.
+    """Values of a continuous variable to learn from.
 
     Args:
-        name: of the column.
-        column: (rows,) numbers; NaN, None and pandas NA are missing ones.
+        where: begins errors; names the column.
+        column: (rows,) numbers, NaN where missing.
         domain: of the variable.
-        where: begins error messages.
-        start: number of the first row, for error messages.
-        missing: let missing values through, as NaN; otherwise they are refused.
+        start: number of the first row, for errors.
+        missing: whether missing values are allowed.
 
     Returns:
-        (rows,) float64 values, and (rows,) booleans, true where missing; None if none is.
+        (rows,) float64 values, and (rows,) booleans, true where missing; None if no value is.
 
     Raises:
-        DataError: no numbers, infinite, too large or outside the range, missing though not allowed.
+        DataError: infinite values, too large ones or values outside the range; missing values, unless allowed.
     """
-    if column.dtype.is_complex if isinstance(column, Tensor) else column.dtype.kind == "c":
-        raise DataError(f"{where}column '{name}' is continuous: expected real numbers, got complex ones.")
-    if isinstance(column, np.ndarray):
-        column = torch.from_numpy(_numbers(name, column, where, start))
     values = column.to(torch.float64)
-    gaps = values.isnan()
-    if not bool(gaps.any()):
-        found = None
-    elif missing:
-        found = gaps
-    else:
-        row = int(gaps.nonzero()[0])
+    absent = values.isnan()
+    some_absent = bool(absent.any())
+    if some_absent and not missing:
+        row = int(absent.nonzero()[0])
         raise DataError(
-            f"{where}column '{name}', row {start + row}: expected a finite number, got nan. {int(gaps.sum())} of {len(gaps)} "
-            "values are missing, and this learner needs complete rows: drop rows with gaps, or fill them in."
+            f"{where}, row {start + row}: expected a finite number, got nan. {int(absent.sum())} of {len(absent)} values are "
+            "missing, and this learner needs complete rows: drop rows with missing values, or fill them in."
         )
-    check_values(f"{where}column '{name}'", values, domain, "a finite number", "Drop such rows.", start)
+    check_values(where, values, domain, "a finite number", "Drop such rows.", start)
     large = values.detach().abs() > LARGEST
     if bool(large.any()):
         row = int(large.nonzero()[0])
         raise DataError(
-            f"{where}column '{name}', row {start + row}: value {float(values[row])} is too large: its square, of which variances "
-            "are made, leaves the range of float64. Drop or clip such outliers, or scale the column."
+            f"{where}, row {start + row}: value {float(values[row])} is too large: its square, of which variances are made, leaves "
+            "the range of float64. Drop or clip such outliers, or scale the column."
         )
-    return values, found
+    return values, absent if some_absent else None
 
 
 def check_values(where: str, values: Tensor, domain: Domain, expected: str, remedy: str, start: int = 0) -> None:
-    """Refuse values that a continuous variable cannot take.
+    """Check that a continuous variable can take some values.
 
     Args:
-        where: begins error messages.
+        where: begins errors.
         values: (rows,) values; NaN where missing.
         domain: of the variable.
-        expected: what an infinite value is no case of.
-        remedy: ends error messages.
+        expected: in place of an infinite value.
+        remedy: ends errors.
         start: number of the first row.
 
     Raises:
@@ -105,16 +95,3 @@ def outside_range(values: Tensor, domain: Domain) -> Tensor:
     if domain.high is not None:
         result = result | (values > domain.high + slack)
     return result
-
-
-def _numbers(name: str, column: np.ndarray, where: str, start: int) -> np.ndarray:
-    """float64 copy of an array that may hold None or pandas NA."""
-    column = unmasked(column)
-    if column.dtype.kind not in "biufOUS":
-        raise DataError(
-            f"{where}column '{name}' is continuous: expected numbers, got {column.dtype} values. Turn them into numbers first, "
-            "dates into days, say."
-        )
-    if column.dtype.kind in "OUS":
-        return object_numbers(f"{where}column '{name}'", column.astype(object), start, remark=" is continuous")
-    return np.array(column, dtype=np.float64)

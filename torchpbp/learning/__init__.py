@@ -1,8 +1,9 @@
-"""Learning: stage-1 regressors, compression, stage 2, and what leads through them."""
+"""Learning: stage-1 regressors, compression, stage 2, and the fit that leads through them."""
 
 from torchpbp.learning.kernel_ridge import KernelRidge
-from torchpbp.learning.least_squares_layer import LeastSquaresLayer
+from torchpbp.learning.least_squares import LeastSquaresLayer
 from torchpbp.learning.messages import Messages
-from torchpbp.learning.regressor import Regressor, Ridge
+from torchpbp.learning.ridge import Ridge
+from torchpbp.learning.stage1 import Regressor
 
 __all__ = ["KernelRidge", "LeastSquaresLayer", "Messages", "Regressor", "Ridge"]

@@ -9,18 +9,34 @@ separator's instrument; the ridge regression on them is that of the model.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from torchpbp.arguments import check_counts, check_positive, check_seed
 from torchpbp.distributed import gather_rows
+from torchpbp.errors import ArgumentError
 from torchpbp.features.maps import OneHot
-from torchpbp.learning.regressor import Predictor, Regression, Regressor
-from torchpbp.moments.rows import Rows
+from torchpbp.learning.predictions import PredictedStage1
+from torchpbp.learning.regressions import Predictor, Regression
+from torchpbp.learning.stage1 import Penalties, RowRegressor, Stage1
+from torchpbp.moments.moments import Moments
+from torchpbp.moments.rows import TrainingRows
+from torchpbp.planning.plan import Plan
+from torchpbp.settings import Settings, positive, seed, setting, whole
 
 
-class KernelRidge(Regressor):
+@dataclass(frozen=True)
+class KernelRidgeSettings(Settings):
+    """What :class:`KernelRidge` takes."""
+
+    landmarks: int = setting(200, whole(1))
+    contrast: float = setting(0.5, positive())
+    bandwidth: float = setting(1.0, positive())
+    seed: int = setting(0, seed())
+
+
+class KernelRidge(RowRegressor):
     """Ridge regression with a kernel, restricted to the span of landmark rows (subset of regressors).
 
     Args:
@@ -32,19 +48,21 @@ class KernelRidge(Regressor):
     """
 
     def __init__(self, landmarks: int = 200, contrast: float = 0.5, bandwidth: float = 1.0, seed: int = 0) -> None:
-        check_counts(landmarks=landmarks)
-        check_positive(contrast=contrast, bandwidth=bandwidth)
-        seed = check_seed(seed)
-        self.landmarks, self.contrast, self.bandwidth, self.seed = landmarks, contrast, bandwidth, seed
+        self.settings = KernelRidgeSettings(landmarks, contrast, bandwidth, seed)
 
-    def fit(self, rows: Rows, regressions: Sequence[Regression], stage: str) -> Predictor:
-        generator = torch.Generator().manual_seed(self.seed)
+    def learn(self, plan: Plan, moments: Moments, rows: TrainingRows | None, penalties: Penalties) -> Stage1:
+        if rows is None:
+            raise ArgumentError(f"{self!r} needs the rows themselves, not only moments.")
+        return PredictedStage1(plan, moments, rows, self._fit, method=repr(self))
+
+    def _fit(self, rows: TrainingRows, regressions: Sequence[Regression]) -> Predictor:
+        generator = torch.Generator().manual_seed(self.settings.seed)
         content = gather_rows(rows.values)
-        chosen = content[torch.randperm(len(content), generator=generator)[: self.landmarks]]
-        return _Kernels(self, chosen, content.std(dim=0, unbiased=False), rows, regressions)
+        chosen = content[torch.randperm(len(content), generator=generator)[: self.settings.landmarks]]
+        return _Kernels(self.settings, chosen, content.std(dim=0, unbiased=False), rows, regressions)
 
     def __repr__(self) -> str:
-        return f"KernelRidge(landmarks={self.landmarks})"
+        return f"KernelRidge(landmarks={self.settings.landmarks})"
 
 
 class _Kernels(Predictor):
@@ -59,7 +77,12 @@ class _Kernels(Predictor):
     """
 
     def __init__(
-        self, settings: KernelRidge, landmarks: Tensor, spread: Tensor, rows: Rows, regressions: Sequence[Regression]
+        self,
+        settings: KernelRidgeSettings,
+        landmarks: Tensor,
+        spread: Tensor,
+        rows: TrainingRows,
+        regressions: Sequence[Regression],
     ) -> None:
         self.landmarks = landmarks
         # A discrete variable is compared by equality, a continuous one by distance.
@@ -82,6 +105,6 @@ class _Kernels(Predictor):
         distance = torch.where(self.equality, unlike, 0.5 * (difference / self.scale).square())
         return torch.exp(-torch.einsum("rlv,sv->srl", distance, self.uses))
 
-    def predict(self, rows: Rows, positions: Tensor) -> list[Tensor]:
+    def predict(self, rows: TrainingRows, positions: Tensor) -> list[Tensor]:
         parts = [torch.bmm(self._kernel(part), self.whitener) for part in torch.split(rows.values, 512)]
         return list(torch.cat(parts, dim=1))

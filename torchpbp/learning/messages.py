@@ -4,32 +4,90 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torchpbp.errors import StructureError
-from torchpbp.learning.regressor import Predictor, Regression, Regressor
-from torchpbp.moments.rows import Rows
+import torch
+from torch import Tensor
+
+from torchpbp.errors import ArgumentError
+from torchpbp.inference.operator_tree import OperatorTree
+from torchpbp.inputs.evidence import Evidence
+from torchpbp.learning.predictions import PredictedStage1
+from torchpbp.learning.regressions import Predictor, Regression
+from torchpbp.learning.ridge import LinearStage1, Ridge
+from torchpbp.learning.stage1 import Penalties, RowRegressor, Stage1
+from torchpbp.learning.two_stage import solve_stages
+from torchpbp.moments.moments import Moments
+from torchpbp.moments.rows import TrainingRows
+from torchpbp.planning.plan import Group, Plan
+from torchpbp.settings import whole
+
+BOUND = 4.0
+"""Messages' dimensions have unit variance; a prediction beyond this is the noise of a division by nearly 0."""
+ROWS_AT_ONCE = 8192
 
 
-class Messages(Regressor):
+class Messages(RowRegressor):
     """What the fitted model itself predicts about the inside of a separator, from all that lies outside.
 
     Linear stage 1 looks at a few observables outside, each by itself. A model so fitted sends messages down its tree, and
     these combine everything outside by the rules of probability: they are the best instruments there are, as far as
     the model is right. So the two stages are solved again with its messages as instruments. In stage 2 an instrument
-    cannot bias, however wrong it is; a good one means less noise.
+    cannot bias, however wrong it is; a good one means less noise. Discrete variables only.
 
     Args:
         rounds: how often the stages are solved again, each time with the messages of the solution before.
     """
 
-    starts_linear = True
-
     def __init__(self, rounds: int = 1) -> None:
-        if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
-            raise StructureError(f"rounds: expected a whole number of at least 1, got {rounds!r}.")
-        self.rounds = rounds
+        self.rounds: int = whole(1).check("rounds", rounds)
 
-    def fit(self, rows: Rows, regressions: Sequence[Regression], stage: str) -> Predictor:
-        raise NotImplementedError("Messages come from a fitted model; see torchpbp.learning.own_messages.")
+    def required_tables(self, plan: Plan) -> list[Group]:
+        return Ridge().required_tables(plan)
+
+    def learn(self, plan: Plan, moments: Moments, rows: TrainingRows | None, penalties: Penalties) -> Stage1:
+        if rows is None or rows.states is None:
+            raise ArgumentError(f"{self!r} needs rows of discrete variables. Use Ridge().")
+        distinct = rows.distinct() if rows.weights is None else rows
+        stage1: Stage1 = LinearStage1(plan, moments)
+        for _ in range(self.rounds):
+            tree = solve_stages(plan, stage1, penalties).tree
+            given = _GivenPredictions(outside_messages(tree, distinct))
+            stage1 = PredictedStage1(plan, moments, distinct, given.fit, method=repr(self))
+        return stage1
 
     def __repr__(self) -> str:
         return f"Messages(rounds={self.rounds})"
+
+
+def outside_messages(tree: OperatorTree, rows: TrainingRows) -> list[Tensor]:
+    """Predictions of each separator's message given all that lies outside of it in the same row.
+
+    Returns:
+        Per node, the root left out, (rows, message dim without the constant).
+    """
+    assert rows.states is not None
+    parts = []
+    for states in torch.split(rows.states, ROWS_AT_ONCE):
+        evidence = Evidence(len(states), dict(zip(rows.names, states.unbind(dim=1), strict=True)))
+        downward = tree.downward(tree.upward(evidence))
+        parts.append([_normalised(message) for message in downward if message is not None])
+    return [torch.cat(part) for part in zip(*parts, strict=True)]
+
+
+def _normalised(message: Tensor) -> Tensor:
+    """E[θ | outside] of (rows, message dim) downward messages E[θ 1(outside)], whose first entry is P(outside)."""
+    probability = message[:, :1]
+    expected = message[:, 1:] / probability.clamp(min=1e-6)
+    return expected.clamp(-BOUND, BOUND).masked_fill(probability <= 0, 0.0)
+
+
+class _GivenPredictions(Predictor):
+    """Predictions made before."""
+
+    def __init__(self, predictions: list[Tensor]) -> None:
+        self.predictions = predictions
+
+    def fit(self, rows: TrainingRows, regressions: Sequence[Regression]) -> Predictor:
+        return self
+
+    def predict(self, rows: TrainingRows, positions: Tensor) -> list[Tensor]:
+        return [p[positions] for p in self.predictions]

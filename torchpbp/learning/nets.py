@@ -1,6 +1,6 @@
 """Small neural networks as stage-1 regressors: the nets of all separators and folds as one module.
 
-How they are trained is not said here; see :class:`torchpbp.neural.mlp.MLP`.
+:class:`torchpbp.neural.mlp.MLP` trains them.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from torchpbp.learning.regressor import Predictor, Regression, families
-from torchpbp.moments.rows import Group, Rows
+from torchpbp.learning.regressions import Predictor, Regression, families
+from torchpbp.moments.rows import TrainingRows
+from torchpbp.planning.plan import Group
 
 
 class Inputs(nn.Module):
@@ -30,21 +31,21 @@ class Inputs(nn.Module):
     where: Tensor
     start: Tensor
 
-    def __init__(self, groups: Sequence[Group], rows: Rows) -> None:
+    def __init__(self, groups: Sequence[Group], rows: TrainingRows) -> None:
         super().__init__()
         columns = rows.columns()
         self.lines = sum(rows.maps[v].dim for v in rows.names)  # then one of zeros and one of ones
         chosen = [[c for v in g for c in range(columns[v].start, columns[v].stop)] for g in groups]
         self.width = 1 + max(map(len, chosen))
         where = torch.full((len(groups), self.width), self.lines)
-        for s, found in enumerate(chosen):
-            where[s, : len(found)] = torch.tensor(found, dtype=torch.int64)
+        for s, lines in enumerate(chosen):
+            where[s, : len(lines)] = torch.tensor(lines, dtype=torch.int64)
         where[:, -1] = self.lines + 1
         self.active = max(1, max(map(len, groups)))  # indicators that are 1 at a time
         self.register_buffer("where", where)
         self.register_buffer("start", torch.tensor([columns[v].start for v in rows.names]))
 
-    def forward(self, rows: Rows, dtype: torch.dtype) -> Tensor:
+    def forward(self, rows: TrainingRows, dtype: torch.dtype) -> Tensor:
         ones = torch.ones(1, len(rows), dtype=dtype, device=rows.device)
         if rows.states is not None:
             # Indicators rather than sums of rows of weights: a product with them is faster, backwards above all.
@@ -104,7 +105,7 @@ class NetBank(nn.Module):
             self.weights.append(nn.Parameter(start(0.0 if last else math.sqrt(2.0 / left), right, left)))
             self.biases.append(nn.Parameter(start(0.0, right, 1)))
 
-    def forward(self, rows: Rows) -> Tensor:
+    def forward(self, rows: TrainingRows) -> Tensor:
         """(S, K, outputs, rows)."""
         x = self.inputs(rows, self.first.dtype)  # (S, width, rows)
         nets = self.separators * self.folds
@@ -137,7 +138,7 @@ class StageOneNets(nn.Module):
     def __init__(
         self,
         regressions: Sequence[Regression],
-        rows: Rows,
+        rows: TrainingRows,
         folds: int,
         hidden: Sequence[int],
         seed: int,
@@ -159,7 +160,7 @@ class StageOneNets(nn.Module):
         for name, parameter in self.banks.named_parameters():
             self.register_buffer(_best(name), parameter.detach().clone())
 
-    def losses(self, rows: Rows, counted: Tensor) -> Tensor:
+    def losses(self, rows: TrainingRows, counted: Tensor) -> Tensor:
         """(K, separators) sums over rows of the mean squared error.
 
         Args:
@@ -196,7 +197,7 @@ class StageOneNets(nn.Module):
             parameter.copy_(getattr(self, _best(name)))
 
     @torch.no_grad()
-    def predict(self, rows: Rows, fold: Tensor) -> list[Tensor]:
+    def predict(self, rows: TrainingRows, fold: Tensor) -> list[Tensor]:
         """Prediction of each regression, (rows, size) in float64, each row by the net of its fold, (rows,)."""
         result: list[Tensor] = [torch.empty(0)] * self.count
         for members, bank in zip(self.members, self.banks, strict=True):
@@ -219,10 +220,10 @@ class NetPredictor(Predictor):
     def __init__(self, nets: StageOneNets, fold: Tensor) -> None:
         self.nets, self.fold = nets, fold
 
-    def predict(self, rows: Rows, positions: Tensor) -> list[Tensor]:
+    def predict(self, rows: TrainingRows, positions: Tensor) -> list[Tensor]:
         device = self.nets.best_loss.device
-        found = self.nets.predict(rows.to(device), self.fold[positions].to(device))
-        return [p.to(rows.device) for p in found]
+        predictions = self.nets.predict(rows.to(device), self.fold[positions].to(device))
+        return [p.to(rows.device) for p in predictions]
 
 
 def _best(name: str) -> str:

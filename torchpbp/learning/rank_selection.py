@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from torchpbp.inference.queries import leaf_estimates, own_estimate
-from torchpbp.inference.schedule import Schedule
-from torchpbp.inference.variables import Observable, prepare
+from torchpbp.distributed import sum_over_processes
+from torchpbp.errors import DataError
+from torchpbp.inference.observable import Observable, prepare
+from torchpbp.inference.operator_tree import OperatorTree, own_estimate
 from torchpbp.inputs.evidence import Evidence
 from torchpbp.inputs.gaps import observed
+from torchpbp.learning.feature_fitting import Tables
 
 HELD_OUT_SHARE = 0.2
 HELD_OUT_ROWS = 20_000
@@ -34,58 +36,77 @@ class RankScore:
 
 
 class HoldOut:
-    """Splits tables into rows to learn from and a bounded number of held-out rows.
+    """Splits tables into rows to learn from and a bounded number of held-out rows, the same in every pass.
 
     Args:
+        tables: the data.
         seed: of the split.
         share: probability that a row is held out, until ``most`` rows are.
         most: largest number of rows held out.
     """
 
-    def __init__(self, seed: int, share: float = HELD_OUT_SHARE, most: int = HELD_OUT_ROWS) -> None:
-        self._generator = torch.Generator().manual_seed(seed)
-        self._share, self._most = share, most
-        self._kept: list[dict[str, Tensor]] = []
+    def __init__(self, tables: Tables, seed: int, share: float = HELD_OUT_SHARE, most: int = HELD_OUT_ROWS) -> None:
+        self._tables, self._seed, self._share, self._most = tables, seed, share, most
+        self._held: list[dict[str, Tensor]] = []
         self.count = 0
 
-    def split(self, table: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Keep some rows of a table and return the others."""
-        if self.count >= self._most:
-            return dict(table)
-        held = torch.rand(len(next(iter(table.values()))), generator=self._generator) < self._share
-        self._kept.append({v: x[held] for v, x in table.items()})
-        self.count += int(held.sum())
-        return {v: x[~held] for v, x in table.items()}
+    def learning_rows(self) -> Iterator[dict[str, Tensor]]:
+        """One pass over the rows to learn from.
+
+        Raises:
+            DataError: the rows come in another order than in the pass before.
+        """
+        before = self.rows if self.count else {}
+        self._held, self.count = [], 0
+        generator = torch.Generator().manual_seed(self._seed)
+        for table in self._tables():
+            yield self._split(table, generator)
+        if before and not self._same(before):
+            raise DataError(
+                "The rows came in another order in the second pass, so rows to learn from and rows to score on would mix. "
+                "Turn off shuffling, or give rank and bandwidth as numbers."
+            )
 
     @property
     def rows(self) -> dict[str, Tensor]:
-        """The rows held out."""
-        return {v: torch.cat([part[v] for part in self._kept]) for v in self._kept[0]}
+        """The rows held out in the last pass."""
+        return {v: torch.cat([part[v] for part in self._held]) for v in self._held[0]}
 
-    def same(self, rows: Mapping[str, Tensor]) -> bool:
-        """Whether the rows held out are these, gaps included."""
-        return all(torch.equal(x.nan_to_num(), rows[v].nan_to_num()) for v, x in self.rows.items()) and all(
-            torch.equal(observed(x), observed(rows[v])) for v, x in self.rows.items()
+    def check_counts(self, learning_rows: float) -> None:
+        """Raise a DataError where there are too few rows, over all processes, to learn from or to score on."""
+        count = int(sum_over_processes(torch.tensor(self.count)))
+        if count < 10 or learning_rows < 10:
+            raise DataError(
+                f"A rank or bandwidth chosen on data needs rows to hold out: got {int(learning_rows)} to learn from and "
+                f"{count} to score on, at least 10 each are needed. Give it as a number instead."
+            )
+
+    def _split(self, table: Mapping[str, Tensor], generator: torch.Generator) -> dict[str, Tensor]:
+        if self.count >= self._most:
+            return dict(table)
+        held = torch.rand(len(next(iter(table.values()))), generator=generator) < self._share
+        self._held.append({v: x[held] for v, x in table.items()})
+        self.count += int(held.sum())
+        return {v: x[~held] for v, x in table.items()}
+
+    def _same(self, rows: Mapping[str, Tensor]) -> bool:
+        """Whether the rows held out are these, missing values included."""
+        return all(
+            torch.equal(x.nan_to_num(), rows[v].nan_to_num()) and torch.equal(observed(x), observed(rows[v]))
+            for v, x in self.rows.items()
         )
 
 
 def leave_one_out(
-    operators: Sequence[Tensor],
-    root: Tensor,
-    schedule: Schedule,
-    parents: Sequence[int],
-    observables: Mapping[str, Observable],
-    evidence: Evidence,
-    floor: float,
+    tree: OperatorTree, observables: Mapping[str, Observable], evidence: Evidence, floor: float
 ) -> Tensor:
     """(batch,) sum over observables of log P(observable | all others), from one pass in each direction.
 
     A row's missing values are neither scored nor used.
     """
-    estimates = leaf_estimates(operators, root, schedule, prepare(observables, evidence, root), parents)
-    total = torch.zeros(evidence.batch, dtype=root.dtype)
-    for node, table in estimates.items():
-        leaf = [observables[v] for v in schedule.observables[node]]
+    total = torch.zeros(evidence.batch, dtype=tree.root.dtype)
+    for node, table in tree.estimates(prepare(observables, evidence, tree.root)).items():
+        leaf = [observables[v] for v in tree.plan.tree.leaf_observables[node]]
         zetas = [o.zeta(evidence, table) for o in leaf]
         for k, observable in enumerate(leaf):
             total = total + observable.log_score(own_estimate(table, k, zetas), evidence, floor)

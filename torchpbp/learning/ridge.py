@@ -1,30 +1,127 @@
-"""Linear stage 1 in closed form: ridge regression of inside features on instruments, from moments alone."""
+"""Linear stage 1, in closed form from moments alone [PBP Steps 3-4]."""
 
 from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Mapping
 
 import torch
 from torch import Tensor
 
+from torchpbp.learning.compression import Message, PredictedCores, apply_whitener, orthogonal_to
+from torchpbp.learning.stage1 import Penalties, PredictedProducts, Regressor, Stage1
+from torchpbp.moments.moments import Moments, Question
+from torchpbp.moments.rows import TrainingRows
+from torchpbp.planning.plan import Group, Plan, SeparatorPlan
 
-def ridge_factor(gram: Tensor, penalty: float, tolerance: float = 1e-12) -> Tensor:
-    """A factor F with F Fᵀ = (C + λI)⁻¹ C (C + λI)⁻¹, where C = E[ηηᵀ].
 
-    Ridge regression of y on η predicts E[yηᵀ](C + λI)⁻¹η. All that stage 2 needs of two such predictions ḡ, h̄ are
-    second moments such as E[h̄ḡᵀ] = (E[y₁ηᵀ]F)(E[y₂ηᵀ]F)ᵀ [PBP Steps 3-4], so E[yηᵀ]F stands for the prediction.
-    Directions in which the instrument does not vary are left out.
+class Ridge(Regressor):
+    """Linear regression on indicator or kernel features of the instrument's groups, in closed form from moments.
+
+    Its penalty is the model's ``ridge``.
+    """
+
+    def required_tables(self, plan: Plan) -> list[Group]:
+        tables = {tuple(dict.fromkeys((*a, *b))): None for a, b in self.required_pairs(plan)}
+        for separator in plan.separators:
+            below = [v for g in plan.targets(separator.node) for v in g]
+            for group in separator.instrument:
+                tables[(*below, *group)] = None
+        tables[tuple(v for g in plan.targets(0) for v in g)] = None
+        return list(tables)
+
+    def required_pairs(self, plan: Plan) -> list[tuple[Group, Group]]:
+        pairs: dict[tuple[Group, Group], None] = {}
+        for separator in plan.separators:
+            pairs[separator.core, separator.core] = None
+            for i, group in enumerate(separator.instrument):
+                pairs[separator.core, group] = None
+                for other in separator.instrument[i:]:
+                    if (other, group) not in pairs:
+                        pairs[group, other] = None
+        return list(pairs)
+
+    def required_separators(self, plan: Plan) -> list[tuple[SeparatorPlan, list[Group]]]:
+        return [(s, plan.targets(s.node)) for s in plan.separators]
+
+    def learn(self, plan: Plan, moments: Moments, rows: TrainingRows | None, penalties: Penalties) -> Stage1:
+        return LinearStage1(plan, moments)
+
+    def __repr__(self) -> str:
+        return "Ridge()"
+
+
+class LinearStage1(Stage1):
+    """Regressions on the features of the instruments' groups.
 
     Args:
-        gram: (..., d, d) second moment of the instrument.
-        penalty: λ.
-        tolerance: eigenvalues below this part of the largest count as zero.
-
-    Returns:
-        (..., d, d) factor.
+        plan: core groups, instruments and ranks.
+        moments: of the features involved.
     """
-    if gram.shape[-1] == 0:
-        return gram
-    values, vectors = torch.linalg.eigh(gram)
-    kept = values > tolerance * values.amax(dim=-1, keepdim=True)
-    safe = torch.where(kept, values, torch.ones_like(values))
-    scale = torch.where(kept, safe.sqrt() / (safe + penalty), torch.zeros_like(values))
-    return vectors * scale.unsqueeze(-2)
+
+    def __init__(self, plan: Plan, moments: Moments) -> None:
+        self.plan, self.moments = plan, moments
+
+    def cores(self) -> list[PredictedCores]:
+        moments, result = self.moments, []
+        shapes: dict[int, tuple[int, ...]] = {
+            s.node: (moments.dim(s.core), sum(moments.near_dim(g) for g in s.instrument), s.rank)
+            for s in self.plan.separators
+        }
+        for nodes in equal_shapes(shapes):
+            covariances = moments.separators([self.plan[n] for n in nodes])
+            scale, whitener = covariances.scale.unsqueeze(-2), covariances.whitener
+            constant = apply_whitener(whitener, covariances.core_mean.unsqueeze(-1))
+            result.append(
+                PredictedCores(
+                    nodes,
+                    orthogonal_to(constant, apply_whitener(whitener, covariances.cross) * scale),
+                    scale.mT * covariances.gram * scale,
+                    constant,
+                    whitener,
+                    covariances.ones,
+                    covariances.scale,
+                    covariances.rows,
+                    shapes[nodes[0]][-1],
+                )
+            )
+        return result
+
+    def products(self, messages: Mapping[int, Message]) -> tuple[Tensor, list[PredictedProducts]]:
+        questions: dict[int, Question] = {
+            n: (self.plan.targets(n), compressions(self.plan, messages, n), self.plan[n].instrument if n else ())
+            for n in range(len(self.plan.tree))
+        }
+        shapes = {n: self._shape(questions[n], messages[n]) for n in messages}
+        groups = [[0], *equal_shapes(shapes)]
+        (root, _), *answers = self.moments.below([[questions[n] for n in nodes] for nodes in groups])
+        products = []
+        for nodes, (mean, centred) in zip(groups[1:], answers, strict=True):
+            predictions = centred.flatten(1, -2) @ torch.stack([messages[n].predictor for n in nodes])
+            predicted = torch.stack([messages[n].predicted for n in nodes])
+            products.append(PredictedProducts(nodes, mean, predictions, predicted))
+        return root.squeeze(0), products
+
+    def _shape(self, question: Question, message: Message) -> tuple[Hashable, ...]:
+        below, features, _ = question
+        return (
+            tuple(self.moments.dim(g) for g in below),
+            None if features is None else tuple(f.shape for f in features),
+            message.predictor.shape,
+            message.predicted.shape,
+        )
+
+
+def compressions(plan: Plan, messages: Mapping[int, Message], node: int) -> list[Tensor] | None:
+    """U of each of a node's children; None at a leaf, whose features are taken as they are."""
+    if plan.tree.leaf_observables[node]:
+        return None
+    return [messages[c].features for c in plan.tree.children[node]]
+
+
+def equal_shapes(shapes: Mapping[int, Hashable]) -> list[list[int]]:
+    """Nodes grouped by shape: each group is solved as one batch."""
+    groups: dict[Hashable, list[int]] = defaultdict(list)
+    for node, shape in shapes.items():
+        groups[shape].append(node)
+    return list(groups.values())

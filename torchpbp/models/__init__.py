@@ -1,6 +1,6 @@
-"""The learned model."""
+"""Models: what users fit and ask."""
 
-from torchpbp.models.counting import Counts
+from torchpbp.models.counts import Counts
 from torchpbp.models.pbp import PBP
 
 __all__ = ["PBP", "Counts"]

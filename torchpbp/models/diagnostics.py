@@ -1,4 +1,4 @@
-"""A table of how well each separator was specified and learned."""
+"""A table of how well each separator was planned and learned."""
 
 from __future__ import annotations
 
@@ -7,73 +7,69 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from torchpbp.graph.junction_tree import JunctionTree
-from torchpbp.inference.queries import negative_mass
+from torchpbp.inference.observable import negative_mass
+from torchpbp.inference.operators import SeparatorOperator
 from torchpbp.lazy import pandas as pd
-from torchpbp.planning.plan import SeparatorPlan, Specification
+from torchpbp.planning.plan import Plan, SeparatorPlan
 
 
 def diagnostics_table(
-    tree: JunctionTree,
-    specification: Specification,
-    strengths: Sequence[Tensor],
-    significant: Sequence[int],
-    estimates: Mapping[int, Tensor],
+    plan: Plan, operators: Sequence[SeparatorOperator], estimates: Mapping[int, Tensor]
 ) -> pd.DataFrame:
     """One row per separator.
 
     Args:
-        tree: junction tree.
-        specification: plans of all separators.
-        strengths: per separator (node 1 first) the canonical correlations.
-        significant: per separator the dimensions of the message that the data bear out.
+        plan: of the model.
+        operators: of all separators, node 1 first.
         estimates: leaf -> (batch, states…) unclipped estimates.
     """
     rows = []
-    for plan, found, borne_out in zip(specification.plans, strengths, significant, strict=True):
-        weakest, strongest = float(found.min()), float(found.max())
-        clipped = negative_mass(estimates[plan.node].flatten(1)) if plan.node in estimates else None
+    for separator, operator in zip(plan.separators, operators, strict=True):
+        weakest, strongest = float(operator.strengths.min()), float(operator.strengths.max())
+        clipped = None
+        if separator.node in estimates:
+            clipped = negative_mass(estimates[separator.node].flatten(1))
         rows.append(
             {
-                "node": plan.node,
-                "separator": tree.separator_name(plan.node),
-                "core": ", ".join(plan.core),
-                "instrument": " + ".join("·".join(g) or "1" for g in plan.instrument),
-                "rank": plan.rank,
-                "needed": plan.needed,
-                "reached": plan.reached,
-                "significant": borne_out,
+                "node": separator.node,
+                "separator": plan.tree.separator_name(separator.node),
+                "core": ", ".join(separator.core),
+                "instrument": " + ".join("·".join(g) or "1" for g in separator.instrument),
+                "rank": separator.rank,
+                "needed": separator.needed,
+                "reached": separator.reached,
+                "significant": int(operator.significant),
                 "weakest": weakest,
                 "condition": strongest / weakest if weakest > 0 else float("inf"),
                 "clipped_mass": float("nan") if clipped is None else float(clipped.mean()),
-                "remedy": remedy(plan, borne_out),
+                "remedy": remedy(separator, int(operator.significant)),
             }
         )
     return pd.DataFrame(rows).set_index("node")
 
 
-def remedy(plan: SeparatorPlan, significant: int) -> str:
+def remedy(separator: SeparatorPlan, significant: int) -> str:
     """What is wrong at a separator and what to do about it; empty where nothing is.
 
     A structure that falls short has been warned of when the model was made. Data that fall short are no reason for a warning:
     with a thousand rows most separators of ordinary networks do, and the answers are good nevertheless.
 
     Args:
-        plan: of the separator.
-        significant: dimensions of its message that the data bear out.
+        separator: the separator.
+        significant: dimensions of its message that are statistically significant.
     """
-    found = []
-    if plan.reached < plan.needed:
-        found.append(
-            f"structure: the instrument reaches {plan.reached} of {plan.needed} dimensions. Add outside observables, raise pool= or "
+    remedies = []
+    if separator.reached < separator.needed:
+        remedies.append(
+            f"structure: the instrument reaches {separator.reached} of {separator.needed} dimensions. Add outside observables, raise pool= or "
             "largest_group=, or lower the latent cardinality."
         )
-    if significant < plan.rank:
-        found.append(
-            f"data: {significant} of {plan.rank} dimensions borne out. More rows; regressor=KernelRidge() or MLP() where "
+    if significant < separator.rank:
+        remedies.append(
+            f"data: {significant} of {separator.rank} dimensions are statistically significant. More rows; regressor=KernelRidge() or MLP() where "
             "single observables say nothing; or a lower rank."
         )
-    return " ".join(found)
+    return " ".join(remedies)
 
 
 def random_patterns(rows: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:

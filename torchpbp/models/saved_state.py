@@ -8,13 +8,11 @@ from typing import Any
 from torch import Tensor
 
 from torchpbp.features.maps import KernelMap
-from torchpbp.graph.junction_tree import JunctionTree
 from torchpbp.graph.latent_graph import Continuous, LatentGraph
-from torchpbp.inference.operators import operator_shapes
-from torchpbp.planning.plan import Specification
+from torchpbp.planning.plan import Plan
 
 
-def answering(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def numbers_in_answers(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors that answers are made of, which must be finite.
 
     Others may hold NaN: the strengths of separators are shown by ``diagnostics()`` and enter nothing, and the map from which
@@ -59,16 +57,12 @@ def graph_fault(graph: LatentGraph, resolved: LatentGraph) -> str | None:
     return None
 
 
-def weight_shapes(
-    tree: JunctionTree, specification: Specification, dims: Mapping[str, int]
-) -> dict[str, tuple[int, ...]]:
+def weight_shapes(plan: Plan, dims: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
     """Shapes of all operators: name in the state -> shape.
 
     Args:
-        tree: the model's.
-        specification: of its messages.
+        plan: the model's.
         dims: feature dimensions of each observable.
     """
-    shapes = operator_shapes(tree, specification, dims)
-    found = {f"operators.{n - 1}.weight": shapes[n] for n in range(1, len(tree))}
-    return {**found, "root.weight": tuple(specification.plan(c).rank for c in tree.children[0])}
+    shapes = {f"operators.{n - 1}.weight": s for n, s in enumerate(plan.operator_shapes(dims)) if n}
+    return {**shapes, "root.weight": plan.root_shape}

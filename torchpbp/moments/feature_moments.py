@@ -19,12 +19,12 @@ from torchpbp.distributed import sum_over_processes
 from torchpbp.errors import DataError, StructureError
 from torchpbp.features.maps import FeatureMap
 from torchpbp.inputs.gaps import observed
-from torchpbp.moments.moments import Group, Moments, Question, SeparatorMoments
+from torchpbp.moments.moments import Moments, Question, SeparatorMoments
 from torchpbp.moments.table_layout import LARGEST_TABLE
-from torchpbp.planning.plan import SeparatorPlan
+from torchpbp.planning.plan import Group, SeparatorPlan
 
 Needed = frozenset[str]
-"""Variables with gaps that a row must observe to be counted; empty: every row."""
+"""Variables with missing values that a row must observe to be counted; empty: every row."""
 
 
 class FeatureMoments(Moments):
@@ -33,9 +33,9 @@ class FeatureMoments(Moments):
     Args:
         maps: feature map of each variable.
         batches: gives a fresh iterator over mini-batches, name -> (rows,) values; -1 or NaN where missing.
-        pairs: pairs of groups whose second moments will be asked for by :meth:`cross`.
+        pairs: pairs of groups whose second moments are needed apart from those of ``plans``.
         whitening: regularisation κ of the whitening (C + κI)^{-1/2}, in units of the features.
-        blanks: for each variable with gaps the (dim,) features of a missing value in an instrument.
+        missing_features: for each variable with missing values the (dim,) features of a missing value in an instrument.
         plans: separators with the groups below each, for :meth:`separators` and :meth:`below`.
     """
 
@@ -45,11 +45,11 @@ class FeatureMoments(Moments):
         batches: Callable[[], Iterator[Mapping[str, Tensor]]],
         pairs: Iterable[tuple[Group, Group]],
         whitening: float,
-        blanks: Mapping[str, Tensor] | None = None,
+        missing_features: Mapping[str, Tensor] | None = None,
         plans: Iterable[tuple[SeparatorPlan, Sequence[Group]]] = (),
     ) -> None:
         self._maps, self._batches, self._kappa = dict(maps), batches, whitening
-        self._blanks = dict(blanks or {})
+        self._missing_features = dict(missing_features or {})
         self.dims = {v: m.dim for v, m in maps.items()}
         self._below: dict[tuple[Sequence[Group], Sequence[Group]], Needed] = {}
         self._inside: dict[tuple[int, Group, Sequence[Group]], Needed] = {}
@@ -75,7 +75,7 @@ class FeatureMoments(Moments):
         self._sum(list(wanted))
 
     def _needed(self, *groups: Group) -> Needed:
-        return frozenset(v for g in groups for v in g if v in self._blanks)
+        return frozenset(v for g in groups for v in g if v in self._missing_features)
 
     def _sum(self, wanted: Sequence[tuple[Needed, Group, Group]]) -> None:
         """First and second moments in one pass."""
@@ -107,18 +107,18 @@ class FeatureMoments(Moments):
         self._cross = {(n, a, b): p / self._counts[n] for (n, a, b), p in products.items()}
 
     def _features(self, groups: Sequence[Group]) -> Iterator[tuple[int, dict[str, Tensor], dict[Group, Tensor]]]:
-        """For each batch its rows, where variables with gaps are observed, and features of groups."""
+        """For each batch its rows, where incomplete variables are observed, and features of groups."""
         names = list(dict.fromkeys(v for g in groups for v in g))
         for batch in self._batches():
             count = len(next(iter(batch.values())))
-            seen = {v: observed(batch[v]) for v in self._blanks}
+            seen = {v: observed(batch[v]) for v in self._missing_features}
             single = {v: self._single(v, batch[v], seen.get(v)) for v in names}
             yield count, seen, {g: row_products([single[v] for v in g], count) for g in groups}
 
     def _single(self, name: str, values: Tensor, seen: Tensor | None) -> Tensor:
         if seen is None or bool(seen.all()):
             return self._maps[name].features(values)
-        result = self._blanks[name].to(torch.float64).repeat(len(values), 1)
+        result = self._missing_features[name].to(torch.float64).repeat(len(values), 1)
         result[seen] = self._maps[name].features(values[seen])
         return result
 
@@ -131,9 +131,6 @@ class FeatureMoments(Moments):
     def mean(self, group: Group) -> Tensor:
         return self._mean[self._needed(group), group]
 
-    def cross(self, a: Group, b: Group) -> Tensor:
-        return self._block(self._needed(a, b), a, b)
-
     def _block(self, needed: Needed, a: Group, b: Group) -> Tensor:
         return self._cross[needed, a, b] if (needed, a, b) in self._cross else self._cross[needed, b, a].T
 
@@ -142,7 +139,7 @@ class FeatureMoments(Moments):
         return torch.ones(self.dim(group), dtype=torch.float64)
 
     def whitener(self, group: Group) -> Tensor:
-        return self._whitener(self.cross(group, group))
+        return self._whitener(self._block(self._needed(group), group, group))
 
     def _whitener(self, second: Tensor) -> Tensor:
         values, vectors = torch.linalg.eigh(second)
@@ -179,16 +176,8 @@ class FeatureMoments(Moments):
             result.append((torch.stack([m for m, _ in part]), torch.stack([c for _, c in part])))
         return result
 
-    def responses(self, wanted: Sequence[Question]) -> list[Tensor]:
-        # One question per group of the instrument: each is answered by the rows that observe all of it.
-        single = [(b, f, [g]) for b, f, near in wanted for g in near]
-        answers = iter(self._third(single, [self._needed(*b, *near) for b, _, near in single], centred=False))
-        return [torch.cat([next(answers)[1] for _ in near], dim=-1) for _, _, near in wanted]
-
-    def _third(
-        self, questions: Sequence[Question], needed: Sequence[Needed], centred: bool = True
-    ) -> list[tuple[Tensor, Tensor]]:
-        """E[y] and E[yηᵀ], or Cov[y, η] if centred, over the rows needed for each question."""
+    def _third(self, questions: Sequence[Question], needed: Sequence[Needed]) -> list[tuple[Tensor, Tensor]]:
+        """E[y] and Cov[y, η] over the rows needed for each question."""
         groups = list(dict.fromkeys(g for below, _, near in questions for g in (*below, *near)))
         totals: list[tuple[Tensor, Tensor, Tensor]] = []
         for below, features, near in questions:
@@ -218,12 +207,12 @@ class FeatureMoments(Moments):
         for rows, total, inside in zip(counts.tolist(), totals, needed, strict=True):
             _check_seen(rows, inside)
             mean, cross, near_mean = (sum_over_processes(part) / rows for part in total)
-            result.append((mean, cross - mean.unsqueeze(-1) * near_mean if centred else cross))
+            result.append((mean, cross - mean.unsqueeze(-1) * near_mean))
         return result
 
 
 def _check_seen(count: int, needed: Needed) -> None:
-    """Refuse moments without any row behind them."""
+    """Raise a DataError for moments without any row behind them."""
     if count == 0:
         raise DataError(
             f"No row observes all of {', '.join(sorted(needed))}, which must be seen together to be learned. Give more rows, or "

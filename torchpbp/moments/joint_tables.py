@@ -4,7 +4,7 @@ With one-hot features and linear stage-1 regression every moment that learning n
 variables. The tables are sums over rows: they can be accumulated batch by batch, merged across workers, and filled
 from exact probabilities instead of counts.
 
-A missing value is one state more, behind the others. So rows with gaps are counted like all others, and what each table says
+A missing value is one state more, behind the others. So rows with missing values are counted like all others, and what each table says
 of the rows in which its variables are known can be read off afterwards.
 """
 
@@ -36,12 +36,14 @@ class JointTables:
     Args:
         scopes: groups of variables whose joint distribution is wanted.
         states: number of states of each variable; its order is the order of rows in :meth:`add`.
-        gaps: variables of which values may be missing: state number ``states[v]``.
+        incomplete: variables of which values may be missing: state number ``states[v]``.
     """
 
-    def __init__(self, scopes: Iterable[Iterable[str]], states: Mapping[str, int], gaps: Iterable[str] = ()) -> None:
-        self.states, self.gaps = dict(states), frozenset(gaps)
-        self.layout = layout_of(scopes, self.states, self.gaps)
+    def __init__(
+        self, scopes: Iterable[Iterable[str]], states: Mapping[str, int], incomplete: Iterable[str] = ()
+    ) -> None:
+        self.states, self.incomplete = dict(states), frozenset(incomplete)
+        self.layout = layout_of(scopes, self.states, self.incomplete)
         self.scopes, self.offsets = self.layout.scopes, self.layout.offsets
         self.rows = 0.0
         self._counts = torch.zeros(self.layout.cells, dtype=torch.float64)
@@ -54,7 +56,7 @@ class JointTables:
 
         Args:
             codes: (variables, rows) states of any integer dtype, or one (rows,) tensor per variable; variables in the order
-                of ``states``. States must be within range; only variables in ``gaps`` may have missing values.
+                of ``states``. States must be within range; only ``incomplete`` variables may have missing values.
         """
         columns = list(codes)
         total = len(columns[0]) if columns else 0
@@ -85,8 +87,8 @@ class JointTables:
         for cover, members in self._covers:
             if len(members) > 1:
                 sums = cover.marginals([self.scopes[i] for i in members])
-                for i, found in zip(members, sums, strict=True):
-                    self._counts[self.offsets[i] : self.offsets[i + 1]] += found
+                for i, marginal in zip(members, sums, strict=True):
+                    self._counts[self.offsets[i] : self.offsets[i + 1]] += marginal
         self._covers = []
 
     def _count_waiting(self) -> None:
@@ -114,42 +116,47 @@ class JointTables:
                 cells = offsets.unsqueeze(1).expand(-1, part.shape[1])
                 for k in range(rows.shape[1]):
                     cells = torch.addcmul(cells, part[rows[:, k]], strides[:, k].unsqueeze(1))
-                found = cells.reshape(-1)
-                if len(self._counts) <= 4 * len(found):
-                    self._counts += torch.bincount(found, minlength=len(self._counts))
+                flat = cells.reshape(-1)
+                if len(self._counts) <= 4 * len(flat):
+                    self._counts += torch.bincount(flat, minlength=len(self._counts))
                 else:
-                    self._counts.index_add_(0, found, torch.ones(len(found), dtype=torch.float64))
+                    self._counts.index_add_(0, flat, torch.ones(len(flat), dtype=torch.float64))
 
     def merge(self, other: JointTables) -> None:
         """Add another worker's counts over the same scopes."""
-        refused = "Tables can be merged only if they are over the same scopes and states"
+        reason = "Tables can be merged only if they are over the same scopes and states"
         if other.states != self.states:
             both = dict.fromkeys((*self.states, *other.states))
             differ = {v: (self.states.get(v), other.states.get(v)) for v in both}
             differ = {v: pair for v, pair in differ.items() if pair[0] != pair[1]}
-            raise StructureError(f"{refused}; numbers of states here and there: {differ}.")
+            raise StructureError(f"{reason}; numbers of states here and there: {differ}.")
         if other.scopes != self.scopes:
             here, there = set(self.scopes) - set(other.scopes), set(other.scopes) - set(self.scopes)
             raise StructureError(
-                f"{refused}; only here: {sorted(here)[:3]}, only there: {sorted(there)[:3]}. Count with models of the same "
+                f"{reason}; only here: {sorted(here)[:3]}, only there: {sorted(there)[:3]}. Count with models of the same "
                 "graph and options."
             )
-        self.widen(other.gaps)
-        self.counts += other.widened(self.gaps).counts
+        self.widen(other.incomplete)
+        self.counts += other.widened(self.incomplete).counts
         self.rows += other.rows
 
-    def widen(self, gaps: Iterable[str]) -> None:
+    def widen(self, incomplete: Iterable[str]) -> None:
         """Make room for missing values of further variables."""
-        wide = self.widened(gaps)
+        wide = self.widened(incomplete)
         if wide is not self:
-            self.gaps, self.layout, self.offsets, self._counts = wide.gaps, wide.layout, wide.offsets, wide._counts
+            self.incomplete, self.layout, self.offsets, self._counts = (
+                wide.incomplete,
+                wide.layout,
+                wide.offsets,
+                wide._counts,
+            )
 
-    def widened(self, gaps: Iterable[str]) -> JointTables:
+    def widened(self, incomplete: Iterable[str]) -> JointTables:
         """The same counts, with room for missing values of further variables."""
-        all_gaps = self.gaps.union(gaps)
-        if all_gaps == self.gaps:
+        every = self.incomplete.union(incomplete)
+        if every == self.incomplete:
             return self
-        result = JointTables(self.scopes, self.states, all_gaps)
+        result = JointTables(self.scopes, self.states, every)
         counts = self.counts
         for i, scope in enumerate(self.scopes):
             room = result._counts[result.offsets[i] : result.offsets[i + 1]]
@@ -160,7 +167,7 @@ class JointTables:
 
     def restricted(self, scopes: Iterable[Iterable[str]]) -> JointTables:
         """Tables of their own over some of the scopes, or parts of them."""
-        result = JointTables(scopes, self.states, self.gaps)
+        result = JointTables(scopes, self.states, self.incomplete)
         if self.rows > 0:
             result.fill(self._sums)
         result.rows = self.rows
@@ -172,7 +179,7 @@ class JointTables:
 
     def sum_over_processes(self) -> None:
         """Add the counts of all processes, each of which has counted its share of the rows."""
-        self.widen(v for theirs in gather_objects(sorted(self.gaps)) for v in theirs)
+        self.widen(v for theirs in gather_objects(sorted(self.incomplete)) for v in theirs)
         sum_over_processes(self.counts)
         self.rows = float(sum_over_processes(torch.tensor(self.rows, dtype=torch.float64)))
 
@@ -190,14 +197,14 @@ class JointTables:
         if not variables:
             return torch.ones((), dtype=torch.float64)
         sums = self._sums(variables)
-        if self.gaps.isdisjoint(variables):
+        if self.incomplete.isdisjoint(variables):
             return sums / self.rows
         known = sums[tuple(slice(self.states[v]) for v in variables)]
         return known / self.known(known.sum(), variables)
 
     def known(self, rows: Tensor, variables: Iterable[str]) -> Tensor:
-        """Numbers of rows in which variables are known, refused where there are none."""
-        if self.gaps and not bool((rows > 0).all()):
+        """Numbers of rows in which variables are known; a DataError where there are none."""
+        if self.incomplete and not bool((rows > 0).all()):
             raise DataError(
                 f"Learning needs rows in which {', '.join(dict.fromkeys(variables))} are all known, and there are none. Collect "
                 "such rows, or use a graph in which these variables are less closely tied."
@@ -215,21 +222,21 @@ class JointTables:
         )
         summed = [axis for axis, v in enumerate(scope) if v not in variables]
         left = [v for v in scope if v in variables]
-        found = stored.sum(dim=summed) if summed else stored
-        return found.permute([left.index(v) for v in variables])
+        marginal = stored.sum(dim=summed) if summed else stored
+        return marginal.permute([left.index(v) for v in variables])
 
     def marginals(self) -> dict[str, Tensor]:
         """P(v) of every variable."""
         if self.rows <= 0:
             raise NotFittedError("No rows have been counted yet.")
-        key = "marginals", tuple(self.states.values())  # a layout does not tell a gap from a state
+        key = "marginals", tuple(self.states.values())  # a layout does not tell a missing value from a state
         read = reading(self.layout, key, lambda number: [number((v,), [n]) for v, n in self.states.items()])
-        found = dict(zip(self.states, read(self.counts), strict=True))
-        return {v: p / (self.known(p.sum(), [v]) if v in self.gaps else self.rows) for v, p in found.items()}
+        sums = zip(self.states, read(self.counts), strict=True)
+        return {v: p / (self.known(p.sum(), [v]) if v in self.incomplete else self.rows) for v, p in sums}
 
     def missing_shares(self) -> dict[str, float]:
         """Share of missing values of each variable."""
-        sums = {v: self._sums([v]) for v in self.states if v in self.gaps}
+        sums = {v: self._sums([v]) for v in self.states if v in self.incomplete}
         return {v: float(sums[v][-1] / self.rows) if v in sums else 0.0 for v in self.states}
 
     def constant_variables(self) -> list[str]:
@@ -237,7 +244,9 @@ class JointTables:
         return [v for v, p in self.marginals().items() if len(p) > 1 and float(p.max()) == 1.0]
 
 
-def layout_of(scopes: Iterable[Iterable[str]], states: Mapping[str, int], gaps: Iterable[str] = ()) -> TableLayout:
+def layout_of(
+    scopes: Iterable[Iterable[str]], states: Mapping[str, int], incomplete: Iterable[str] = ()
+) -> TableLayout:
     """Where the cells of such :class:`JointTables` lie, and how many there are, before any is allocated."""
-    wider = frozenset(gaps)
+    wider = frozenset(incomplete)
     return table_layout(tuple(tuple(s) for s in scopes), tuple((v, n + (v in wider)) for v, n in states.items()))

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from torchpbp.planning.plan import SeparatorPlan
+from torchpbp.planning.plan import Group, SeparatorPlan
 
-Group = tuple[str, ...]
 Question = tuple[Sequence[Group], Sequence[Tensor] | None, Sequence[Group]]
 """Groups below, their compressions, and groups of the instrument η: a third moment."""
 
@@ -65,24 +64,12 @@ class Moments(ABC):
         """E[φ_g]."""
 
     @abstractmethod
-    def cross(self, a: Group, b: Group) -> Tensor:
-        """E[φ_a φ_bᵀ]; the groups may share variables."""
-
-    @abstractmethod
     def instrument_scale(self, group: Group) -> Tensor:
         """(dim,) factors that bring an instrument to a common scale, on which ridge penalties are meant."""
 
     @abstractmethod
     def whitener(self, group: Group) -> Tensor:
         """Factors (dim,) or a matrix (dim, dim) that bring features to unit second moment."""
-
-    @abstractmethod
-    def responses(self, wanted: Sequence[Question]) -> list[Tensor]:
-        """E[(⊗_k θ_k) ηᵀ] with θ_k = features_kᵀ φ_{below_k}, or θ_k = φ_{below_k} if features is None.
-
-        Returns:
-            For each question (sizes of θ…, dims of the instrument's groups, joined).
-        """
 
     def near_dim(self, group: Group) -> int:
         """Dimensions of a group's features as part of an instrument."""
@@ -94,7 +81,9 @@ class Moments(ABC):
 
     @abstractmethod
     def below(self, wanted: Sequence[Sequence[Question]]) -> list[tuple[Tensor, Tensor]]:
-        """E[y] and Cov[y, η] of y = ⊗_k θ_k, see :meth:`responses`, for lists of questions with equal shapes.
+        """E[y] and Cov[y, η] of y = ⊗_k θ_k, for lists of questions with equal shapes.
+
+        θ_k = features_kᵀ φ_{below_k}, or θ_k = φ_{below_k} where there are no compressions.
 
         Returns:
             For each list (questions, sizes of θ…) and (questions, sizes of θ…, instrument dim).

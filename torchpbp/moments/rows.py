@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from torchpbp.features.maps import FeatureMap, OneHot
+from torchpbp.planning.plan import Group
 
-Group = tuple[str, ...]
 
-
-class Rows:
+class TrainingRows:
     """Rows as regressors see them: states where all variables are discrete, otherwise features of all variables.
 
     Args:
@@ -37,7 +38,9 @@ class Rows:
         self.states, self.features, self.weights, self.reals = states, features, weights, reals
 
     @classmethod
-    def of(cls, table: Mapping[str, Tensor], maps: Mapping[str, FeatureMap], weights: Tensor | None = None) -> Rows:
+    def of(
+        cls, table: Mapping[str, Tensor], maps: Mapping[str, FeatureMap], weights: Tensor | None = None
+    ) -> TrainingRows:
         """Rows of a table, name -> (rows,) states or values."""
         if all(isinstance(m, OneHot) for m in maps.values()):
             return cls(list(maps), maps, states=torch.stack([table[v] for v in maps], dim=1), weights=weights)
@@ -64,15 +67,29 @@ class Rows:
     def device(self) -> torch.device:
         return self._content.device
 
-    def __getitem__(self, index: Tensor | slice) -> Rows:
+    def __getitem__(self, index: Tensor | slice) -> TrainingRows:
         return self._each(lambda tensor: tensor[index])
 
-    def to(self, device: torch.device | str) -> Rows:
+    def to(self, device: torch.device | str) -> TrainingRows:
         return self._each(lambda tensor: tensor.to(device))
 
-    def _each(self, change: Callable[[Tensor], Tensor]) -> Rows:
+    def _each(self, change: Callable[[Tensor], Tensor]) -> TrainingRows:
         tensors = (self.states, self.features, self.weights, self.reals)
-        return Rows(self.names, self.maps, *[None if t is None else change(t) for t in tensors])
+        return TrainingRows(self.names, self.maps, *[None if t is None else change(t) for t in tensors])
+
+    def distinct(self) -> TrainingRows:
+        """Rows of states that differ, each weighted by how often it occurs."""
+        assert self.states is not None
+        sizes = [self.maps[v].dim for v in self.names]
+        keys = self.states.numpy()
+        if math.prod(sizes) < 1 << 62:  # one number tells rows apart
+            code = torch.zeros_like(self.states[:, 0])
+            for column, size in zip(self.states.unbind(dim=1), sizes, strict=True):
+                code = code * size + column
+            keys = code.numpy()
+        _, first, counts = np.unique(keys, axis=0, return_index=True, return_counts=True)
+        chosen = torch.from_numpy(first)
+        return TrainingRows(self.names, self.maps, self.states[chosen], weights=torch.from_numpy(counts).double())
 
     def columns(self) -> dict[str, slice]:
         """Where each variable's features are in ``features``."""
@@ -99,7 +116,7 @@ class Projections(nn.Module):
     where: Tensor
     strides: Tensor
 
-    def __init__(self, groups: Sequence[Group], matrices: Tensor, rows: Rows) -> None:
+    def __init__(self, groups: Sequence[Group], matrices: Tensor, rows: TrainingRows) -> None:
         super().__init__()
         self.register_buffer("matrices", matrices)
         self.coded = rows.states is not None
@@ -123,7 +140,7 @@ class Projections(nn.Module):
                 index = [list(range(columns[g[j]].start, columns[g[j]].stop)) for g in groups]
                 self.register_buffer(f"where{j}", torch.tensor(index))
 
-    def forward(self, rows: Rows) -> Tensor:
+    def forward(self, rows: TrainingRows) -> Tensor:
         """(rows, S, m)."""
         count, size, m = self.matrices.shape
         if rows.states is not None:
@@ -138,7 +155,7 @@ class Projections(nn.Module):
         return torch.einsum("bsd,sdm->bsm", feature.to(self.matrices), self.matrices)
 
 
-def shape_key(groups: Sequence[Group], matrices: Sequence[Tensor], rows: Rows) -> tuple[object, ...]:
+def shape_key(groups: Sequence[Group], matrices: Sequence[Tensor], rows: TrainingRows) -> tuple[object, ...]:
     """What must agree for several products of projections to be computed at once."""
     shapes = tuple(tuple(m.shape) for m in matrices)
     if rows.states is not None:
@@ -161,7 +178,7 @@ class ProductTargets(nn.Module):
         self.factors = nn.ModuleList(factors)
         self.register_buffer("offset", offset)
 
-    def forward(self, rows: Rows) -> Tensor:
+    def forward(self, rows: TrainingRows) -> Tensor:
         """(rows, S, size of y)."""
         first, *others = [factor(rows) for factor in self.factors]
         for other in others:

@@ -18,7 +18,7 @@ from torchpbp.moments.covers import find_covers
 Scope = tuple[str, ...]
 
 LARGEST_TABLE = 1 << 26
-"""Cells of one table; beyond it a structure is refused rather than the memory exhausted."""
+"""Most cells of one table: a larger one raises an error before memory is exhausted."""
 
 
 class TableLayout:

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from torchpbp.exact.contraction import contract
 from torchpbp.moments.joint_tables import JointTables
-from torchpbp.moments.moments import Group, Moments, Question, SeparatorMoments
+from torchpbp.moments.moments import Moments, Question, SeparatorMoments
 from torchpbp.moments.table_reading import Cells, Number, reading
-from torchpbp.planning.plan import SeparatorPlan
+from torchpbp.planning.plan import Group, SeparatorPlan
 
 
 class TableMoments(Moments):
@@ -56,6 +56,7 @@ class TableMoments(Moments):
     instrument_scale = whitener
 
     def cross(self, a: Group, b: Group) -> Tensor:
+        """E[φ_a φ_bᵀ]; the groups may share variables."""
         if (b, a) in self._cross:
             return self._cross[b, a].T
         if (a, b) not in self._cross:
@@ -71,10 +72,8 @@ class TableMoments(Moments):
         result[_codes(union, a, self.dims), _codes(union, b, self.dims)] = table.reshape(-1)
         return result
 
-    def responses(self, wanted: Sequence[Question]) -> list[Tensor]:
-        return [self._response(*question) for question in wanted]
-
-    def _response(self, below: Sequence[Group], features: Sequence[Tensor] | None, near: Sequence[Group]) -> Tensor:
+    def third(self, below: Sequence[Group], features: Sequence[Tensor] | None, near: Sequence[Group]) -> Tensor:
+        """E[(⊗_k θ_k) ηᵀ], not centred: (sizes of θ…, dims of the instrument's groups, joined)."""
         names = [v for g in below for v in g]
         sizes = [self.dim(g) for g in below]
         table = torch.cat([self.tables.table((*names, *g)).reshape(*sizes, self.dim(g)) for g in near], dim=-1)
@@ -147,15 +146,15 @@ class TableMoments(Moments):
         flat = both.flatten(1, -2)
         rows = self.tables.known(flat[..., 0].sum(dim=1), (v for below, _, _ in questions for g in below for v in g))
         near_mean = flat[..., 1:].sum(dim=1) / rows.unsqueeze(1)
-        found = both / rows.reshape(-1, *[1] * (both.ndim - 1))
+        joint = both / rows.reshape(-1, *[1] * (both.ndim - 1))
         if questions[0][1] is not None:
             for k, size in enumerate(sizes):  # the first dimension is compressed and goes to the end
                 features = torch.stack([f[k] for _, f, _ in questions if f is not None])
-                found = found.reshape(len(questions), size, -1).mT @ features
+                joint = joint.reshape(len(questions), size, -1).mT @ features
             sizes = torch.Size([f.shape[1] for f in questions[0][1]])
-            found = found.reshape(len(questions), -1, *sizes).movedim(1, -1)
-        mean = found[..., 0]
-        return mean, found[..., 1:] - mean.unsqueeze(-1) * near_mean.reshape(
+            joint = joint.reshape(len(questions), -1, *sizes).movedim(1, -1)
+        mean = joint[..., 0]
+        return mean, joint[..., 1:] - mean.unsqueeze(-1) * near_mean.reshape(
             len(questions), *[1] * len(sizes), near_mean.shape[1]
         )
 

@@ -58,9 +58,9 @@ class Reading:
 
     def __call__(self, counts: Tensor) -> list[Tensor]:
         """The arrays, given (cells of the layout,) counts."""
-        found = torch.from_numpy((self._sums @ counts.numpy()).take(self._copied))
+        cells = torch.from_numpy((self._sums @ counts.numpy()).take(self._copied))
         return [
-            part.reshape(shape) for part, shape in zip(torch.split(found, self._lengths), self._shapes, strict=True)
+            part.reshape(shape) for part, shape in zip(torch.split(cells, self._lengths), self._shapes, strict=True)
         ]
 
     def number(self, variables: Sequence[str], sizes: Sequence[int] | None = None) -> Cells:

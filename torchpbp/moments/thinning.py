@@ -22,20 +22,20 @@ class ThinnedRows:
         most: largest number of values held of each, at least 2.
 
     Attributes:
-        gaps: columns in which values are missing.
+        incomplete: columns in which values are missing.
     """
 
     def __init__(self, names: Sequence[str], most: int) -> None:
         self._columns = {v: _Column(most) for v in names}
         self._most = most
-        self.gaps: set[str] = set()
+        self.incomplete: set[str] = set()
 
     def add(self, table: Mapping[str, Tensor]) -> None:
         """Take part of the values of the next table; missing ones are -1 among states and NaN among numbers."""
         for v, column in self._columns.items():
             values, seen = table[v].double(), observed(table[v])
             if not bool(seen.all()):
-                self.gaps.add(v)
+                self.incomplete.add(v)
                 values = values[seen]
             column.add(values)
 
@@ -43,14 +43,14 @@ class ThinnedRows:
         """Put the values kept by all processes together."""
         if world_size() == 1:
             return
-        shares = gather_objects((self._columns, self.gaps))
+        shares = gather_objects((self._columns, self.incomplete))
         most = max(1, self._most // world_size())
         for v in self._columns:
             theirs = [columns[v] for columns, _ in shares]
             self._columns[v] = _Column(self._most)
             self._columns[v].kept = torch.cat([c.kept[:: max(1, -(-len(c.kept) // most))] for c in theirs])
             self._columns[v].low, self._columns[v].high = min(c.low for c in theirs), max(c.high for c in theirs)
-        self.gaps = set().union(*(gaps for _, gaps in shares))
+        self.incomplete = set().union(*(columns for _, columns in shares))
 
     def values(self, name: str) -> Tensor:
         """(kept,) values of a column, as float64."""

@@ -14,12 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchpbp.arguments import check_counts, check_positive
-from torchpbp.errors import QueryError, ShapeError, StructureError
+from torchpbp.errors import ArgumentError, QueryError, ShapeError
 from torchpbp.inputs.evidence import Evidence, query_names, warn_of_no_question
 from torchpbp.inputs.tensors import read_tensors
-from torchpbp.models.answers import check_query
-from torchpbp.models.pbp import PBP
+from torchpbp.models.two_stage_model import TwoStageModel
+from torchpbp.settings import positive, whole
 
 
 class PBPLayer(nn.Module):
@@ -45,13 +44,11 @@ class PBPLayer(nn.Module):
         torch.Size([32, 4])
     """
 
-    def __init__(self, model: PBP) -> None:
+    def __init__(self, model: TwoStageModel) -> None:
         super().__init__()
-        if not isinstance(model, PBP):
-            raise StructureError(
-                f"PBPLayer: expected a PBP model, got {type(model).__name__}. Other learners are no layers."
-            )
-        model.tree  # noqa: B018  raises NotFittedError if the structure is not fixed yet
+        if not isinstance(model, TwoStageModel):
+            raise ArgumentError(f"PBPLayer: expected a PBP model, got {type(model).__name__}.")
+        model.plan  # noqa: B018  raises NotFittedError if the structure is not fixed yet
         self.model = model
 
     def initialise(self, scale: float = 0.1, seed: int = 0) -> PBPLayer:
@@ -64,7 +61,7 @@ class PBPLayer(nn.Module):
         generator = torch.Generator().manual_seed(seed)
         tree = self.model.tree
         with torch.no_grad():
-            for node, operator in zip(range(1, len(tree)), self.model._separators, strict=True):
+            for node, operator in zip(range(1, len(tree)), self.model.separator_operators, strict=True):
                 weight = operator.weight
                 noise = scale * torch.randn(weight.shape, generator=generator, dtype=torch.float64)
                 weight.copy_(noise)
@@ -116,18 +113,18 @@ class PBPLayer(nn.Module):
         """Estimates of the variables asked for, or of all that are not given as states."""
         if variables is not None:
             wanted = list(query_names(variables))
-            check_query(self.model.graph, wanted, read)
-            return self.model._estimates(read, wanted, sorted({self.model.tree.leaf_of[v] for v in wanted}))
+            self.model.check_query(wanted, read)
+            return self.model.estimates(read, wanted)
         wanted = [v for v in self.model.states if v not in read.hard]
         if not wanted and not torch.compiler.is_compiling():
             warn_of_no_question("every discrete variable is given by its states")
-        return self.model._estimates(read, wanted, None)
+        return self.model.estimates(read, wanted, every_leaf=True)
 
     def log_evidence(self, evidence: Mapping[str, Tensor]) -> Tensor:
         """(batch,) log P(evidence), floored where the estimate is not positive."""
         with self._full_precision():
             read, valid = self._evidence(evidence)
-            return torch.where(valid, self.model._log_evidence(read), torch.nan)
+            return torch.where(valid, self.model.log_mass(read), torch.nan)
 
     def most_probable(self, evidence: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """name -> (batch,) the most probable state of each unobserved variable by itself; -1 in rows with NaN answers."""
@@ -143,7 +140,7 @@ class PBPLayer(nn.Module):
             temperature: low values come close to one-hot samples.
             hard: one-hot in the forward pass, relaxed in the backward pass (straight-through).
         """
-        check_positive(temperature=temperature)
+        positive().check("temperature", temperature)
         posteriors = self.forward(evidence)
         return {
             v: nn.functional.gumbel_softmax(p.clamp(min=1e-30).log(), tau=temperature, hard=hard)
@@ -161,9 +158,10 @@ class PBPLayer(nn.Module):
 
     def _evidence(self, evidence: Mapping[str, Tensor], signed: bool = False) -> tuple[Evidence, Tensor]:
         """Evidence without what is invalid, and (batch,) which rows are valid; (1,) where there is no evidence."""
-        self.model._require_fitted()
-        domains = {v: o.domain for v, o in self.model.observables.items()}
-        return read_tensors(evidence, domains, self.model.root.weight.dtype, self.model.floor.device, signed)
+        self.model.require_fitted()
+        return read_tensors(
+            evidence, self.model.evidence_domains(), self.model.root.weight.dtype, self.model.floor.device, signed
+        )
 
 
 def _where_valid(valid: Tensor, answers: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -242,7 +240,8 @@ class PBPDistribution:
         Invalid rows of evidence have states of -1 and values of NaN.
         """
         sample_shape = (sample_shape,) if isinstance(sample_shape, int) else tuple(sample_shape)
-        check_counts(0, ShapeError, **{f"sample_shape[{i}]": size for i, size in enumerate(sample_shape)})
+        for i, size in enumerate(sample_shape):
+            whole(0).check(f"sample_shape[{i}]", size)
         count = math.prod(sample_shape)
         drawn = self.layer.model.sample(count, self._read, seed=seed)
         kept = {v: torch.where(self._valid, x, torch.nan if x.is_floating_point() else -1) for v, x in drawn.items()}

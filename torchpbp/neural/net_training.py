@@ -14,7 +14,7 @@ from tqdm.auto import tqdm
 
 from torchpbp.distributed import gather_objects, sum_over_processes
 from torchpbp.learning.nets import StageOneNets
-from torchpbp.moments.rows import Rows
+from torchpbp.moments.rows import TrainingRows
 
 
 class NetTraining(LightningModule):
@@ -52,10 +52,10 @@ class NetTraining(LightningModule):
         self.steps = -(-total // batch_size)
         self.held_out = float("nan")
         self.register_buffer("stale", torch.zeros((), dtype=torch.int64))
-        self.register_buffer("diverged", torch.zeros((), dtype=torch.int64))  # the epoch of a loss that is no number
+        self.register_buffer("diverged", torch.zeros((), dtype=torch.int64))  # the epoch of a NaN loss
         self._sums: Tensor | None = None
 
-    def forward(self, rows: Rows, counted: Tensor) -> Tensor:
+    def forward(self, rows: TrainingRows, counted: Tensor) -> Tensor:
         return self.nets.losses(rows, counted)
 
     def on_train_start(self) -> None:
@@ -70,7 +70,7 @@ class NetTraining(LightningModule):
         rows, fold, weight = batch
         return rows.to(device), fold.to(device), weight.to(device)
 
-    def training_step(self, batch: tuple[Rows, Tensor, Tensor], _: int) -> Tensor:
+    def training_step(self, batch: tuple[TrainingRows, Tensor, Tensor], _: int) -> Tensor:
         rows, fold, weight = batch
         # The sum over all processes, by a constant: the same step however the rows are shared out. Lightning averages
         # gradients over processes, hence the factor.
@@ -85,7 +85,7 @@ class NetTraining(LightningModule):
     def on_validation_epoch_start(self) -> None:
         self._sums = None
 
-    def validation_step(self, batch: tuple[Rows, Tensor, Tensor], _: int) -> None:
+    def validation_step(self, batch: tuple[TrainingRows, Tensor, Tensor], _: int) -> None:
         rows, fold, weight = batch
         sums = self(rows, self._counted(fold, weight, own=True)).double()
         self._sums = sums if self._sums is None else self._sums + sums
@@ -110,7 +110,7 @@ class NetTraining(LightningModule):
         return (kept * weight).to(self.nets.dtype)
 
 
-class BatchedRows(Dataset[tuple[Rows, Tensor, Tensor]]):
+class BatchedRows(Dataset[tuple[TrainingRows, Tensor, Tensor]]):
     """Whole batches of rows with their folds and weights.
 
     Args:
@@ -118,13 +118,13 @@ class BatchedRows(Dataset[tuple[Rows, Tensor, Tensor]]):
         fold: (rows,).
     """
 
-    def __init__(self, rows: Rows, fold: Tensor) -> None:
+    def __init__(self, rows: TrainingRows, fold: Tensor) -> None:
         self.rows, self.fold = rows, fold
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, index: Tensor) -> tuple[Rows, Tensor, Tensor]:
+    def __getitem__(self, index: Tensor) -> tuple[TrainingRows, Tensor, Tensor]:
         part = self.rows[index]
         weight = torch.ones(len(part)) if part.weights is None else part.weights.float() * len(self.rows)
         return part, self.fold[index], weight

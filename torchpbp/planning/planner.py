@@ -1,71 +1,168 @@
-"""From a graph to what is to be learned: a junction tree, and core groups, instruments and ranks of its separators."""
+"""Making plans: core groups bottom-up, then instruments, both by generic rank.
+
+A plan depends on structure and options only, and models of one structure are made again and again (one per class, fold or
+seed), so plans are cached.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import lru_cache
 
+from torchpbp.errors import RankWarning, StructureError, warn_caller
 from torchpbp.graph.junction_tree import JunctionTree, build_junction_tree
 from torchpbp.graph.latent_graph import Continuous, LatentGraph
-from torchpbp.planning.core_groups import group_size
-from torchpbp.planning.plan import Specification, SpecificationOptions, specify
+from torchpbp.planning.core_groups import core_candidates, group_size, minimal_core_group
+from torchpbp.planning.instruments import choose_instruments
+from torchpbp.planning.plan import Group, Plan, PlanOptions, SeparatorPlan
+from torchpbp.planning.ranks import StructureProbe
 
 CANDIDATE_RANKS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
-"""Ranks that are tried where the rank is chosen on data."""
-
-Plan = tuple[JunctionTree, Specification]
+"""Ranks to choose from where the rank is selected on data."""
 
 
-@dataclass(frozen=True)
-class Planner:
-    """Makes plans for a graph.
+def plan_graph(
+    graph: LatentGraph, dims: Mapping[str, int], options: PlanOptions, root: tuple[str, ...] | None = None
+) -> Plan:
+    """The plan of a graph. Latents of unknown cardinality get ``options.rank`` states.
+
+    Generic ranks are found on a discrete stand-in, in which a continuous variable has enough states to distinguish those
+    of any latent.
 
     Args:
-        graph: the structure; latents may lack a number of states.
+        graph: the structure.
         dims: feature dimensions of each observable.
-        options: of specifications, but for the rank.
-        root: variables the root clique must contain; ``None``: chosen by cost.
-        compressed: whether messages are compressed to their rank.
+        options: of the plan.
+        root: variables the root clique must contain; None: chosen by cost.
     """
+    if options.rank is not None:
+        unknown = [v for v in graph.latent if graph.variables[v] is None]
+        graph = graph.with_states(dict.fromkeys(unknown, options.rank))
+    most = max([graph.num_states(v) for v in graph.latent], default=2)
+    stand_ins = {v: max(2, min(most, d)) for v, d in dims.items() if isinstance(graph.variables[v], Continuous)}
+    return plan_tree(build_junction_tree(graph.with_states(stand_ins), root), options, dims)
 
-    graph: LatentGraph
-    dims: Mapping[str, int]
-    options: SpecificationOptions
-    root: tuple[str, ...] | None
-    compressed: bool
 
-    def plan(self, rank: int | None) -> Plan:
-        """Tree and specification, with states set for latents of unknown cardinality.
+def candidate_plans(
+    graph: LatentGraph, dims: Mapping[str, int], options: PlanOptions, root: tuple[str, ...] | None, most: int
+) -> dict[int, Plan]:
+    """Plans to choose from, by rank, up to a largest rank or to where the structure cannot use more."""
+    plans: dict[int, Plan] = {}
+    for rank in CANDIDATE_RANKS:
+        if rank > most:
+            break
+        plan = plan_graph(graph, dims, replace(options, rank=rank), root)
+        sizes = [s.rank for s in plan.separators]
+        if plans and sizes == [s.rank for s in next(reversed(plans.values())).separators]:
+            break
+        plans[rank] = plan
+    return plans
 
-        Generic ranks are found on a discrete stand-in: a continuous variable gets enough states to tell those of any
-        latent apart.
 
-        Args:
-            rank: most dimensions of a message; ``None``: what the latents' numbers of states imply.
-        """
-        graph = self.graph
-        if rank is not None:
-            graph = graph.with_states(dict.fromkeys([v for v in graph.latent if graph.variables[v] is None], rank))
-        most = max([graph.num_states(v) for v in graph.latent], default=2)
-        stand_ins = {
-            v: max(2, min(most, d)) for v, d in self.dims.items() if isinstance(graph.variables[v], Continuous)
-        }
-        tree = build_junction_tree(graph.with_states(stand_ins), self.root)
-        specification = specify(tree, replace(self.options, rank=rank), self.dims)
-        if not self.compressed:
-            plans = tuple(replace(p, rank=group_size(p.core, self.dims)) for p in specification.plans)
-            specification = Specification(plans)
-        return tree, specification
+def plan_tree(tree: JunctionTree, options: PlanOptions | None = None, dims: Mapping[str, int] | None = None) -> Plan:
+    """The plan of a junction tree; a structure that falls short of a rank is reported.
 
-    def candidates(self, most: int) -> dict[int, Plan]:
-        """Plans to choose from, by rank, up to a largest one or to where the structure cannot use more."""
-        plans: dict[int, Plan] = {}
-        for rank in CANDIDATE_RANKS:
-            if rank > most:
-                break
-            plan = self.plan(rank)
-            sizes = [p.rank for p in plan[1].plans]
-            if plans and sizes == [p.rank for p in next(reversed(plans.values()))[1].plans]:
-                break
-            plans[rank] = plan
-        return plans
+    Args:
+        tree: junction tree of a graph whose variables all have a number of states.
+        options: of the plan.
+        dims: feature dimensions of each observable, by which groups are limited; its number of states by default.
+
+    Raises:
+        StructureError: with ``options.strict``, a separator whose instrument cannot reach the rank; otherwise a warning.
+    """
+    options = options or PlanOptions()
+    separators = _cached(tree, replace(options, strict=False), None if dims is None else tuple(dims.items()))
+    for separator in reversed(separators):
+        if separator.reached < separator.needed:
+            text = (
+                f"Separator {tree.separator_name(separator.node)}: instrument rank {separator.reached}, needs "
+                f"{separator.needed}. Answers that cross it will be biased. Add outside observables, raise pool= or "
+                "largest_group=, or lower the latent cardinality."
+            )
+            if options.strict:
+                raise StructureError(text)
+            warn_caller(text, RankWarning)
+    return Plan(tree, separators)
+
+
+def clear_cached_plans() -> None:
+    """Forget all plans, so that the next ones are made from scratch."""
+    _cached.cache_clear()
+
+
+@lru_cache(maxsize=64)
+def _cached(
+    tree: JunctionTree, options: PlanOptions, items: tuple[tuple[str, int], ...] | None
+) -> tuple[SeparatorPlan, ...]:
+    dims = None if items is None else dict(items)
+    probes = _Probes(tree, options.seed)
+    separators: dict[int, SeparatorPlan] = {}
+    cores: dict[int, Group] = {}
+    for node in range(len(tree) - 1, 0, -1):
+        needed = probes.separator_rank(node)
+        core, instrument, reached = _groups(tree, node, needed, cores, probes[0], options, dims)
+        if reached < needed:
+            second = _groups(tree, node, needed, cores, probes[1], options, dims)
+            if second[-1] > reached:
+                core, instrument, reached = second
+        cores[node] = core
+        rank = needed if options.rank is None else min(needed, options.rank)
+        separators[node] = SeparatorPlan(node, core, instrument, rank, needed, reached)
+    return tuple(separators[node] for node in range(1, len(tree)))
+
+
+def _groups(
+    tree: JunctionTree,
+    node: int,
+    needed: int,
+    cores: Mapping[int, Group],
+    probe: StructureProbe,
+    options: PlanOptions,
+    dims: Mapping[str, int] | None,
+) -> tuple[Group, tuple[Group, ...], int]:
+    """Core group, instrument and the rank they reach, by one draw of parameters."""
+    sizes = probe.network.states if dims is None else dims
+    core = tree.leaf_observables[node]
+    if not core:
+        core = minimal_core_group(
+            core_candidates(tree, node, cores), needed, lambda group: probe.core_rank(node, group), sizes
+        )
+    instrument, reached = choose_instruments(
+        _near_leaves(tree, node, options, sizes),
+        needed,
+        lambda group: probe.instrument_block(core, group),
+        sizes,
+        options.singles,
+        options.pool,
+        options.largest_group,
+    )
+    return core, instrument, reached
+
+
+def _near_leaves(tree: JunctionTree, node: int, options: PlanOptions, sizes: Mapping[str, int]) -> list[Group]:
+    """Observables of each outside leaf, nearest leaf first; a leaf too large for one group is taken apart."""
+    nearest = tree.distances(node, max(options.singles, options.pool))
+    leaves = dict.fromkeys(tree.leaf_of[v] for _, v in nearest)
+    groups = [tree.leaf_observables[leaf] for leaf in leaves]
+    return [
+        part for g in groups for part in ([g] if group_size(g, sizes) <= options.largest_group else [(v,) for v in g])
+    ]
+
+
+class _Probes:
+    """Two draws of random parameters; the second is made only where the first falls short of the possible rank."""
+
+    def __init__(self, tree: JunctionTree, seed: int) -> None:
+        self._tree, self._seed = tree, seed
+        self._draws = [StructureProbe(tree, seed)]
+
+    def __getitem__(self, index: int) -> StructureProbe:
+        while len(self._draws) <= index:
+            self._draws.append(StructureProbe(self._tree, self._seed + len(self._draws)))
+        return self._draws[index]
+
+    def separator_rank(self, node: int) -> int:
+        first = self[0].separator_rank(node)
+        bound = group_size(tuple(self._tree.separators[node]), self[0].network.states)
+        return first if first == bound else max(first, self[1].separator_rank(node))

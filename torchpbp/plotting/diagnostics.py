@@ -8,7 +8,7 @@ import pandas as pd
 
 from torchpbp.errors import StructureError
 from torchpbp.models.diagnostics import diagnostics_table
-from torchpbp.models.pbp import PBP
+from torchpbp.models.two_stage_model import TwoStageModel
 from torchpbp.settings import whole
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ COLUMNS = {"rank": 1.12, "needed": 1.25, "reached": 1.4, "significant": 1.57, "c
 """Numbers beside the dots, and their positions; correlations end at 1."""
 
 
-def plot_diagnostics(model: PBP, *, most: int = 40, ax: Axes | None = None) -> Axes:
+def plot_diagnostics(model: TwoStageModel, *, most: int = 40, ax: Axes | None = None) -> Axes:
     """Draw the canonical correlations and ranks of each separator, one line each.
 
     A dot is the canonical correlation of one dimension of the message with the instrument: filled if it is statistically
@@ -40,11 +40,11 @@ def plot_diagnostics(model: PBP, *, most: int = 40, ax: Axes | None = None) -> A
         ArgumentError: ``most`` below 1.
         NotFittedError: the model is not fitted.
     """
-    if not isinstance(model, PBP):
+    if not isinstance(model, TwoStageModel):
         raise StructureError(f"Diagnostics of separators: expected a PBP model, got {type(model).__name__}.")
     most = whole(1).check("most", most)
-    model._require_fitted()
-    strengths = [op.strengths.detach().cpu() for op in model._separators]
+    model.require_fitted()
+    strengths = [op.strengths.detach().cpu() for op in model.separator_operators]
     table = separator_table(model)
     total = len(table)
     if total > most:
@@ -54,12 +54,11 @@ def plot_diagnostics(model: PBP, *, most: int = 40, ax: Axes | None = None) -> A
 
     if ax is None:
         _, ax = plt.subplots(figsize=(9.0, 1.3 + 0.27 * len(table)), layout="constrained")
-    first = 1 if model.compressed else 0  # the constant comes first
     sure: list[tuple[float, int]] = []
     unsure: list[tuple[float, int]] = []
     for place, (node, line) in enumerate(table.iterrows()):
         found = strengths[int(str(node)) - 1].double().tolist()
-        for k, value in enumerate(found[first:], start=first):
+        for k, value in enumerate(found[1:], start=1):  # the constant comes first
             (sure if k < line["significant"] else unsure).append((value, place))
         red = {
             "reached": line["reached"] < line["needed"],
@@ -92,9 +91,7 @@ def plot_diagnostics(model: PBP, *, most: int = 40, ax: Axes | None = None) -> A
     return ax
 
 
-def separator_table(model: PBP) -> pd.DataFrame:
+def separator_table(model: TwoStageModel) -> pd.DataFrame:
     """:meth:`PBP.diagnostics` without the clipped mass, which takes long to estimate."""
-    strengths = [op.strengths.detach().cpu() for op in model._separators]
-    significant = [int(op.significant) for op in model._separators]
-    table = diagnostics_table(model.tree, model.specification, strengths, significant, {})
+    table = diagnostics_table(model.plan, model.separator_operators, {})
     return table.drop(columns="clipped_mass")

@@ -11,10 +11,9 @@ from torch import Tensor
 from torchpbp.errors import StructureError
 from torchpbp.graph.junction_tree import JunctionTree, build_junction_tree
 from torchpbp.graph.latent_graph import LatentGraph
-from torchpbp.inference.messages import upward_pass
-from torchpbp.inference.variables import prepare
+from torchpbp.inference.observable import prepare
 from torchpbp.inputs.evidence import EvidenceLike
-from torchpbp.models.pbp import PBP
+from torchpbp.models.two_stage_model import TwoStageModel
 from torchpbp.plotting.evidence import condition, one_row, written_values
 from torchpbp.plotting.tree_layout import EDGE, SEPARATOR, SEPARATOR_EDGE, Layout, draw_cliques, lay_out, tree_axes
 
@@ -28,7 +27,7 @@ CHART_WIDTH, CHART_HEIGHT = 0.66, 0.4  # in columns and levels
 
 
 def plot_junction_tree(
-    model: PBP | JunctionTree | LatentGraph,
+    model: TwoStageModel | JunctionTree | LatentGraph,
     *,
     core_groups: Mapping[int, Sequence[str]] | None = None,
     ax: Axes | None = None,
@@ -46,9 +45,9 @@ def plot_junction_tree(
     Raises:
         StructureError: not a model, tree or graph, a node that the tree does not have, or a tree too large to draw.
     """
-    if isinstance(model, PBP):
+    if isinstance(model, TwoStageModel):
         tree = model.tree
-        core_groups = model.core_groups if core_groups is None else core_groups
+        core_groups = model.plan.core_groups if core_groups is None else core_groups
     elif isinstance(model, LatentGraph):
         tree = build_junction_tree(model)
     elif isinstance(model, JunctionTree):
@@ -86,13 +85,12 @@ def plot_junction_tree(
     return ax
 
 
-def plot_messages(model: PBP, evidence: EvidenceLike = None, *, row: int = 0, ax: Axes | None = None) -> Axes:
+def plot_messages(model: TwoStageModel, evidence: EvidenceLike = None, *, row: int = 0, ax: Axes | None = None) -> Axes:
     """Draw the upward messages of one row of evidence: a small bar chart at each separator of the tree.
 
     A bar is an entry of the message, scaled so that the largest is 1 or −1, as inference does. The first entry, in grey,
     is that of the constant, the only non-zero one of a message without evidence. The others describe how the evidence
-    below depends on the separator. A model with ``compressed=False`` has no constant; its entries belong to the states of the
-    core group. Edges that carry evidence are blue.
+    below depends on the separator. Edges that carry evidence are blue.
 
     Args:
         model: fitted.
@@ -107,27 +105,26 @@ def plot_messages(model: PBP, evidence: EvidenceLike = None, *, row: int = 0, ax
         StructureError: not a PBP, or a tree too large to draw.
         NotFittedError: the model is not fitted.
     """
-    if not isinstance(model, PBP):
+    if not isinstance(model, TwoStageModel):
         raise StructureError(f"Messages of a junction tree: expected a PBP model, got {type(model).__name__}.")
-    model._require_fitted()
+    model.require_fitted()
     tree = model.tree
     layout = lay_out(tree)
     read = one_row(model, evidence, row)
     values = written_values(model, read)
     with torch.no_grad():
-        prepared = prepare(model.observables, read, model.root.weight)
-        messages = upward_pass(model._weights(), model._schedule, prepared).messages
+        messages = model.operator_tree.upward(prepare(model.observables, read, model.root.weight)).messages
     ax, font = tree_axes(layout, ax, LEVEL)
     for node in range(1, len(tree)):
         informed = any(v in values for v in tree.inside[node])
         _draw_edge(tree, layout, node, ax, informed)
         message = messages[node]
         if message is not None:
-            _draw_chart(tree, layout, node, message[0], ax, font, informed, model.compressed)
+            _draw_chart(tree, layout, node, message[0], ax, font, informed)
     draw_cliques(tree, layout, ax, font, values)
     given = condition(values)
     ax.set_title(f"Upward messages given {given}" if given else "Upward messages without evidence", fontsize=10)
-    _draw_legend(ax, model.compressed)
+    _draw_legend(ax)
     return ax
 
 
@@ -154,7 +151,6 @@ def _draw_chart(
     ax: Axes,
     font: float,
     informed: bool,
-    compressed: bool,
 ) -> None:
     """The bars of one message, on inset axes."""
     x, y = layout.across[node], layout.down[node] + 0.45
@@ -166,8 +162,7 @@ def _draw_chart(
     )
     heights = message.double().tolist()
     colours = [POSITIVE if h >= 0 else NEGATIVE for h in heights]
-    if compressed:  # then the first dimension of each message is the constant
-        colours[0] = CONSTANT
+    colours[0] = CONSTANT
     chart.bar(range(len(heights)), heights, color=colours, width=0.75, alpha=1.0 if informed else 0.45)
     chart.axhline(0.0, color="#555555", linewidth=0.6)
     chart.set(xlim=(-0.7, len(heights) - 0.3), ylim=(-1.12, 1.12), xticks=[], yticks=[], facecolor=SEPARATOR)
@@ -178,11 +173,9 @@ def _draw_chart(
     chart.set_title(name, fontsize=0.85 * font, pad=2.5, bbox=background)
 
 
-def _draw_legend(ax: Axes, compressed: bool) -> None:
+def _draw_legend(ax: Axes) -> None:
     from matplotlib.patches import Patch
 
-    kinds = {"positive entry": POSITIVE, "negative entry": NEGATIVE}
-    if compressed:
-        kinds = {"constant": CONSTANT, **kinds}
+    kinds = {"constant": CONSTANT, "positive entry": POSITIVE, "negative entry": NEGATIVE}
     handles = [Patch(color=colour, label=name) for name, colour in kinds.items()]
     ax.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0.03), ncols=3, frameon=False, fontsize=8)

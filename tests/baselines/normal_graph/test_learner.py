@@ -13,8 +13,13 @@ from torch import Tensor
 from tests.closeness import assert_same_up_to_rounding
 from torchpbp import EM, DiscreteNetwork, LatentGraph, NormalGraphLearner, templates
 from torchpbp.baselines.normal_graph import RULES
-from torchpbp.baselines.normal_graph.learning import Start
-from torchpbp.errors import CheckpointError, DataError, NotFittedError, QueryError, ShapeError, StructureError
+from torchpbp.baselines.normal_graph.block_learning import Start
+from torchpbp.errors import (
+    ArgumentError,
+    DataError,
+    ShapeError,
+    StructureError,
+)
 
 POLYTREE = LatentGraph(
     [("s", "y"), ("t", "y"), ("s", "x1"), ("y", "x2"), ("y", "x3"), ("t", "x4")],
@@ -207,7 +212,7 @@ def test_epochs_inner_iterations_and_history() -> None:
     assert not torch.allclose(more.thetas["x1"], short.thetas["x1"])
 
 
-def test_labels_saving_and_sampling(tmp_path: Path) -> None:
+def test_files_hold_the_rule_and_the_labels(tmp_path: Path) -> None:
     graph = templates.naive_bayes(3, states=2, observed_states=2)
     data = {v: ["no", "yes", "yes", "no", "yes"] * 20 for v in graph.observed}
     model = NormalGraphLearner(graph, rule="kl", progress=False).fit(data)
@@ -216,25 +221,18 @@ def test_labels_saving_and_sampling(tmp_path: Path) -> None:
     loaded = NormalGraphLearner.load(tmp_path / "graph.pt")
     torch.testing.assert_close(loaded.posterior("x1", {"x2": ["yes", None]}), expected)
     assert loaded.rule.name == "kl"
-    assert set(loaded.sample(7)) == set(graph.observed)
-    assert set(loaded.posteriors({"x1": ["no"]})) == {"x2", "x3"}
-    EM(graph, restarts=1, iterations=1, progress=False).fit(data).save(tmp_path / "em.pt")
-    with pytest.raises(CheckpointError, match="no model learned as a normal graph"):
-        NormalGraphLearner.load(tmp_path / "em.pt")
 
 
 def test_bad_input() -> None:
     graph = templates.naive_bayes(3, states=2, observed_states=2)
     with pytest.raises(StructureError, match="the graph has a loop"):
         NormalGraphLearner(templates.diamond())
-    with pytest.raises(StructureError, match="epochs: expected at least 1, got 0"):
+    with pytest.raises(ArgumentError, match="epochs: expected a whole number of at least 1, got 0"):
         NormalGraphLearner(graph, epochs=0)
-    with pytest.raises(StructureError, match="restarts: expected at least 1, got 0"):
+    with pytest.raises(ArgumentError, match="restarts: expected a whole number of at least 1, got 0"):
         NormalGraphLearner(graph, restarts=0)
-    with pytest.raises(StructureError, match="start: expected one of messages, parameters, uniform, got 'zero'"):
+    with pytest.raises(ArgumentError, match="start: expected one of 'messages', 'parameters', 'uniform', got 'zero'"):
         NormalGraphLearner(graph, start="zero")  # type: ignore[arg-type]
-    with pytest.raises(NotFittedError, match="Call fit"):
-        NormalGraphLearner(graph).posterior("x1")
     learner = NormalGraphLearner(graph, epochs=1, progress=False)
     with pytest.raises(DataError, match="missing columns"):
         learner.fit({"x1": [0, 1]})
@@ -248,8 +246,6 @@ def test_bad_input() -> None:
     with pytest.raises(DataError, match="expected evidence on at least one observable"):
         learner.fit_evidence({})
     model = NormalGraphLearner(graph, rule="var", delta=0.0, progress=False).fit({v: [0, 0] for v in graph.observed})
-    with pytest.raises(QueryError, match="latent"):
-        model.posterior("h", {"x1": [0]})
     with pytest.raises(DataError, match="has probability 0, first in row 1"):
         model.posterior("x1", {"x2": [0, 1]})
     assert model.log_evidence({"x2": [0, 1]}).isinf().tolist() == [False, True]

@@ -15,7 +15,7 @@ from tests.closeness import assert_same_up_to_rounding
 from torchpbp.baselines.normal_graph import RULES, Rule, from_product, learn_block, to_product
 from torchpbp.baselines.normal_graph.product_space import log_constant
 from torchpbp.baselines.normal_graph.rules import block_divergence, block_log_likelihood, kl_step, ml_step, sharpened
-from torchpbp.errors import ShapeError, StructureError
+from torchpbp.errors import ArgumentError, ShapeError, StructureError
 
 
 def random_block(seed: int, x: int, y: int, rows: int, sharpness: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -211,15 +211,15 @@ def test_the_example_of_two_three_and_two_states() -> None:
 
 def test_bad_input() -> None:
     theta, f, b, mask = random_block(8, 3, 2, 5, 1.0)
-    with pytest.raises(StructureError, match="rule: expected one of ml, kl, vit, var, got 'em'"):
+    with pytest.raises(ArgumentError, match="name: expected one of 'ml', 'kl', 'vit', 'var', got 'em'"):
         Rule("em")
-    with pytest.raises(StructureError, match="inner_iterations: expected at least 1, got 0"):
+    with pytest.raises(ArgumentError, match="iterations: expected a whole number of at least 1, got 0"):
         Rule("ml", iterations=0)
-    with pytest.raises(StructureError, match="delta: expected a small non-negative number"):
+    with pytest.raises(ArgumentError, match="delta: expected a non-negative number"):
         Rule("ml", delta="small")  # type: ignore[arg-type]
-    with pytest.raises(StructureError, match=r"inner_iterations: expected a whole number, got 1\.5"):
+    with pytest.raises(ArgumentError, match=r"iterations: expected a whole number of at least 1, got 1\.5"):
         Rule("ml", iterations=1.5)  # type: ignore[arg-type]
-    with pytest.raises(StructureError, match="delta: expected a small non-negative number"):
+    with pytest.raises(ArgumentError, match="delta: expected a non-negative number"):
         Rule("ml", delta=-1.0)
     with pytest.raises(ShapeError, match=r"expected f \(…, N, 3\), b \(…, N, 2\)"):
         Rule("ml")(theta, b, f, mask)

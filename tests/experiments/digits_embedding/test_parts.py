@@ -102,7 +102,7 @@ def test_a_remembering_start_hands_messages_past_hidden_points() -> None:
     model = PBP(stroke_graph(6, 12), root=[MIDDLE])
     start_remembering(model, seed=0)
     for t in range(1, 9):
-        leaf = model._weights()[model.tree.leaf_of[f"x{t}"]]  # not observed: (1, 0, …, 0)
+        leaf = model.operator_tree.operators[model.tree.leaf_of[f"x{t}"]]  # not observed: (1, 0, …, 0)
         assert torch.allclose(leaf.sum(dim=1), torch.eye(6, dtype=torch.float64)[0])
     weights = torch.ones(3, 8, 6, dtype=torch.float64)
     weights[1, 7] = torch.eye(6, dtype=torch.float64)[2]  # the last point alone is seen, four steps from the digit

@@ -9,11 +9,11 @@ import torch
 
 from tests.closeness import assert_same_up_to_rounding
 from tests.models.continuous.mixed_model import errors_against_quadrature, mixed, mixed_graph
-from torchpbp import PBP, DiscreteNetwork, KernelRidge, Nystroem, templates
+from torchpbp import PBP, DiscreteNetwork, KernelRidge, Nystroem, Ridge, templates
 from torchpbp.errors import DataError
 from torchpbp.features import OneHot, complete_table
-from torchpbp.learning.linear import learn
-from torchpbp.learning.two_stage import targets
+from torchpbp.learning.stage1 import Penalties
+from torchpbp.learning.two_stage import learn
 from torchpbp.moments.feature_moments import FeatureMoments
 
 NAN = math.nan
@@ -70,7 +70,6 @@ def test_a_population_with_gaps_is_learned_exactly(odd):
     copies = [{v: torch.full_like(x, -1) if v in hidden else x for v, x in rows.items()} for hidden in patterns]
     data = {v: torch.cat([copy[v] for copy in copies]) for v in names}
     model = PBP(graph)
-    tree, specification = model.tree, model.specification
     blanks = {v: torch.full((3,), 1 / 3, dtype=torch.float64) for v in names}
     if odd:  # any constant will do for a missing value of an instrument
         blanks = {v: torch.tensor([0.2, -1.0, 0.7], dtype=torch.float64) for v in names}
@@ -82,13 +81,11 @@ def test_a_population_with_gaps_is_learned_exactly(odd):
         [],
         1e-15,
         blanks,
-        [(p, targets(tree, specification, p.node)) for p in specification.plans],
+        Ridge().required_separators(model.plan),
     )
     assert moments.rows == len(data[names[0]])
-    learned = learn(tree, specification, moments, 0.0, 0.0)
-    for operator, weight in zip(model.operators, learned.operators[1:], strict=True):
-        operator.weight.copy_(weight)
-    model.root.weight.copy_(learned.root)
+    tree = learn(model.plan, moments, Ridge(), Penalties(0.0, 0.0)).tree
+    model.set_operators(tree.operators, tree.root)
     model.fitted = True
     model.floor.fill_(1e-15)
     states = [range(-1, 3)] * len(names)
@@ -119,7 +116,7 @@ def test_batches_passes_and_choices_with_gaps():
     assert_same_up_to_rounding(parts.posterior("c").detach(), whole.posterior("c").detach(), rtol=0, atol=1e-8)
     chosen = PBP(mixed_graph(states=None), rank="auto", max_rank=4, features=Nystroem(10, bandwidth="validate"))
     chosen.fit(holed(6_000, 2))
-    assert max(p.rank for p in chosen.specification.plans) >= 2
+    assert max(p.rank for p in chosen.plan.separators) >= 2
     assert all(math.isfinite(s.score) for s in chosen.rank_scores)
     assert len(chosen.bandwidth_scores) > 1
     assert "of the values missing" in str(whole)

@@ -38,7 +38,7 @@ def test_mini_batches_give_the_same_model_as_one_table():
 
 def test_the_order_of_rows_does_not_matter(monkeypatch):
     """Maps are fitted to some of the rows: these must come from everywhere."""
-    monkeypatch.setattr("torchpbp.learning.fitting.MAP_ROWS", 500)
+    monkeypatch.setattr("torchpbp.learning.feature_fitting.MAP_ROWS", 500)
     data = mixed(4_000, 0)
     order = data["x"].argsort()
     ordered = PBP(mixed_graph()).fit({v: x[order] for v, x in data.items()})
@@ -68,7 +68,7 @@ def test_rows_are_thinned_evenly_whatever_the_batches():
 
 def test_rank_auto_finds_the_number_of_latent_states():
     model = PBP(mixed_graph(states=None), rank="auto", max_rank=5).fit(mixed(6_000, 0))
-    assert max(p.rank for p in model.specification.plans) == 3
+    assert max(p.rank for p in model.plan.separators) == 3
     assert [s.rank for s in model.rank_scores][:3] == [1, 2, 3]
     assert errors_against_quadrature(model)[0] < 0.01
 
@@ -78,7 +78,7 @@ def test_rank_auto_prefers_independence_when_there_is_nothing_to_learn():
     noise = {v: torch.randn(1_500, generator=generator).double() for v in "xy"}
     noise["c"] = torch.randint(4, (1_500,), generator=generator)
     model = PBP(mixed_graph(states=None), rank="auto", max_rank=4).fit(noise)
-    assert max(p.rank for p in model.specification.plans) == 1
+    assert max(p.rank for p in model.plan.separators) == 1
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

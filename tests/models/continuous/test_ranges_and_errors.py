@@ -7,7 +7,7 @@ import torch
 
 from tests.models.continuous.mixed_model import NAN, mixed, mixed_graph
 from torchpbp import PBP, Continuous, DiscreteNetwork, Matern, Nystroem, RandomFourier, templates
-from torchpbp.errors import DataError, QueryError, ShapeError, StructureError
+from torchpbp.errors import ArgumentError, DataError, QueryError, ShapeError, StructureError
 
 
 def parameters_equal(a, b, atol=0.0):
@@ -51,7 +51,7 @@ def test_bad_training_data():
         ),
         (changed("x", 21.0), DataError, "lies outside the declared range"),
         ({**good, "y": torch.full((60,), 2.5)}, DataError, r"Column 'y' is constant \(2\.5\)"),
-        ({**good, "y": ["low"] * 60}, DataError, "column 'y' is continuous: expected numbers"),
+        ({**good, "y": ["low"] * 60}, DataError, "column 'y': expected numbers"),
         ({**good, "c": good["y"]}, DataError, r"column 'c', row 0: expected a whole number.*declare .* Continuous\(\)"),
         ({**good, "y": good["y"][:30]}, ShapeError, "different lengths"),
         ({v: x[:0] for v, x in good.items()}, DataError, "empty"),
@@ -86,7 +86,7 @@ def test_bad_questions(model):
         ({"whitening": 0.0}, "whitening: expected a positive number"),
         ({"whitening": NAN}, "whitening"),
     ]:
-        with pytest.raises(StructureError, match=text):
+        with pytest.raises(ArgumentError, match=text):
             PBP(mixed_graph(), **changes)
     with pytest.raises(StructureError, match="The network observes"):
         PBP(mixed_graph()).fit_population(DiscreteNetwork.random(templates.naive_bayes(3)))

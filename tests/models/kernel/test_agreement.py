@@ -7,6 +7,7 @@ import torch
 from tests.models.continuous.gaussian_chain import QUERIES, gaussian_chain, kalman_error
 from tests.models.structures import STRUCTURES
 from tests.models.test_population_exactness import patterns
+from tests.uncompressed import fit_uncompressed
 from torchpbp import PBP, RBF, Continuous, DiscreteNetwork, KernelPBP, LatentGraph, Nystroem, templates
 
 NAN = float("nan")
@@ -20,10 +21,8 @@ def test_delta_kernels_give_the_discrete_model(name):
     """Uncompressed PBP on one-hot features and Gram PBP on delta kernels are the same regression."""
     graph, ridge = STRUCTURES[name], (0.5, 0.2)
     data = DiscreteNetwork.random(graph, seed=1).sample(150, seed=2)
-    tables = PBP(graph, compressed=False, ridge=ridge).fit(data)
-    gram = KernelPBP(graph, specification=tables.specification, ridge=ridge, positive=False, dtype=torch.float64).fit(
-        data
-    )
+    tables = fit_uncompressed(graph, data, ridge)
+    gram = KernelPBP(graph, plan=tables.plan, ridge=ridge, positive=False, dtype=torch.float64).fit(data)
     assert gram.tree.cliques == tables.tree.cliques
     evidence = patterns(graph, 40, 3)
     with torch.no_grad():
@@ -44,10 +43,8 @@ def test_delta_kernels_give_the_discrete_model(name):
 def test_soft_evidence_on_delta_kernels():
     graph, ridge = STRUCTURES["diamond"], (0.5, 0.2)
     data = DiscreteNetwork.random(graph, seed=1).sample(400, seed=2)
-    tables = PBP(graph, compressed=False, ridge=ridge).fit(data)
-    gram = KernelPBP(graph, specification=tables.specification, ridge=ridge, positive=False, dtype=torch.float64).fit(
-        data
-    )
+    tables = fit_uncompressed(graph, data, ridge)
+    gram = KernelPBP(graph, plan=tables.plan, ridge=ridge, positive=False, dtype=torch.float64).fit(data)
     weights = torch.rand(6, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     evidence = {"a1": weights, "c1": torch.tensor([0, 1, 2, 3, -1, -1])}
     with torch.no_grad():
@@ -100,15 +97,13 @@ def finite_and_gram(landmarks, data, width=0.8, ridge=(0.5, 0.3)):
     Features (1, z) belong to the kernel 1 + k, evidence (0, z) to k: so the Gram model learns with the one and is asked
     with the other.
     """
-    finite = PBP(chain(3), rank=3, compressed=False, features=Nystroem(landmarks, bandwidth=width), ridge=ridge).fit(
-        data
-    )
+    finite = fit_uncompressed(chain(3), data, ridge, rank=3, features=Nystroem(landmarks, bandwidth=width))
     gram = KernelPBP(
         chain(3),
         kernel=OnePlusRBF(),
         bandwidth=width,
         ridge=ridge,
-        specification=finite.specification,
+        plan=finite.plan,
         positive=False,
         dtype=torch.float64,
     ).fit(data)

@@ -36,7 +36,7 @@ def literal_answers(model, data, row, query=None, at=None, ridge=(0.1, 0.1), wid
         return total
 
     tree, operators, up, constant = model.tree, {}, {}, 1.0
-    for plan in model.specification.plans:
+    for plan in model.plan.separators:
         core, instrument = gram([plan.core]), gram(plan.instrument)
         b = np.linalg.solve(instrument + ridge[0] * np.eye(rows), instrument)
         operators[plan.node] = core, b @ np.linalg.inv(b.T @ core @ b + ridge[1] * np.eye(rows)) @ b.T
@@ -158,7 +158,7 @@ def test_long_batches_are_cut_into_pieces(model, monkeypatch):
     table = hidden_parts(30)
     del table["y3"]
     whole, density = model.log_evidence(table), model.posterior("y3", table)
-    monkeypatch.setattr("torchpbp.models.kernel.answers.BATCH_ELEMENTS", 80 * 7)
+    monkeypatch.setattr("torchpbp.models.kernel.gram_answers.BATCH_ELEMENTS", 80 * 7)
     assert torch.allclose(model.log_evidence(table), whole, atol=1e-12)
     pieces = model.posterior("y3", table)
     for name in ("values", "mean", "variance"):

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from torchpbp import RBF
-from torchpbp.models.kernel.operators import GramOperator, full_operator, landmark_features, thin_operator
+from torchpbp.models.kernel.gram_operators import GramOperator, full_operator, landmark_features, thin_operator
 
 PENALTIES = [(0.1, 0.1), (1e-3, 2.0), (5.0, 1e-2)]
 

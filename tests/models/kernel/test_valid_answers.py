@@ -34,12 +34,14 @@ def test_densities_are_valid_for_any_evidence(positive):
 
 def test_positive_models_have_no_negative_messages():
     data = strokes(50)
-    clipped, plain = (KernelPBP(stroke_graph(), **settings(positive=p, ridge=(1e-3, 1e-3))).fit(data) for p in (1, 0))
+    clipped, plain = (
+        KernelPBP(stroke_graph(), **settings(positive=p, ridge=(1e-3, 1e-3))).fit(data) for p in (True, False)
+    )
     rows = strokes(40, seed=8)
     everywhere = set(clipped.tree.leaves)
 
     def least(model):
-        evidence = model._read(rows)
+        evidence = model.read_evidence(rows)
         up = model._upward(evidence)
         down = model._downward(up, everywhere)
         return min(float(m.min()) for m in [*up.messages[1:], *down.values()])

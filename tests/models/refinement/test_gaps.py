@@ -12,7 +12,7 @@ from torch import Tensor
 from torchpbp import PBP, Continuous, DiscreteNetwork, LatentGraph, RefinedPBP, refine, templates
 from torchpbp.errors import DataError
 from torchpbp.inputs.evidence import Evidence
-from torchpbp.models.refinement import Settings
+from torchpbp.models.refinement import RefinementSettings
 from torchpbp.models.refinement.objectives import ClassLikelihood, ConditionalLikelihood, JointLikelihood, hide
 from torchpbp.models.refinement.walk import read_rows, walk
 
@@ -70,7 +70,7 @@ def test_nothing_is_asked_about_what_is_missing(model: PBP, truth: DiscreteNetwo
 def test_steps_never_lower_the_likelihood_of_what_is_there(truth: DiscreteNetwork) -> None:
     start = PBP(truth.graph).fit(truth.sample(300, seed=1))
     rows = read_rows(start, thinned(truth.sample(2000, seed=2)))
-    settings = Settings(steps=8, prior=0.0, form="nonnegative", progress=False).resolved(start)
+    settings = RefinementSettings(steps=8, prior=0.0, form="nonnegative", progress=False).resolved(start)
     losses = [float(JointLikelihood().loss(start, rows, draw()).detach().mean()) for _ in walk(start, rows, settings)]
     assert all(b <= a + 1e-9 for a, b in itertools.pairwise(losses))
     assert losses[-1] < losses[0] - 1e-3
@@ -117,7 +117,7 @@ def test_continuous_values_may_be_missing() -> None:
             gradients = torch.autograd.grad(loss, list(model.parameters()))
         assert loss.isfinite()
         assert all(g.isfinite().all() for g in gradients)
-    report = refine(model, gaps, Settings(form="signed", steps=3, progress=False))
+    report = refine(model, gaps, RefinementSettings(form="signed", steps=3, progress=False))
     assert report.history.select_dtypes("number").iloc[:, 2:].notna().all(axis=None)
 
 

@@ -11,8 +11,8 @@ import yaml
 import torchpbp
 from tests.closeness import assert_same_up_to_rounding, weights
 from torchpbp import PBP, DiscreteNetwork, PBPLayer, RefinedPBP, templates
-from torchpbp.errors import DataError, StructureError
-from torchpbp.models.refinement import ClassLikelihood, Refinement, Settings
+from torchpbp.errors import CheckpointError, DataError, StructureError
+from torchpbp.models.refinement import ClassLikelihood, Refinement, RefinementSettings
 
 QUICK = {"steps": 3, "folds": 2, "progress": False}
 
@@ -67,7 +67,9 @@ def test_without_an_accepted_candidate_it_is_pbp(network, data):
 
 def test_same_seed_same_model(network, data, fitted):
     again = RefinedPBP(network.graph, ridge=(1e-3, 1e-3), **QUICK).fit(data)
-    assert all(torch.equal(a, b) for a, b in zip(fitted._weights(), again._weights(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(fitted.operator_tree.operators, again.operator_tree.operators, strict=True)
+    )
     assert again.refinement.history.equals(fitted.refinement.history)
 
 
@@ -78,7 +80,10 @@ def test_tables_batches_and_labels_give_the_same_model(network, data, fitted):
     frame = pd.DataFrame({v: pd.Categorical.from_codes(x.numpy(), ["a", "b", "c"]) for v, x in data.items()})
     labelled = RefinedPBP(network.graph, **options).fit(frame)
     for model in (streamed, labelled):
-        assert all(torch.allclose(a, b, atol=1e-9) for a, b in zip(fitted._weights(), model._weights(), strict=True))
+        assert all(
+            torch.allclose(a, b, atol=1e-9)
+            for a, b in zip(fitted.operator_tree.operators, model.operator_tree.operators, strict=True)
+        )
     assert torch.allclose(labelled.posterior("x5", {"x1": ["a"]}), fitted.posterior("x5", {"x1": [0]}), atol=1e-9)
 
 
@@ -107,32 +112,28 @@ def test_saved_and_loaded_with_its_settings(tmp_path, network, data, objective):
     model.save(path)
     loaded = RefinedPBP.load(path)
     assert loaded.settings == model.settings
+    assert loaded.refinement_settings == model.refinement_settings
     assert loaded.folds == 2
-    assert loaded.seed == 9
+    assert loaded.settings.seed == 9
     evidence = {"x1": [0, 2]}
     assert torch.equal(loaded.posterior("x5", evidence), model.posterior("x5", evidence))
-    plain = PBP.load(path)
-    assert type(plain) is PBP
-    assert torch.equal(plain.posterior("x5", evidence), model.posterior("x5", evidence))
-
-
-def test_a_file_of_plain_pbp_loads_with_default_settings(tmp_path, network, data):
-    PBP(network.graph).fit(data).save(tmp_path / "plain.pt")
-    assert RefinedPBP.load(tmp_path / "plain.pt").settings == Settings()
+    assert type(torchpbp.load(path)) is RefinedPBP
+    with pytest.raises(CheckpointError, match="holds no PBP model but one of RefinedPBP"):
+        PBP.load(path)
 
 
 def test_a_loss_function_is_not_written(tmp_path, network, data):
     model = RefinedPBP(network.graph, objective=lambda model, rows: -model.log_evidence(rows), **QUICK).fit(data)
     model.save(tmp_path / "own.pt")
-    assert RefinedPBP.load(tmp_path / "own.pt").settings.objective is None
+    assert RefinedPBP.load(tmp_path / "own.pt").refinement_settings.objective is None
 
 
 def test_constructor_and_settings_have_the_same_defaults():
     own = {n: p.default for n, p in inspect.signature(RefinedPBP).parameters.items() if n not in ("graph", "options")}
     del own["folds"]
-    settings = Settings()
+    settings = RefinementSettings()
     assert own == {n: getattr(settings, n) for n in own}
-    assert set(own) == set(inspect.signature(Settings).parameters) - {"seed"}
+    assert set(own) == set(inspect.signature(RefinementSettings).parameters) - {"seed"}
 
 
 def test_the_learner_file_shows_every_option_with_its_default():

@@ -43,7 +43,7 @@ def test_a_population_keeps_its_distribution_and_every_operator_becomes_a_table(
     network = DiscreteNetwork.random(STRUCTURES[name], seed=4)
     model = PBP(network.graph).fit_population(network)
     rows = converted(model, network.sample(500, seed=5))
-    root, *tables = (w.detach() for w in model._weights())
+    root, *tables = (w.detach() for w in model.operator_tree.operators)
     assert all(bool((w >= 0).all()) for w in (root, *tables))
     assert float(root.sum()) == pytest.approx(1)
     assert all(torch.allclose(w.flatten(1).sum(dim=1), torch.ones(len(w)).to(w)) for w in tables)
@@ -87,7 +87,7 @@ def test_likelihood_steps_never_lower_the_likelihood_and_do_not_depend_on_batche
     model = PBP(network.graph).fit(data)
     rows = converted(model, data)
     other = PBP(network.graph).fit(data)
-    adopt(other, model._weights())
+    adopt(other, model.operator_tree.operators)
     steps = MultiplicativeSteps(model, rows, batch_size, prior=0.0)
     losses = [steps.sweep() for _ in range(6)]
     assert all(later <= earlier + 1e-9 for earlier, later in itertools.pairwise(losses))

@@ -79,7 +79,7 @@ def test_a_link_needs_a_positive_scale(scale):
 @pytest.mark.parametrize("objective", [JointLikelihood(), ConditionalLikelihood(), ClassLikelihood("b1")])
 def test_objectives_pass_gradcheck_in_the_operators(noisy, rows, objective):
     few = rows.rows(slice(0, 5))
-    weights = [w.detach().clone().requires_grad_() for w in noisy._weights()]
+    weights = [w.detach().clone().requires_grad_() for w in noisy.operator_tree.operators]
 
     def costs(*operators):
         names = ["root.weight", *(f"operators.{i}.weight" for i in range(len(operators) - 1))]
@@ -162,7 +162,7 @@ def test_continuous_values_have_a_gradient_and_a_linked_density_near_the_models_
     objective = ConditionalLikelihood()
     loss = objective.loss(model, rows, generator())
     assert torch.allclose(loss.mean(), objective.score(model, rows, generator()).mean(), atol=0.1)
-    gradients = torch.autograd.grad(loss.sum(), model._weights())
+    gradients = torch.autograd.grad(loss.sum(), model.operator_tree.operators)
     assert all(bool(g.isfinite().all()) and float(g.abs().sum()) > 0 for g in gradients)
     with torch.no_grad():
         assert 0 <= float(negative_share(model, random_cells(model, 50, generator()))) < 1

@@ -10,7 +10,13 @@ import torch
 from torchpbp import PBP, Continuous, DiscreteNetwork, LatentGraph, templates
 from torchpbp.errors import DataError, NotFittedError, QueryError, StructureError, TorchPBPWarning
 from torchpbp.inputs import Evidence
-from torchpbp.models.refinement import ClassLikelihood, ConditionalLikelihood, JointLikelihood, Settings, refine
+from torchpbp.models.refinement import (
+    ClassLikelihood,
+    ConditionalLikelihood,
+    JointLikelihood,
+    RefinementSettings,
+    refine,
+)
 from torchpbp.models.refinement.guard import START, Guard, Record, Trace, pooled
 from torchpbp.models.refinement.objectives import negative_share, random_cells
 from torchpbp.models.refinement.walk import candidate_steps
@@ -54,7 +60,7 @@ def test_never_worse_than_the_start_on_held_out_rows(model, rows, form, name, ra
     before = held_out(model, objective, rows)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TorchPBPWarning)
-        report = refine(model, rows, Settings(objective, form, learning_rate=rate, **QUIET))
+        report = refine(model, rows, RefinementSettings(objective, form, learning_rate=rate, **QUIET))
     after = held_out(model, objective, rows)
     assert set(after) == {o.name for o in objective.guards}
     assert all(after[k] <= before[k] + 1e-12 for k in before)
@@ -65,12 +71,12 @@ def test_never_worse_than_the_start_on_held_out_rows(model, rows, form, name, ra
 
 
 def test_an_absurd_learning_rate_leaves_the_model_as_it_was(model, rows):
-    kept = [w.detach().clone() for w in model._weights()]
+    kept = [w.detach().clone() for w in model.operator_tree.operators]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TorchPBPWarning)
-        report = refine(model, rows, Settings(ConditionalLikelihood(), "signed", learning_rate=1e8, **QUIET))
+        report = refine(model, rows, RefinementSettings(ConditionalLikelihood(), "signed", learning_rate=1e8, **QUIET))
     assert report.steps is None
-    assert all(torch.equal(a, b) for a, b in zip(kept, model._weights(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(kept, model.operator_tree.operators, strict=True))
     assert "two-stage model kept" in str(report)
 
 
@@ -86,8 +92,8 @@ def test_a_loss_that_is_no_number_restores_the_best_state_and_says_so(model, row
         return costs * bad if len(calls) > 8 else costs  # the third pass of four mini-batches
 
     with pytest.warns(TorchPBPWarning, match="no longer finite after 3 passes"):
-        report = refine(model, rows, Settings(loss, form, learning_rate=0.01, **QUIET))
-    assert all(bool(w.isfinite().all()) for w in model._weights())
+        report = refine(model, rows, RefinementSettings(loss, form, learning_rate=0.01, **QUIET))
+    assert all(bool(w.isfinite().all()) for w in model.operator_tree.operators)
     assert [r.step for r in report.trace.records][-1] == 2
     assert report.steps is None or report.steps <= 2
 
@@ -99,10 +105,10 @@ def test_an_exact_model_stays_exact(network):
     evidence = {v: torch.arange(3) for v in names[1:]}
     truth = network.posterior(names[0], evidence)
     data = network.sample(4000, seed=13)
-    refine(model, data, Settings(progress=False, steps=5))
+    refine(model, data, RefinementSettings(progress=False, steps=5))
     assert torch.allclose(model.posterior(names[0], evidence), truth, atol=0.05)
     kl = (network.log_evidence(data) - model.log_evidence(data)).mean()
-    free = sum(w.numel() for w in model._weights())
+    free = sum(w.numel() for w in model.operator_tree.operators)
     assert abs(float(kl.detach())) < free / 4000
 
 
@@ -113,7 +119,7 @@ def test_signed_descent_lowers_negative_mass(network):
     with torch.no_grad():
         before = float(negative_share(model, cells))
     report = refine(
-        model, network.sample(400, seed=6), Settings(form="signed", penalty=10.0, learning_rate=0.01, **QUIET)
+        model, network.sample(400, seed=6), RefinementSettings(form="signed", penalty=10.0, learning_rate=0.01, **QUIET)
     )
     with torch.no_grad():
         after = float(negative_share(model, cells))
@@ -129,7 +135,9 @@ def test_both_forms_come_closer_to_the_truth_from_a_poor_start(network, rows):
     gap = true - float(start.log_evidence(other).detach().mean())
     for form in ("nonnegative", "signed"):
         model = copy.deepcopy(start)
-        report = refine(model, network.sample(2000, seed=19), Settings(form=form, learning_rate=0.01, **QUIET))
+        report = refine(
+            model, network.sample(2000, seed=19), RefinementSettings(form=form, learning_rate=0.01, **QUIET)
+        )
         assert report.steps is not None
         total = float(model.log_evidence().detach())
         assert true - float(model.log_evidence(other).detach().mean()) + total < gap
@@ -140,8 +148,8 @@ def test_both_forms_come_closer_to_the_truth_from_a_poor_start(network, rows):
 def test_the_same_seed_gives_the_same_model(network, rows, name, form):
     def refined(seed):
         model = PBP(network.graph).fit(network.sample(100, seed=3))
-        report = refine(model, rows, Settings(OBJECTIVES[name], form, seed=seed, **{**QUIET, "steps": 2}))
-        return report.history.to_csv(), [w.detach() for w in model._weights()]
+        report = refine(model, rows, RefinementSettings(OBJECTIVES[name], form, seed=seed, **{**QUIET, "steps": 2}))
+        return report.history.to_csv(), [w.detach() for w in model.operator_tree.operators]
 
     (first, weights), (second, again) = refined(5), refined(5)
     assert first == second
@@ -152,7 +160,7 @@ def test_the_same_seed_gives_the_same_model(network, rows, name, form):
 def test_refitting_uses_all_rows_and_is_judged_like_the_others(network):
     data = network.sample(2000, seed=19)
     models = [PBP(network.graph, ridge=(0.01, 0.01)).fit(network.sample(60, seed=5)) for _ in range(2)]
-    settings = Settings(progress=False, steps=3)
+    settings = RefinementSettings(progress=False, steps=3)
     first, second = (refine(m, data, settings, refit=refit) for m, refit in zip(models, (False, True), strict=True))
     assert first.steps is not None
     assert first.steps == second.steps
@@ -173,20 +181,20 @@ def test_continuous_models_are_refined_in_signed_form():
     data["c"] = hidden + torch.randint(2, (300,), generator=draw)
     for objective in (None, ClassLikelihood("c"), JointLikelihood()):
         model = PBP(graph).fit(data)
-        report = refine(model, data, Settings(objective, **{**QUIET, "steps": 2}))
+        report = refine(model, data, RefinementSettings(objective, **{**QUIET, "steps": 2}))
         assert report.form == "signed"
         assert len(report.trace.records) == 3
         assert all(math.isfinite(r.total) for r in report.trace.records)
         density = model.posterior("x", {"c": [0, 2]})
         assert bool((density.mean[0] < density.mean[1]).item())
     with pytest.raises(StructureError, match="got continuous \\['x', 'y'\\]"):
-        refine(model, data, Settings(form="nonnegative"))
+        refine(model, data, RefinementSettings(form="nonnegative"))
 
 
 def test_float32_models_are_refined(network, rows):
     model = PBP(network.graph, dtype=torch.float32).fit(network.sample(100, seed=3))
     for form in ("nonnegative", "signed"):
-        refine(model, rows, Settings(form=form, **QUIET))
+        refine(model, rows, RefinementSettings(form=form, **QUIET))
         assert model.root.weight.dtype == torch.float32
         assert bool(model.posterior("b1").isfinite().all())
 
@@ -246,7 +254,7 @@ def test_candidates_end_with_the_last_step():
 )
 def test_settings_that_make_no_sense_are_refused(options, message):
     with pytest.raises(StructureError, match=message):
-        Settings(**options)
+        RefinementSettings(**options)
 
 
 def test_bad_calls_are_refused(network, model, rows):
@@ -257,6 +265,6 @@ def test_bad_calls_are_refused(network, model, rows):
     with pytest.raises(NotFittedError, match="not fitted yet"):
         refine(PBP(network.graph), rows)
     with pytest.raises(QueryError, match="ClassLikelihood of 'A'"):
-        refine(model, rows, Settings(ClassLikelihood("A")))
+        refine(model, rows, RefinementSettings(ClassLikelihood("A")))
     with pytest.raises(DataError, match="missing columns"):
         refine(model, {"a1": rows["a1"]})

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,24 +10,41 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from torchpbp.arguments import check_counts, check_seed
+from torchpbp.baselines.normal_graph.block_learning import STARTS, LearningTrace, Start, WeightedRows, learn
 from torchpbp.baselines.normal_graph.conversion import convert, tables_from_thetas, thetas_from_tables
-from torchpbp.baselines.normal_graph.learning import STARTS, Rows, Start, Trace, learn
-from torchpbp.baselines.normal_graph.messages import Messages, propagate
-from torchpbp.baselines.normal_graph.rules import Rule
-from torchpbp.contract.frames import Frames
+from torchpbp.baselines.normal_graph.propagation import BranchMessages, propagate
+from torchpbp.baselines.normal_graph.rules import RULES, Rule
+from torchpbp.contract.abilities import JointQueries, Learner, Sampling
+from torchpbp.contract.model_files import SaveOptions
 from torchpbp.distributed import world_size
-from torchpbp.errors import CheckpointError, DataError, NotFittedError, ShapeError, StructureError
+from torchpbp.errors import DataError, ShapeError, StructureError
 from torchpbp.exact.network import DiscreteNetwork
-from torchpbp.files.checkpoint import checked_labels, read_checkpoint, require_finite, whole_model, write_checkpoint
+from torchpbp.files.checkpoint import checked_labels, require_finite
 from torchpbp.files.tensors import with_own_storage
 from torchpbp.graph.latent_graph import LatentGraph, require_graph
 from torchpbp.inputs.columns import ColumnReader, DataLike
-from torchpbp.inputs.evidence import Evidence, EvidenceLike, left_to_ask, query_names, read_evidence
+from torchpbp.inputs.evidence import Evidence, EvidenceLike, read_evidence
 from torchpbp.inputs.gaps import informative
-from torchpbp.models.answers import check_query
+from torchpbp.lazy import pandas as pd
+from torchpbp.settings import Settings, choice, flag, non_negative, setting, whole
+from torchpbp.settings import seed as seed_constraint
 
 ROWS_AT_ONCE = 1 << 15
+
+
+@dataclass(frozen=True)
+class NormalGraphSettings(Settings):
+    """Settings of :class:`NormalGraphLearner`, described there."""
+
+    rule: str = setting("ml", choice(*RULES))
+    epochs: int = setting(60, whole(1))
+    inner_iterations: int = setting(3, whole(1))
+    restarts: int = setting(1, whole(1))
+    start: str = setting("messages", choice(*STARTS))
+    delta: float = setting(1e-6, non_negative())
+    history: bool = setting(False, flag())
+    seed: int = setting(0, seed_constraint())
+    progress: bool = setting(True, flag())
 
 
 @dataclass(frozen=True)
@@ -49,7 +65,7 @@ class NormalGraphRun:
     held_out_log_evidence: tuple[float, ...]
 
 
-class NormalGraphLearner(Frames):
+class NormalGraphLearner(Learner, JointQueries, Sampling):
     """A network without loops, learned block by block from messages [NG].
 
     With ``rule="ml"`` and ``inner_iterations=1`` this is expectation maximisation. All starts run as one batch; the one
@@ -69,7 +85,9 @@ class NormalGraphLearner(Frames):
         progress: show a progress bar.
 
     Attributes:
-        runs: how each start went.
+        settings: as a :class:`NormalGraphSettings`.
+        rule: by which blocks learn.
+        runs: how each start went; not part of a model file.
         trace: the same as tensors, with the matrices if ``history``.
         best: number of the run that was kept.
 
@@ -95,35 +113,47 @@ class NormalGraphLearner(Frames):
         seed: int = 0,
         progress: bool = True,
     ) -> None:
-        self.rule = Rule(rule, inner_iterations, delta)
         require_graph(graph, "NormalGraphLearner")
-        check_counts(epochs=epochs, restarts=restarts)
-        seed = check_seed(seed)
-        if start not in STARTS:
-            raise StructureError(f"start: expected one of {', '.join(STARTS)}, got {start!r}.")
+        self.settings = NormalGraphSettings(
+            rule, epochs, inner_iterations, restarts, start, delta, history, seed, progress
+        )
+        self.rule = Rule(rule, inner_iterations, delta)
         self.graph = graph
         self.converted = convert(graph)
-        self.epochs, self.restarts, self.start = epochs, restarts, start
-        self.history, self.seed, self.progress = history, seed, progress
-        self.labels: dict[str, tuple[Any, ...]] = {}
+        self.labels = {}
+        self.missing = {}
+        self.fitted = False
         self.runs: list[NormalGraphRun] = []
-        self.trace = Trace()
+        self.trace = LearningTrace()
         self.best = 0
         self._thetas: dict[str, Tensor] | None = None
+
+    latent_remedy = " Its network answers about latents too: model.network.posterior(…)."
 
     @property
     def thetas(self) -> dict[str, Tensor]:
         """Variable -> (joint states of its parents, states) learned matrix; a prior has one row."""
-        if self._thetas is None:
-            raise NotFittedError("NormalGraphLearner: the model has no parameters yet. Call fit() first.")
+        self.require_fitted()
+        assert self._thetas is not None
         return self._thetas
+
+    @property
+    def device(self) -> torch.device:
+        """Where the learned matrices are; learning is done on the CPU."""
+        return next(iter(self._thetas.values())).device if self._thetas else torch.device("cpu")
+
+    def to(self, device: torch.device | str) -> NormalGraphLearner:
+        """Move the learned matrices to a device and return the learner."""
+        if self._thetas is not None:
+            self._thetas = {name: theta.to(device) for name, theta in self._thetas.items()}
+        return self
 
     @property
     def network(self) -> DiscreteNetwork:
         """The fitted network with its tables."""
         network = DiscreteNetwork(self.graph, tables_from_thetas(self.graph, self.thetas))
         network.labels = dict(self.labels)
-        return network
+        return network.to(self.device)
 
     # -- learning ------------------------------------------------------------------------------------------------
 
@@ -139,10 +169,10 @@ class NormalGraphLearner(Frames):
         """
         reader = ColumnReader(self._states(), missing=True)
         codes = torch.cat(list(reader.batches(data)), dim=1)
-        telling = informative(self._states(), codes)
-        codes = telling if mask is None else codes  # the entries of a mask keep their rows
+        known = informative(self._states(), codes)
+        codes = known if mask is None else codes  # the entries of a mask keep their rows
         self.fit_evidence(Evidence(codes.shape[1], dict(zip(self._states(), codes, strict=True))), mask)
-        self.labels = reader.labels
+        self.labels, self.missing = reader.labels, reader.gaps.shares
         return self
 
     def fit_evidence(self, evidence: EvidenceLike, mask: Any = None) -> NormalGraphLearner:
@@ -156,18 +186,28 @@ class NormalGraphLearner(Frames):
             raise StructureError(
                 "NormalGraphLearner works in a single process; torchpbp.EM and torchpbp.PBP share rows among several."
             )
-        read = self._read(evidence)
+        read = read_evidence(evidence, self._states(), latent=self.graph.latent, labels=self.labels)
         weights = self._weights(read)
         if not weights:
             raise DataError("fit_evidence: expected evidence on at least one observable, got none.")
         learned_from = _checked_mask(mask, read.batch)
         entry = self.converted.entry
-        rows = Rows({entry[v]: w for v, w in weights.items()}, learned_from, (learned_from == 0).double())
-        seeds = [self.seed * 1_000_003 + restart for restart in range(self.restarts)]
-        name = f"normal graph, {self.rule.name}"
-        with tqdm(total=self.epochs, desc=name, unit="epoch", delay=2, leave=False, disable=not self.progress) as bar:
+        rows = WeightedRows({entry[v]: w for v, w in weights.items()}, learned_from, (learned_from == 0).double())
+        seeds = [self.settings.seed * 1_000_003 + restart for restart in range(self.settings.restarts)]
+        settings = self.settings
+        name = f"normal graph, {settings.rule}"
+        with tqdm(
+            total=settings.epochs, desc=name, unit="epoch", delay=2, leave=False, disable=not settings.progress
+        ) as bar:
             thetas, trace = learn(
-                self.converted.graph, rows, self.rule, self.epochs, seeds, self.start, self.history, bar.update
+                self.converted.graph,
+                rows,
+                self.rule,
+                settings.epochs,
+                seeds,
+                settings.start,
+                settings.history,
+                bar.update,
             )
         courses = (trace.aggregated, trace.evidence, trace.held_out_aggregated, trace.held_out_evidence)
         columns = [torch.stack(values).T.tolist() for values in courses]  # each (starts, epochs)
@@ -175,48 +215,63 @@ class NormalGraphLearner(Frames):
         self.trace = trace
         self.best = max(range(len(seeds)), key=lambda i: self.runs[i].log_evidence[-1])
         self._thetas = {name: theta[self.best].clone() for name, theta in thetas.items()}
+        self.missing = {}
+        self.fitted = True
         return self
 
     # -- answers -------------------------------------------------------------------------------------------------
 
-    def posterior(self, query: str | Sequence[str], evidence: EvidenceLike = None) -> Tensor:
-        """P(query | evidence), (batch, states…)."""
-        read = self._read(evidence)
-        names = query_names(query)
-        check_query(self.graph, names, read)
-        if len(names) > 1:
-            return self._joint_posterior(names, read)
-        branch = self.converted.branch[names[0]]
-        return torch.cat([m.posterior(branch) for m in self._possible(read)])
+    def posterior(self, query: str | Sequence[str], evidence: EvidenceLike = None) -> Any:
+        """P(query | evidence) of observables, (batch, states…); a DataFrame for a DataFrame."""
 
-    def posteriors(self, evidence: EvidenceLike = None) -> dict[str, Tensor]:
-        """Posteriors of all observables that some row does not observe."""
-        read = self._read(evidence)
-        wanted = left_to_ask(self.graph.observed, read)
-        chunks = [[m.posterior(self.converted.branch[v]) for v in wanted] for m in self._possible(read)]
-        return {v: torch.cat([chunk[i] for chunk in chunks]) for i, v in enumerate(wanted)}
+        def answer(names: tuple[str, ...], read: Evidence) -> Any:
+            if len(names) > 1:
+                return self.network.posterior(names, read)
+            branch = self.converted.branch[names[0]]
+            return torch.cat([m.posterior(branch) for m in self._possible(read)])
+
+        return self._ask(query, evidence, answer)
+
+    def posteriors(self, evidence: EvidenceLike = None) -> Any:
+        """Posteriors of all observables that some row does not observe; a DataFrame for a DataFrame."""
+
+        def answer(names: list[str], read: Evidence) -> dict[str, Tensor]:
+            chunks = [[m.posterior(self.converted.branch[v]) for v in names] for m in self._possible(read)]
+            return {v: torch.cat([chunk[i] for chunk in chunks]) for i, v in enumerate(names)}
+
+        return self._ask_all(evidence, answer)
 
     def log_evidence(self, evidence: EvidenceLike = None) -> Tensor:
         """(batch,) log P(evidence), from the constants taken out of the messages; -inf where it is impossible."""
-        read = self._read(evidence)
+        read = self.read_evidence(evidence)
         return read.scaled(torch.cat([messages.log_evidence() for messages in self._messages(read)]))
 
-    def sample(self, n: int, seed: int | None = None) -> dict[str, Tensor]:
-        """name -> (n,) states of the observables."""
-        return self.network.sample(n, seed=seed)
+    def sample(self, n: int, evidence: EvidenceLike = None, seed: int | None = None) -> dict[str, Tensor]:
+        """name -> (n,) states of the observables without evidence, (n, batch) with."""
+        given = None if evidence is None else self.read_evidence(evidence)
+        return self.network.sample(n, given, seed)
+
+    def diagnostics(self) -> pd.DataFrame:
+        """One row per start: seed, epochs, what it reached in the last one, and whether it was kept."""
+        self.require_fitted()
+        rows = [
+            (r.seed, len(r.aggregated), r.aggregated[-1], r.log_evidence[-1], i == self.best)
+            for i, r in enumerate(self.runs)
+        ]
+        return pd.DataFrame(rows, columns=["seed", "epochs", "aggregated", "log_evidence", "kept"])
 
     def __repr__(self) -> str:
-        return f"NormalGraphLearner({self.graph!r}, {'not fitted' if self._thetas is None else 'fitted'})"
+        return f"NormalGraphLearner({self.graph!r}, {'fitted' if self.fitted else 'not fitted'})"
 
-    def _messages(self, evidence: Evidence) -> list[Messages]:
+    def _messages(self, evidence: Evidence) -> list[BranchMessages]:
         result = []
         for first in range(0, max(evidence.batch, 1), ROWS_AT_ONCE):  # no rows make one empty part
             part = evidence.rows(slice(first, first + ROWS_AT_ONCE))
             weights = {self.converted.entry[v]: w for v, w in self._weights(part).items()}
-            result.append(propagate(self.converted.graph, self.thetas, weights, part.batch))
+            result.append(propagate(self.converted.graph, self.thetas, weights, part.batch, device=self.device))
         return result
 
-    def _possible(self, evidence: Evidence) -> list[Messages]:
+    def _possible(self, evidence: Evidence) -> list[BranchMessages]:
         messages = self._messages(evidence)
         bad = torch.cat([m.log_evidence() for m in messages]).isinf().nonzero().flatten().tolist()
         if bad:
@@ -226,62 +281,38 @@ class NormalGraphLearner(Frames):
             )
         return messages
 
-    def _joint_posterior(self, names: tuple[str, ...], evidence: Evidence) -> Tensor:
-        """Each joint state of the query as further evidence, in one larger batch."""
-        shape = [self.graph.num_states(v) for v in names]
-        grid = torch.cartesian_prod(*[torch.arange(s) for s in shape])  # (cells, variables)
-        wide = evidence.repeat_interleave(len(grid))
-        weights = self._weights(wide)
-        for i, v in enumerate(names):
-            pick = torch.eye(shape[i], dtype=torch.float64)[grid[:, i]].repeat(evidence.batch, 1)
-            weights[v] = weights[v] * pick if v in weights else pick
-        self._possible(evidence)
-        logs = torch.cat([m.log_evidence() for m in self._messages(Evidence(wide.batch, {}, weights))])
-        return torch.softmax(logs.reshape(evidence.batch, len(grid)), dim=1).reshape(evidence.batch, *shape)
-
     def _states(self) -> dict[str, int]:
         return {v: self.graph.num_states(v) for v in self.graph.observed}
 
-    def _read(self, evidence: EvidenceLike) -> Evidence:
-        return read_evidence(evidence, self._states(), latent=self.graph.latent, labels=self.labels)
-
     def _weights(self, evidence: Evidence) -> dict[str, Tensor]:
-        found = {v: evidence.weights(v, k, torch.float64, "cpu") for v, k in self._states().items()}
-        return {v: w for v, w in found.items() if w is not None}
+        weights = {v: evidence.weights(v, k, torch.float64, self.device) for v, k in self._states().items()}
+        return {v: w for v, w in weights.items() if w is not None}
 
-    # -- saving --------------------------------------------------------------------------------------------------
+    # -- files ---------------------------------------------------------------------------------------------------
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write graph, rule and matrices to one file.
-
-        Raises:
-            CheckpointError: matrices with NaN or infinity, or a file that cannot be written.
-        """
+    def pack(self, name: object, options: SaveOptions) -> dict[str, Any]:
+        """Graph, rule, tables and labels."""
         tables = tables_from_thetas(self.graph, self.thetas)
-        require_finite({f"tables.{v}": table for v, table in tables.items()}, path, saving=True)
-        content = {
-            "learner": "NormalGraphLearner",
+        require_finite({f"tables.{v}": table for v, table in tables.items()}, name, saving=True)
+        return {
             "graph": self.graph.to_dict(),
             "rule": self.rule.name,
             "tables": tables,
-            "labels": {v: list(x) for v, x in checked_labels(self.labels, self.graph.variables, path).items()},
+            "labels": {v: list(x) for v, x in checked_labels(self.labels, self.graph.variables, name).items()},
+            "missing": self.missing,
         }
-        write_checkpoint(path, content)
 
     @classmethod
-    @whole_model
-    def load(cls, path: str | os.PathLike[str]) -> NormalGraphLearner:
-        """Read a model written by :meth:`save`."""
-        saved = read_checkpoint(path, "cpu")
-        if saved.get("learner") != "NormalGraphLearner":
-            raise CheckpointError(f"'{path}' holds no model learned as a normal graph.")
-        graph = LatentGraph.from_dict(saved["graph"])
-        # Refuses what are no conditional probabilities, before product spaces of the declared sizes are allocated.
-        DiscreteNetwork(graph, saved["tables"])
-        model = cls(graph, rule=saved["rule"])
-        tables = {v: with_own_storage(table) for v, table in saved["tables"].items()}
+    def unpack(cls, content: Mapping[str, Any], name: object) -> NormalGraphLearner:
+        """The model with default settings but for the rule: files do not hold the others."""
+        graph = LatentGraph.from_dict(content["graph"])
+        DiscreteNetwork(graph, content["tables"])  # raises before product spaces of the declared sizes are allocated
+        model = cls(graph, rule=content["rule"])
+        tables = {v: with_own_storage(table) for v, table in content["tables"].items()}
         model._thetas = thetas_from_tables(graph, tables)
-        model.labels = checked_labels(saved["labels"], graph.variables, path)
+        model.fitted = True
+        model.labels = checked_labels(content["labels"], graph.variables, name)
+        model.missing = dict(content.get("missing", {}))
         return model
 
 

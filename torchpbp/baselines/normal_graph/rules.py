@@ -6,21 +6,20 @@ number of leading dimensions, so that blocks of one shape, or several starts, le
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from torchpbp.arguments import check_counts, is_number
-from torchpbp.errors import ShapeError, StructureError
+from torchpbp.errors import ShapeError
+from torchpbp.settings import Settings, choice, non_negative, setting, whole
 
 RULES = ("ml", "kl", "vit", "var")
 """Names of the rules, in the order in which the paper finds them to do."""
 
 
 @dataclass(frozen=True)
-class Rule:
+class Rule(Settings):
     """How a block learns.
 
     Args:
@@ -31,16 +30,9 @@ class Rule:
             entry of a matrix, so that no later row becomes impossible.
     """
 
-    name: str = "ml"
-    iterations: int = 3
-    delta: float = 1e-6
-
-    def __post_init__(self) -> None:
-        if self.name not in RULES:
-            raise StructureError(f"rule: expected one of {', '.join(RULES)}, got {self.name!r}.")
-        check_counts(inner_iterations=self.iterations)
-        if not is_number(self.delta) or not 0 <= self.delta < math.inf:
-            raise StructureError(f"delta: expected a small non-negative number, got {self.delta}.")
+    name: str = setting("ml", choice(*RULES))
+    iterations: int = setting(3, whole(1))
+    delta: float = setting(1e-6, non_negative())
 
     def __call__(self, theta: Tensor, f: Tensor, b: Tensor, mask: Tensor) -> Tensor:
         """The matrix after learning.

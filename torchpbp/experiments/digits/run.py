@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from torchpbp.classifier import GenerativeClassifier
+from torchpbp.contract.model_files import SaveOptions, packed
 from torchpbp.datasets.digits import FEATURES, POINTS
 from torchpbp.datasets.splits import hide_points
 from torchpbp.errors import CheckpointError, DataWarning
@@ -23,7 +24,7 @@ from torchpbp.experiments.digits.plots import write_completed_digits, write_digi
 from torchpbp.experiments.running.plots import write_confusion
 from torchpbp.experiments.running.results import Metrics, environment, write_csv, write_results
 from torchpbp.experiments.running.scores import accuracy, calibration_error, class_table, confusion, log_loss
-from torchpbp.files.loading import packed
+from torchpbp.files.checkpoint import write_checkpoint
 from torchpbp.settings import Settings, non_negative, optional, setting, whole
 
 if TYPE_CHECKING:
@@ -162,11 +163,11 @@ def first_rows(true: Any, count: int) -> list[int]:
 def save_classifier(path: Path, classifier: GenerativeClassifier) -> None:
     """Write the classifier; a learner of one's own that has no file format costs the file, not the run."""
     try:
-        packed(classifier, path.name)
+        content = packed(classifier, path.name, SaveOptions())
     except CheckpointError as error:
         warnings.warn(f"{path.name} is not written. {error}", DataWarning, stacklevel=2)
         return
-    classifier.save(path)
+    write_checkpoint(path, content)
 
 
 def format_digits(metrics: Metrics, table: pd.DataFrame) -> str:

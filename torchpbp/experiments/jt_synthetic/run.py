@@ -27,7 +27,7 @@ from torchpbp.experiments.running.experiment import check_takes_graph, row_count
 from torchpbp.experiments.running.grid import measure_grid
 from torchpbp.experiments.running.results import Metrics, environment, metrics_of, text_table, write_results
 from torchpbp.graph.latent_graph import LatentGraph
-from torchpbp.models.answers import Answers
+from torchpbp.models.operator_model import OperatorModel
 from torchpbp.settings import Settings, positive, setting, whole
 
 Row = dict[str, float | int | str]
@@ -207,7 +207,7 @@ def measure(
     done = time.perf_counter()
     ratio = (model.log_evidence(test) - exact).exp()
     signed = ratio
-    if isinstance(model, Answers | SpectralJunctionTree):
+    if isinstance(model, OperatorModel | SpectralJunctionTree):
         sign, size = model.log_evidence(test, raw=True)
         signed = sign * (size - exact).exp()
     error = (ratio - 1).abs()

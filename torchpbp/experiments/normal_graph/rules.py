@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from torchpbp.baselines.normal_graph import RULES, NormalGraphLearner, learn
-from torchpbp.baselines.normal_graph.learning import Rows, Trace
+from torchpbp.baselines.normal_graph.block_learning import LearningTrace, WeightedRows
 from torchpbp.errors import StructureError
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.experiments.normal_graph.plots import Floats
@@ -97,13 +97,13 @@ def learn_cases(
     def one_rule(case: str, rule: str) -> dict[str, Any]:
         return vars(learn_rule(learner, by_name[case], rule))
 
-    traces: dict[str, dict[str, Trace]] = {}
+    traces: dict[str, dict[str, LearningTrace]] = {}
     for (case, rule), kept in measure_grid(name, points, one_rule, output_dir, verbose):
-        traces.setdefault(case, {})[rule] = Trace(**kept)
+        traces.setdefault(case, {})[rule] = LearningTrace(**kept)
     return {case: _results(by_name[case], traces[case]) for case in by_name}
 
 
-def learn_rule(learner: MakeLearner, case: Case, rule: str) -> Trace:
+def learn_rule(learner: MakeLearner, case: Case, rule: str) -> LearningTrace:
     """The course of learning by one rule, all repeats at once."""
     rows = len(next(iter(case.samples[0].values())))
     learned = torch.ones(rows, dtype=torch.float64) if case.mask is None else case.mask.double()
@@ -116,12 +116,12 @@ def learn_rule(learner: MakeLearner, case: Case, rule: str) -> Trace:
         ]
         for v in case.graph.observed
     }
-    together = Rows(evidence, masks, held_out)
+    together = WeightedRows(evidence, masks, held_out)
     normal = model.converted.graph
-    return learn(normal, together, model.rule, model.epochs, case.seeds, model.start, case.history)[1]
+    return learn(normal, together, model.rule, model.settings.epochs, case.seeds, model.settings.start, case.history)[1]
 
 
-def _results(case: Case, traces: dict[str, Trace]) -> CaseResults:
+def _results(case: Case, traces: dict[str, LearningTrace]) -> CaseResults:
     split = case.mask is not None
     pairs = zip(case.truths, case.samples, strict=False)
     true = [truth_line(case.name, i, truth, sample, case.mask) for i, (truth, sample) in enumerate(pairs)]
@@ -133,7 +133,7 @@ def _results(case: Case, traces: dict[str, Trace]) -> CaseResults:
     return CaseResults(lines, courses, coefficients_of(traces) if case.history else {})
 
 
-def lines_of(case: str, traces: dict[str, Trace], held_out: bool) -> list[Line]:
+def lines_of(case: str, traces: dict[str, LearningTrace], held_out: bool) -> list[Line]:
     """A line for each rule and repeat: what it reached after its last epoch.
 
     With ``held_out`` the sums over rows held out are added.
@@ -152,13 +152,13 @@ def lines_of(case: str, traces: dict[str, Trace], held_out: bool) -> list[Line]:
     return lines
 
 
-def courses_of(traces: dict[str, Trace], held_out: bool = False) -> dict[str, Floats]:
+def courses_of(traces: dict[str, LearningTrace], held_out: bool = False) -> dict[str, Floats]:
     """Rule -> (repeats, epochs) aggregated log-likelihood."""
     chosen = {rule: t.held_out_aggregated if held_out else t.aggregated for rule, t in traces.items()}
     return {rule: torch.stack(values).T.numpy() for rule, values in chosen.items()}
 
 
-def coefficients_of(traces: dict[str, Trace]) -> dict[str, dict[str, Floats]]:
+def coefficients_of(traces: dict[str, LearningTrace]) -> dict[str, dict[str, Floats]]:
     """Rule -> matrix -> (epochs, entries) of the first repeat, where the history was kept."""
     return {
         rule: {

@@ -14,7 +14,7 @@ from torchpbp.datasets.splice import LETTERS, SITES, SPLICE_CLASSES, grouped_fol
 from torchpbp.errors import TorchPBPError
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.graph.templates import hmm
-from torchpbp.models.counting import Counts
+from torchpbp.models.counts import Counts
 
 Structure = tuple[int, int]
 """Order of the hidden chain, and its number of states."""

@@ -6,49 +6,68 @@ messages below to the message above. No features are chosen and no outer product
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from torchpbp.arguments import check_counts, check_seed, is_number, is_series, whole_number
-from torchpbp.errors import CheckpointError, DataError, NotFittedError, StructureError
+from torchpbp.contract.model_files import SaveOptions
+from torchpbp.errors import ArgumentError, CheckpointError, DataError, StructureError
 from torchpbp.features.completion import complete_rows
 from torchpbp.features.kernels import RBF, Kernel
-from torchpbp.files.checkpoint import (
-    checked_labels,
-    read_model,
-    require_finite,
-    require_none,
-    whole_model,
-    write_checkpoint,
-)
+from torchpbp.files.checkpoint import checked_labels, require_finite, require_none
 from torchpbp.files.tensors import with_own_storage
 from torchpbp.graph.junction_tree import build_junction_tree, checked_root
 from torchpbp.graph.latent_graph import Continuous, Domain, LatentGraph, require_graph
 from torchpbp.inference.density import warn_of_coarse_grids
 from torchpbp.inputs.columns import ColumnReader, DataLike
 from torchpbp.inputs.gaps import observed
-from torchpbp.models.kernel.answers import GramAnswers
+from torchpbp.lazy import pandas as pd
 from torchpbp.models.kernel.charts import Chart
 from torchpbp.models.kernel.comparison import TrainingGram
-from torchpbp.models.kernel.learning import (
+from torchpbp.models.kernel.gram_answers import GramAnswers
+from torchpbp.models.kernel.gram_learning import (
     Bandwidth,
     OperatorSettings,
+    bandwidth_constraint,
     bandwidths,
+    check_bandwidth,
     check_memory,
     check_spans,
-    checked_bandwidth,
     learn_operators,
     ranges,
 )
-from torchpbp.models.kernel.operators import GramOperator
-from torchpbp.models.kernel.structure import check_specification, nearest_leaves
+from torchpbp.models.kernel.gram_operators import GramOperator
+from torchpbp.models.kernel.structure import nearest_leaves, plan_on
 from torchpbp.moments.table_layout import LARGEST_TABLE
-from torchpbp.planning.plan import SeparatorPlan, Specification
+from torchpbp.planning.plan import Plan, SeparatorPlan
+from torchpbp.settings import Settings, choice, flag, floating_dtype, optional, setting, several, text, whole
+from torchpbp.settings import positive as positive_number
+from torchpbp.settings import seed as seed_constraint
+
+
+@dataclass(frozen=True)
+class KernelPBPSettings(Settings):
+    """Settings of :class:`KernelPBP`, described there."""
+
+    bandwidth: Bandwidth = setting("median", bandwidth_constraint())
+    evidence_bandwidth: Bandwidth | None = setting(None, optional(bandwidth_constraint()))
+    ridge: tuple[float, float] = setting(
+        (0.1, 0.1), several(positive_number(), 2, "two positive numbers (stage 1, stage 2)")
+    )
+    core_leaves: int = setting(1, whole(1))
+    instrument_leaves: int = setting(2, whole(1))
+    landmarks: int | None = setting(None, optional(whole(1)))
+    sequences: tuple[tuple[str, ...], ...] = setting((), several(several(text())))
+    positive: bool = setting(True, flag())
+    root: tuple[str, ...] | None = None
+    fill: str = setting("draw", choice("draw", "mean"))
+    dtype: torch.dtype = setting(torch.float32, floating_dtype())
+    max_bytes: int = setting(4 << 30, whole(1))
+    seed: int = setting(0, seed_constraint())
 
 
 class KernelPBP(GramAnswers):
@@ -63,7 +82,7 @@ class KernelPBP(GramAnswers):
         ridge: penalties (λ, λ₂) of stage 1 and stage 2, added to sums over rows.
         core_leaves: leaves in a core group, nearest to the separator first.
         instrument_leaves: leaves in an instrument, nearest first; their kernels are multiplied.
-        specification: core groups and instruments to use instead; an instrument's groups are added up.
+        plan: core groups and instruments to use instead; an instrument's groups are added up.
         landmarks: None for exact Gram matrices; a number of training rows for a low-rank approximation.
         sequences: groups of variables that are compared by increments (see :class:`~torchpbp.models.kernel.charts.Chart`).
         positive: whether messages are clipped at 0, as functions that stand for probabilities should be. Clipping steadies
@@ -73,11 +92,11 @@ class KernelPBP(GramAnswers):
         fill: how missing training values are completed from rows like theirs (see :mod:`torchpbp.features.completion`): "draw"
             keeps the spread of the data; "mean" is closer to each single value, which suits classifiers.
         dtype: of messages and operators; solves are always done in float64.
-        max_bytes: memory that the operators may take; more is refused before anything is allocated.
+        max_bytes: memory that the operators may take; if they need more, an error is raised before anything is allocated.
         seed: of the choice of landmarks, and of draws for missing training values.
 
     Attributes:
-        missing: share of missing values in each column of the training data.
+        settings: as a :class:`KernelPBPSettings`.
     """
 
     def __init__(
@@ -90,7 +109,7 @@ class KernelPBP(GramAnswers):
         ridge: tuple[float, float] = (0.1, 0.1),
         core_leaves: int = 1,
         instrument_leaves: int = 2,
-        specification: Specification | None = None,
+        plan: Plan | None = None,
         landmarks: int | None = None,
         sequences: Sequence[Sequence[str]] = (),
         positive: bool = True,
@@ -102,53 +121,56 @@ class KernelPBP(GramAnswers):
     ) -> None:
         super().__init__()
         require_graph(graph, "KernelPBP")
-        check_counts(core_leaves=core_leaves, instrument_leaves=instrument_leaves, max_bytes=max_bytes)
-        seed = check_seed(seed)
-        if landmarks is not None and whole_number("landmarks", landmarks) < 1:
-            raise StructureError(f"landmarks: expected None or at least 1, got {landmarks}.")
-        pair = tuple(ridge) if is_series(ridge) else ()
-        if len(pair) != 2 or not all(is_number(r) and 0 < r < math.inf for r in pair):
-            raise StructureError(f"ridge: expected two positive numbers, got {ridge!r}.")
         if not isinstance(kernel, Kernel | None):
-            raise StructureError(f"kernel: expected RBF(), Laplace(), Matern(…) or None, got {kernel!r}.")
-        if fill not in ("draw", "mean"):
-            raise StructureError(f"fill: expected 'draw' or 'mean', got {fill!r}.")
+            raise ArgumentError(f"kernel: expected RBF(), Laplace(), Matern(…) or None, got {kernel!r}.")
         many = [v for v in graph.observed if isinstance(n := graph.variables[v], int) and n > LARGEST_TABLE]
         if many:  # each answer has an entry for each of them
             raise StructureError(
                 f"KernelPBP: expected at most {LARGEST_TABLE:,} states, {many[:8]} have more. Declare them Continuous()."
             )
-        self.fill = fill
-        self.missing: dict[str, float] = {}
+        self.settings = KernelPBPSettings(
+            bandwidth,
+            evidence_bandwidth,
+            ridge,
+            core_leaves,
+            instrument_leaves,
+            landmarks,
+            sequences,  # type: ignore[arg-type]
+            positive,
+            checked_root(root),
+            fill,
+            dtype,
+            max_bytes,
+            seed,
+        )
+        for widths in (self.settings.bandwidth, self._evidence_bandwidth):
+            check_bandwidth(widths, graph)
         self.graph = graph
         self.names = graph.observed
         self.kernel = kernel or RBF()
-        self.bandwidth = checked_bandwidth(bandwidth, graph)
-        self.evidence_bandwidth = (
-            self.bandwidth if evidence_bandwidth is None else checked_bandwidth(evidence_bandwidth, graph)
-        )
-        self.ridge = (float(pair[0]), float(pair[1]))
-        self.landmarks = landmarks
-        self.positive = positive
-        self.dtype, self.max_bytes, self.seed = dtype, max_bytes, seed
-        self.chart = Chart(self.names, sequences)
+        self.positive, self.dtype = self.settings.positive, self.settings.dtype
+        self.chart = Chart(self.names, self.settings.sequences)
         for v in self.chart.moved:
             if not isinstance(graph.variables[v], Continuous):
                 raise StructureError(f"sequences: '{v}' is discrete; only continuous variables have increments.")
-        self.root_variables = checked_root(root)
-        self.tree = build_junction_tree(graph, self.root_variables)
-        if specification is not None:
-            check_specification(self.tree, specification)
-        self.specification = specification or nearest_leaves(self.tree, core_leaves, instrument_leaves)
+        self.tree = build_junction_tree(graph, self.settings.root)
+        leaves = self.settings.core_leaves, self.settings.instrument_leaves
+        self.plan = nearest_leaves(self.tree, *leaves) if plan is None else plan_on(self.tree, plan)
         self.labels = {}
+        self.missing = {}
         self.fitted = False
         self.operators = nn.ModuleDict()
         self.register_state_dict_pre_hook(_solve_first)  # type: ignore[no-untyped-call]
 
+    @property
+    def _evidence_bandwidth(self) -> Bandwidth:
+        own = self.settings.evidence_bandwidth
+        return self.settings.bandwidth if own is None else own
+
     def __str__(self) -> str:
         state = f"fitted on {len(self.examples)} rows" if self.fitted else "not fitted"
-        gaps = self.extra_repr()
-        return f"KernelPBP({self.graph!r}, {state}{gaps and ', '}{gaps})"
+        missing = self.extra_repr()
+        return f"KernelPBP({self.graph!r}, {state}{missing and ', '}{missing})"
 
     # -- learning ------------------------------------------------------------------------------------------------
 
@@ -162,24 +184,24 @@ class KernelPBP(GramAnswers):
             DataError: bad data, a column without any value or with outliers so many bandwidths from the other values that
                 ``dtype`` cannot compare them, or Gram matrices larger than ``max_bytes``; nothing is changed then.
         """
-        reader = ColumnReader(self._domains(), missing=True)
+        reader = ColumnReader(self.evidence_domains(), missing=True)
         parts = list(reader.tables(data))
         columns = [torch.cat([p[v] for p in parts]) for v in self.names]
         rows = torch.stack([c.double().masked_fill(~observed(c), torch.nan) for c in columns], dim=1)
         reader.gaps.check()
         numbers = (~rows.isnan().all(dim=1)).nonzero().squeeze(1)
         rows = rows[numbers] if reader.gaps.empty else rows
-        check_memory(self._operator_settings(), len(self._inner_plans()), len(rows), self.max_bytes)
+        check_memory(self._operator_settings(), len(self._inner_plans()), len(rows), self.settings.max_bytes)
         if len(rows) < 2:
             raise DataError(f"KernelPBP needs at least 2 rows, got {len(rows)}.")
         if reader.gaps.any:
             rows = self._completed(rows)
         coordinates = self.chart.coordinates(rows)
-        widths = bandwidths(self.bandwidth, self._domains(), coordinates)
-        evidence_widths = bandwidths(self.evidence_bandwidth, self._domains(), coordinates)
-        check_spans(self._domains(), rows, torch.minimum(widths, evidence_widths), self.dtype, numbers)
+        widths = bandwidths(self.settings.bandwidth, self.evidence_domains(), coordinates)
+        evidence_widths = bandwidths(self._evidence_bandwidth, self.evidence_domains(), coordinates)
+        check_spans(self.evidence_domains(), rows, torch.minimum(widths, evidence_widths), self.dtype, numbers)
         operators = self._solved(rows, widths)
-        bounds = ranges(self._domains(), rows, evidence_widths)
+        bounds = ranges(self.evidence_domains(), rows, evidence_widths)
         with_density = [i for i, v in enumerate(self.names) if evidence_widths[i] > 0 and v not in self.chart.moved]
         warn_of_coarse_grids(
             {self.names[i]: (float(bounds[i].diff()), float(evidence_widths[i])) for i in with_density}
@@ -190,7 +212,7 @@ class KernelPBP(GramAnswers):
         return self
 
     def _solved(self, rows: Tensor, widths: Tensor) -> nn.ModuleDict:
-        gram = TrainingGram(self._domains(), self.kernel, self.chart.coordinates(rows), widths)
+        gram = TrainingGram(self.evidence_domains(), self.kernel, self.chart.coordinates(rows), widths)
         return learn_operators(self._inner_plans(), gram, self._operator_settings())
 
     def _keep(
@@ -211,10 +233,10 @@ class KernelPBP(GramAnswers):
 
     def _inner_plans(self) -> list[SeparatorPlan]:
         """Plans of the separators above more than one leaf; a leaf's message needs no operator."""
-        return [p for p in self.specification.plans if not self.tree.leaf_observables[p.node]]
+        return [p for p in self.plan.separators if not self.tree.leaf_observables[p.node]]
 
     def _operator_settings(self) -> OperatorSettings:
-        return OperatorSettings(self.ridge, self.landmarks, self.dtype, self.seed)
+        return OperatorSettings(self.settings.ridge, self.settings.landmarks, self.settings.dtype, self.settings.seed)
 
     def extra_repr(self) -> str:
         if not any(self.missing.values()):
@@ -222,17 +244,38 @@ class KernelPBP(GramAnswers):
         return f"missing in training: {sum(self.missing.values()) / len(self.missing):.1%} of the values"
 
     def _completed(self, rows: Tensor) -> Tensor:
-        """Rows without gaps; likeness is judged by the evidence bandwidth, variable by variable."""
-        widths = bandwidths(self.evidence_bandwidth, self._domains(), rows)
-        domains = list(self._domains().values())
-        return complete_rows(rows, domains, widths, draw=self.fill == "draw", seed=self.seed)
+        """Rows without missing values; likeness is judged by the evidence bandwidth, variable by variable."""
+        widths = bandwidths(self._evidence_bandwidth, self.evidence_domains(), rows)
+        domains = list(self.evidence_domains().values())
+        return complete_rows(rows, domains, widths, draw=self.settings.fill == "draw", seed=self.settings.seed)
 
-    # -- saving --------------------------------------------------------------------------------------------------
+    def diagnostics(self) -> pd.DataFrame:
+        """One row per separator: its core group, its instrument, and the degrees of freedom of its operator.
+
+        These are the trace of the matrix that smooths messages: near 1 where the instrument predicts no more than a constant,
+        at most the number of training rows. A separator above a single leaf has no operator.
+        """
+        self.require_fitted()
+        operators = dict(self._solved_operators().items())
+        rows = []
+        for plan in self.plan.separators:
+            operator: Any = operators.get(str(plan.node))
+            rows.append(
+                {
+                    "separator": self.tree.separator_name(plan.node),
+                    "core": plan.core,
+                    "instrument": plan.instrument,
+                    "degrees of freedom": float("nan") if operator is None else operator.trace(),
+                }
+            )
+        return pd.DataFrame(rows)
+
+    # -- files ---------------------------------------------------------------------------------------------------
 
     def _answering(self) -> dict[str, Tensor]:
         """The tensors that answers are made of, by name, which must be finite: missing training values are completed first."""
-        found = {name: getattr(self, name) for name in ("examples", "widths", "evidence_widths", "bounds")}
-        return {**found, **{f"operators.{name}": t for name, t in self.operators.named_buffers()}}
+        own = {name: getattr(self, name) for name in ("examples", "widths", "evidence_widths", "bounds")}
+        return {**own, **{f"operators.{name}": t for name, t in self.operators.named_buffers()}}
 
     def save(self, path: str | os.PathLike[str], operators: bool | None = None) -> None:
         """Write graph, settings, training rows and operators to one file.
@@ -249,45 +292,35 @@ class KernelPBP(GramAnswers):
             CheckpointError: a kernel of one's own, NaN or infinity in what answers are made of, or a file that cannot be
                 written.
         """
-        if not self.fitted:
-            raise NotFittedError("This KernelPBP model is not fitted yet. Call fit(data) before save().")
-        written = self.landmarks is None if operators is None else operators
+        self._write(path, SaveOptions(operators=operators))
+
+    def pack(self, name: object, options: SaveOptions) -> dict[str, Any]:
+        """Graph, settings, training rows and, unless they are left out, operators."""
+        self.require_fitted()
+        written = self.settings.landmarks is None if options.operators is None else options.operators
         named: Any = self._solved_operators().items() if written else ()
-        require_finite(self._answering(), path, saving=True)
-        content = {
-            "learner": "KernelPBP",
+        require_finite(self._answering(), name, saving=True)
+        settings = self.settings.to_dict()
+        dtype = settings.pop("dtype")
+        return {
             "graph": self.graph.to_dict(),
-            "settings": {
-                "bandwidth": _plain(self.bandwidth),
-                "evidence_bandwidth": _plain(self.evidence_bandwidth),
-                "ridge": list(self.ridge),
-                "landmarks": self.landmarks,
-                "sequences": [[self.names[i] for i in sequence] for sequence in self.chart.sequences],
-                "positive": bool(self.positive),
-                "root": None if self.root_variables is None else list(self.root_variables),
-                "fill": self.fill,
-                "max_bytes": self.max_bytes,
-                "seed": self.seed,
-            },
+            "settings": settings,
             "kernel": self.kernel.to_dict(),
-            "dtype": str(self.dtype).removeprefix("torch."),
-            "specification": self.specification.to_list(),
-            "labels": {v: list(x) for v, x in checked_labels(self.labels, self.graph.variables, path).items()},
+            "dtype": str(dtype).removeprefix("torch."),
+            "specification": self.plan.to_list(),
+            "labels": {v: list(x) for v, x in checked_labels(self.labels, self.graph.variables, name).items()},
             "missing": self.missing,
             "examples": self.examples,
             "scales": [self.widths, self.evidence_widths, self.bounds],
             "operators": {node: [g.left, g.right] for node, g in named} if written else None,
         }
-        write_checkpoint(path, content)
 
     @classmethod
-    @whole_model
-    def load(cls, path: str | os.PathLike[str], map_location: torch.device | str = "cpu") -> KernelPBP:
-        """Read a model written by :meth:`save`. Only tensors and plain values are read; no code is executed."""
-        saved = read_model(path, "KernelPBP", "model learned by KernelPBP")
-        model = cls.unfitted(saved)
-        rows, (widths, evidence_widths, bounds) = saved["examples"], map(with_own_storage, saved["scales"])
-        rows = with_own_storage(rows)
+    def unpack(cls, content: Mapping[str, Any], name: object) -> KernelPBP:
+        """The model; operators that the file does not hold are solved for when they are first needed."""
+        model = cls.unfitted(content)
+        rows, *scales = map(with_own_storage, (content["examples"], *content["scales"]))
+        widths, evidence_widths, bounds = scales
         count = len(model.names)
         if (
             rows.shape[1:] != (count,)
@@ -295,44 +328,41 @@ class KernelPBP(GramAnswers):
             or {widths.shape, evidence_widths.shape} != {(count,)}
         ):
             raise CheckpointError(
-                f"'{path}': {tuple(rows.shape)} training values, their bandwidths or ranges do not fit its {count} variables."
+                f"'{name}': {tuple(rows.shape)} training values, their bandwidths or ranges do not fit its {count} variables."
             )
-        require_finite({"examples": rows}, path)
-        require_none(_example_fault(rows, model._domains()), path)
+        require_finite({"examples": rows}, name)
+        require_none(_example_fault(rows, model.evidence_domains()), name)
         operators = nn.ModuleDict()
-        if saved["operators"] is not None:
+        if content["operators"] is not None:
             expected = {str(p.node) for p in model._inner_plans()}
-            if set(saved["operators"]) != expected:
+            if set(content["operators"]) != expected:
                 raise CheckpointError(
-                    f"'{path}': expected operators of nodes {sorted(expected)}, got {sorted(saved['operators'])}."
+                    f"'{name}': expected operators of nodes {sorted(expected)}, got {sorted(content['operators'])}."
                 )
-            require_none(_operator_fault(saved["operators"], len(rows)), path)
-            operators.update({node: _own_operator(*parts) for node, parts in saved["operators"].items()})
+            require_none(_operator_fault(content["operators"], len(rows)), name)
+            operators.update({node: _own_operator(*parts) for node, parts in content["operators"].items()})
         model._keep(rows, widths, evidence_widths, bounds, operators)
-        require_finite(model._answering(), path)
-        model.labels = checked_labels(saved["labels"], model.graph.variables, path)
-        model.missing = dict(saved["missing"])
-        return model.to(map_location)
+        require_finite(model._answering(), name)
+        model.labels = checked_labels(content["labels"], model.graph.variables, name)
+        model.missing = dict(content["missing"])
+        return model
 
     @classmethod
-    def unfitted(cls, saved: Mapping[str, Any]) -> KernelPBP:
+    def unfitted(cls, content: Mapping[str, Any]) -> KernelPBP:
         """A model with the graph and the settings that a file holds, and nothing learned."""
-        settings = dict(saved["settings"])
-        settings["ridge"] = tuple(settings["ridge"])
-        dtype = getattr(torch, saved["dtype"])
-        if not isinstance(dtype, torch.dtype):
-            raise StructureError(f"dtype: expected the name of a dtype, got {saved['dtype']!r}.")
+        graph = LatentGraph.from_dict(content["graph"])
+        tree = build_junction_tree(graph, content["settings"]["root"])
         return cls(
-            LatentGraph.from_dict(saved["graph"]),
-            kernel=Kernel.from_dict(saved["kernel"]),
-            specification=Specification.from_list(saved["specification"]),
-            dtype=dtype,
-            **settings,
+            graph,
+            kernel=Kernel.from_dict(content["kernel"]),
+            plan=Plan.from_list(tree, content["specification"]),
+            dtype=getattr(torch, content["dtype"]),
+            **content["settings"],
         )
 
 
 def _solve_first(model: KernelPBP, prefix: str, keep_vars: bool) -> None:
-    """A state is whole."""
+    """A state dict holds the operators of a model whose file does not."""
     model._solved_operators()
 
 
@@ -356,7 +386,3 @@ def _operator_fault(saved: Mapping[str, tuple[Tensor, Tensor | None]], rows: int
 
 def _own_operator(left: Tensor, right: Tensor | None) -> GramOperator:
     return GramOperator(with_own_storage(left), None if right is None else with_own_storage(right))
-
-
-def _plain(bandwidth: Bandwidth) -> Any:
-    return {v: float(b) for v, b in bandwidth.items()} if isinstance(bandwidth, Mapping) else bandwidth

@@ -4,28 +4,34 @@ from __future__ import annotations
 
 from torchpbp.errors import StructureError
 from torchpbp.graph.junction_tree import JunctionTree
-from torchpbp.planning.plan import SeparatorPlan, Specification
+from torchpbp.planning.plan import Plan, SeparatorPlan
 
 
-def check_specification(tree: JunctionTree, specification: Specification) -> None:
-    """Raise unless a specification fits the tree: core groups below their separators, instruments beside them."""
-    nodes = [p.node for p in specification.plans]
+def plan_on(tree: JunctionTree, plan: Plan) -> Plan:
+    """A plan of another model with the same tree; a StructureError where it does not fit.
+
+    Args:
+        tree: of the model.
+        plan: with core groups below their separators and instruments beside them.
+    """
+    nodes = [s.node for s in plan.separators]
     if nodes != list(range(1, len(tree))):
         raise StructureError(
-            f"specification: expected plans for the {len(tree) - 1} separators of this graph's tree, got nodes {nodes}."
+            f"plan: expected plans for the {len(tree) - 1} separators of this graph's tree, got nodes {nodes}."
         )
-    for plan in specification.plans:
-        below, beside = set(plan.core), {v for group in plan.instrument for v in group}
-        if not below or not below <= tree.inside[plan.node] or not beside <= tree.outside(plan.node):
+    for separator in plan.separators:
+        node, below, beside = separator.node, set(separator.core), set(separator.outside)
+        if not below or not below <= tree.inside[node] or not beside <= tree.outside(node):
             raise StructureError(
-                f"specification, separator {tree.separator_name(plan.node)}: expected a core group below it and an instrument "
+                f"plan, separator {tree.separator_name(node)}: expected a core group below it and an instrument "
                 f"beside it, got {sorted(below)} and {sorted(beside)}."
             )
+    return Plan(tree, plan.separators)
 
 
-def nearest_leaves(tree: JunctionTree, core: int, instrument: int) -> Specification:
+def nearest_leaves(tree: JunctionTree, core: int, instrument: int) -> Plan:
     """Core groups and instruments of the nearest leaves inside and outside each separator."""
-    plans = []
+    separators = []
     widest = max(len(tree.leaf_observables[leaf]) for leaf in tree.leaves)
     for node in range(1, len(tree)):
         inside = _inside_leaves(tree, node, core)
@@ -33,8 +39,8 @@ def nearest_leaves(tree: JunctionTree, core: int, instrument: int) -> Specificat
         near: list[int] = list(outside)[:instrument]
         group = tuple(v for leaf in inside for v in tree.leaf_observables[leaf])
         instruments = (tuple(v for leaf in near for v in tree.leaf_observables[leaf]),)
-        plans.append(SeparatorPlan(node, group, instruments, 0, 0, 0))
-    return Specification(tuple(plans))
+        separators.append(SeparatorPlan(node, group, instruments, 0, 0, 0))
+    return Plan(tree, tuple(separators))
 
 
 def _inside_leaves(tree: JunctionTree, node: int, count: int) -> list[int]:

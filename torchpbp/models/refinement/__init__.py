@@ -3,7 +3,7 @@
 from torchpbp.models.refinement.learner import RefinedPBP
 from torchpbp.models.refinement.objectives import ClassLikelihood, ConditionalLikelihood, JointLikelihood, Objective
 from torchpbp.models.refinement.refine import Refinement, refine
-from torchpbp.models.refinement.settings import Settings
+from torchpbp.models.refinement.settings import RefinementSettings
 
 __all__ = [
     "ClassLikelihood",
@@ -12,6 +12,6 @@ __all__ = [
     "Objective",
     "RefinedPBP",
     "Refinement",
-    "Settings",
+    "RefinementSettings",
     "refine",
 ]

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from torchpbp.inputs.evidence import Evidence
-from torchpbp.models.pbp import PBP
 from torchpbp.models.refinement.nonnegative import normalised, prior_row, table_rows
 from torchpbp.models.refinement.objectives import JointLikelihood, Objective, negative_share, random_cells
+from torchpbp.models.two_stage_model import TwoStageModel
 
 PENALTY_CELLS = 256
 """Random cells per mini-batch on which negative mass is penalised."""
@@ -47,7 +47,7 @@ class MultiplicativeSteps:
         prior: pseudo-rows added to each distribution, half spread like the table's average row, half evenly.
     """
 
-    def __init__(self, model: PBP, rows: Evidence, batch_size: int, prior: float) -> None:
+    def __init__(self, model: TwoStageModel, rows: Evidence, batch_size: int, prior: float) -> None:
         self.model, self.prior = model, prior
         self.objective = JointLikelihood()
         distinct, counts = distinct_rows(rows)
@@ -77,7 +77,7 @@ class MultiplicativeSteps:
 
     def _step(self) -> float:
         """Renew all tables from expected counts; returns the loss of the tables before."""
-        operators = self.model._weights()
+        operators = self.model.operator_tree.operators
         counts = [torch.zeros_like(w) for w in operators]
         total = 0.0
         for rows, weights in self.batches:
@@ -96,11 +96,11 @@ class MultiplicativeSteps:
         return total
 
     def _logs(self) -> list[Tensor]:
-        return [w.detach().clamp(min=LEAST_ENTRY).log() for w in self.model._weights()]
+        return [w.detach().clamp(min=LEAST_ENTRY).log() for w in self.model.operator_tree.operators]
 
     @torch.no_grad()
     def _put(self, logs: Sequence[Tensor]) -> None:
-        for node, (weight, log) in enumerate(zip(self.model._weights(), logs, strict=True)):
+        for node, (weight, log) in enumerate(zip(self.model.operator_tree.operators, logs, strict=True)):
             weight.copy_(torch.softmax(table_rows(log, node), dim=1).clamp(min=LEAST_ENTRY).reshape(weight.shape))
 
 
@@ -120,7 +120,7 @@ class GradientSteps:
 
     def __init__(
         self,
-        model: PBP,
+        model: TwoStageModel,
         objective: Objective,
         rows: Evidence,
         batch_size: int,
@@ -133,9 +133,9 @@ class GradientSteps:
         self.penalty = 0.0 if nonnegative else penalty
         if nonnegative:
             parametrize.register_parametrization(model.root, "weight", Simplex(0))
-            for node, operator in enumerate(model._separators, start=1):
+            for node, operator in enumerate(model.separator_operators, start=1):
                 parametrize.register_parametrization(operator, "weight", Simplex(node))
-        self.parameters = [*model.root.parameters(), *(p for op in model._separators for p in op.parameters())]
+        self.parameters = [*model.root.parameters(), *(p for op in model.separator_operators for p in op.parameters())]
         self.optimiser = torch.optim.Adam(self.parameters, lr=learning_rate)
         self.generator = torch.Generator().manual_seed(seed)
 

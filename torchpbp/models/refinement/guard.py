@@ -12,8 +12,8 @@ from torch import Tensor
 
 from torchpbp.inputs.evidence import Evidence
 from torchpbp.lazy import pandas as pd
-from torchpbp.models.pbp import PBP
 from torchpbp.models.refinement.objectives import Objective
+from torchpbp.models.two_stage_model import TwoStageModel
 
 ROWS_AT_ONCE = 1 << 14
 MARGIN = 1.0
@@ -109,9 +109,9 @@ class Guard:
         self.objectives, self.held_out, self.seed = tuple(objectives), held_out, seed
 
     @torch.no_grad()
-    def record(self, model: PBP, step: int, loss: float = math.nan) -> Record:
-        """Score a candidate. The marginals that noisy answers retreat to are brought up to date first."""
-        model._note_marginals()
+    def record(self, model: TwoStageModel, step: int, loss: float = math.nan) -> Record:
+        """Score a candidate. The marginals that noisy answers are shrunk towards are brought up to date first."""
+        model.set_marginals()
         scores: dict[str, list[Tensor]] = {objective.name: [] for objective in self.objectives}
         generator = torch.Generator().manual_seed(self.seed)
         for start in range(0, self.held_out.batch, ROWS_AT_ONCE):

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import copy
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import Self
 
+from torchpbp.contract.model_files import SaveOptions
 from torchpbp.distributed import world_size
 from torchpbp.errors import DataError, StructureError, TorchPBPError
-from torchpbp.files.checkpoint import Parcel, opened, read_checkpoint, whole_model, write_checkpoint
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.inputs.columns import ROWS_PER_BATCH, ColumnReader
 from torchpbp.inputs.evidence import Evidence
 from torchpbp.inputs.sources import DataLike, open_data
-from torchpbp.models.pbp import PBP
 from torchpbp.models.refinement.descent import take
 from torchpbp.models.refinement.guard import START, Guard, Trace
 from torchpbp.models.refinement.objectives import (
@@ -29,13 +28,15 @@ from torchpbp.models.refinement.objectives import (
     UserLoss,
 )
 from torchpbp.models.refinement.refine import LEAST_ROWS, Refinement
-from torchpbp.models.refinement.settings import Form, Settings
+from torchpbp.models.refinement.settings import Form, RefinementSettings
 from torchpbp.models.refinement.walk import Fold, adopt, descend, read_rows, repeat
+from torchpbp.models.two_stage_model import TwoStageModel
+from torchpbp.settings import whole
 
 SAVED_OBJECTIVES: tuple[type[Objective], ...] = (JointLikelihood, ConditionalLikelihood, ClassLikelihood)
 
 
-class RefinedPBP(PBP):
+class RefinedPBP(TwoStageModel):
     """:class:`~torchpbp.PBP`, refined by descent after the two-stage fit, as far as held-out rows agree.
 
     The rows are dealt into folds. For each fold a two-stage model of the other rows is refined, and each candidate is
@@ -45,7 +46,7 @@ class RefinedPBP(PBP):
     Args:
         graph: the model's structure.
         objective, form, steps, batch_size, learning_rate, prior, penalty, patience: see
-            :class:`~torchpbp.models.refinement.Settings`.
+            :class:`~torchpbp.models.refinement.RefinementSettings`.
         folds: parts into which the rows are dealt, at least 2. More folds judge by larger models and take longer.
         progress: show progress bars.
         **options: all options of :class:`~torchpbp.PBP`; ``seed`` also decides folds and mini-batches.
@@ -78,18 +79,14 @@ class RefinedPBP(PBP):
         **options: Any,
     ) -> None:
         super().__init__(graph, **options)
-        self.settings = Settings(
-            objective, form, steps, batch_size, learning_rate, prior, penalty, patience, self.seed, progress
+        self.refinement_settings = RefinementSettings(
+            objective, form, steps, batch_size, learning_rate, prior, penalty, patience, self.settings.seed, progress
         )
-        if folds < 2 or folds != int(folds):
-            raise StructureError(f"folds: expected a whole number from 2 on, got {folds}.")
-        self.folds = folds
-        self.settings.resolved(self)
+        self.folds: int = whole(2).check("folds", folds)
+        self.refinement_settings.resolved(self)
         self.refinement: Refinement | None = None
 
-    additive = False  # descent needs the rows
-
-    def fit(self, data: DataLike, batch_size: int = ROWS_PER_BATCH, columns: Sequence[str] | None = None) -> RefinedPBP:
+    def fit(self, data: DataLike, batch_size: int = ROWS_PER_BATCH, columns: Sequence[str] | None = None) -> Self:
         """Learn by two-stage regression, then refine. All rows are kept in memory while fitting.
 
         Args:
@@ -118,7 +115,7 @@ class RefinedPBP(PBP):
         super().fit(data, batch_size, columns)
         try:
             rows = read_rows(self, source, check=False)  # done by the fit before
-            settings = self.settings.resolved(self)
+            settings = self.refinement_settings.resolved(self)
             trace = self._cross_validated(rows, settings, batch_size)
         except TorchPBPError:  # a fold may lack what all rows have
             self.__dict__.update(before.__dict__)
@@ -134,20 +131,20 @@ class RefinedPBP(PBP):
         self.refinement = Refinement(str(settings.form), settings.resolved_objective.name, steps, trace)
         return self
 
-    def _cross_validated(self, rows: Evidence, settings: Settings, batch_size: int) -> Trace:
-        order = torch.randperm(rows.batch, generator=torch.Generator().manual_seed(self.seed))
+    def _cross_validated(self, rows: Evidence, settings: RefinementSettings, batch_size: int) -> Trace:
+        order = torch.randperm(rows.batch, generator=torch.Generator().manual_seed(self.settings.seed))
         parts = []
         for fold in range(self.folds):
             held = order[fold :: self.folds]
             others = torch.cat([order[k :: self.folds] for k in range(self.folds) if k != fold])
             learning = take(rows, others)
-            guard = Guard(settings.resolved_objective.guards, take(rows, held), self.seed + fold)
+            guard = Guard(settings.resolved_objective.guards, take(rows, held), self.settings.seed + fold)
             start = self._two_stage_copy()
-            PBP.fit(start, _table(learning), batch_size)
+            TwoStageModel.fit(start, _table(learning), batch_size)
             parts.append(Fold(start, learning, guard))
         return descend(parts, settings)[0]
 
-    def _two_stage_copy(self) -> PBP:
+    def _two_stage_copy(self) -> TwoStageModel:
         """A copy of the model as it is, without the report."""
         report, self.refinement = self.refinement, None
         try:
@@ -155,30 +152,23 @@ class RefinedPBP(PBP):
         finally:
             self.refinement = report
 
-    def save(self, path: str | os.PathLike[str], counts: bool = False) -> None:
-        """Write the model with its refinement settings. A loss function of one's own is not written."""
-        plain: Any = Parcel(str(path))  # the file itself is replaced once, by the whole
-        super().save(plain, counts)
-        own = {f.name: getattr(self.settings, f.name) for f in fields(Settings) if f.name not in ("objective", "seed")}
-        objective = self.settings.objective
-        if isinstance(objective, SAVED_OBJECTIVES):
-            own["objective"] = [type(objective).__name__, asdict(objective)]  # type: ignore[call-overload]
-        content = {k: v for k, v in plain.content.items() if k not in ("format", "version")}
-        write_checkpoint(path, {**content, "refinement": {**own, "folds": self.folds}})
+    def pack(self, name: object, options: SaveOptions) -> dict[str, Any]:
+        """What the model's file holds; a loss function of one's own is not written."""
+        settings = self.refinement_settings
+        own = {f.name: getattr(settings, f.name) for f in fields(settings) if f.name not in ("objective", "seed")}
+        if isinstance(settings.objective, SAVED_OBJECTIVES):
+            own["objective"] = [type(settings.objective).__name__, asdict(settings.objective)]  # type: ignore[call-overload]
+        return {**super().pack(name, options), "refinement": {**own, "folds": self.folds}}
 
     @classmethod
-    @whole_model
-    def load(cls, path: str | os.PathLike[str], map_location: torch.device | str = "cpu") -> RefinedPBP:
-        """Read a model written by :meth:`save`, or by :meth:`PBP.save` with default refinement settings."""
-        read: Any = opened(path)
-        model = super().load(read, map_location)
-        if not isinstance(model, RefinedPBP):
-            raise StructureError(f"load: expected a RefinedPBP, got {type(model).__name__}.")
-        own = dict(read_checkpoint(read, "cpu").get("refinement", {}))
+    def unpack(cls, content: Mapping[str, Any], name: object) -> Self:
+        model = super().unpack(content, name)
+        own = dict(content["refinement"])
         model.folds = own.pop("folds", model.folds)
         kinds = {kind.__name__: kind for kind in SAVED_OBJECTIVES}
-        name, values = own.pop("objective", (None, {}))
-        model.settings = Settings(**own, objective=kinds[name](**values) if name else None, seed=model.seed)
+        kind, values = own.pop("objective", (None, {}))
+        objective = kinds[kind](**values) if kind else None
+        model.refinement_settings = RefinementSettings(**own, objective=objective, seed=model.settings.seed)
         return model
 
 

@@ -23,9 +23,9 @@ from torch import Tensor
 
 from torchpbp.errors import StructureError
 from torchpbp.graph.junction_tree import JunctionTree
-from torchpbp.inference.messages import downward_pass, upward_pass
+from torchpbp.inference.operator_tree import OperatorTree
 from torchpbp.inputs.evidence import Evidence
-from torchpbp.models.pbp import PBP
+from torchpbp.models.two_stage_model import TwoStageModel
 
 BASIS_STEPS = 150
 SMOOTHING = 1e-4
@@ -35,7 +35,7 @@ OUTERMOST = 0.95
 """Messages beyond this quantile of the distances from the mean are noise of rare evidence, not corners."""
 
 
-def refuse_continuous(model: PBP) -> None:
+def refuse_continuous(model: TwoStageModel) -> None:
     """The non-negative form needs tables of states."""
     continuous = [v for v, o in model.observables.items() if o.continuous]
     if continuous:
@@ -46,7 +46,7 @@ def refuse_continuous(model: PBP) -> None:
 
 
 @torch.no_grad()
-def nonnegative_form(model: PBP, patterns: Evidence, steps: int = BASIS_STEPS) -> list[Tensor]:
+def nonnegative_form(model: TwoStageModel, patterns: Evidence, steps: int = BASIS_STEPS) -> list[Tensor]:
     """Operators of the same model in a basis that makes them probability tables, as nearly as it can be done.
 
     Args:
@@ -58,22 +58,21 @@ def nonnegative_form(model: PBP, patterns: Evidence, steps: int = BASIS_STEPS) -
         Per node a table; entry 0 is the root's, summing to 1, others sum to 1 over all but the first dimension.
     """
     refuse_continuous(model)
-    operators = [w.detach().double() for w in model._weights()]
-    schedule = model._schedule
-    nothing = Evidence(1)
-    up = upward_pass(operators, schedule, nothing)
+    operators = [w.detach().double() for w in model.operator_tree.operators]
+    tree = OperatorTree(model.plan, operators, operators[0], model.operator_tree.schedule)
+    up = tree.upward(Evidence(1))
     totals = [torch.zeros(0) if m is None else m[0] for m in up.messages]
     marginal = [
         torch.zeros(0) if m is None else m[0] / (m[0] @ total)
-        for m, total in zip(downward_pass(operators, operators[0], schedule, up), totals, strict=True)
+        for m, total in zip(tree.downward(up), totals, strict=True)
     ]
-    seen = downward_pass(operators, operators[0], schedule, upward_pass(operators, schedule, patterns))
+    seen = tree.downward(tree.upward(patterns))
     corners = [
         torch.zeros(0) if m is None else extreme_messages(m, total, average)
         for m, total, average in zip(seen, totals, marginal, strict=True)
     ]
-    found = _least_negative(operators, model.tree, corners, totals, marginal, steps)
-    return [t.to(model.root.weight.dtype) for t in as_tables(found)]
+    rotated = _least_negative(operators, model.tree, corners, totals, marginal, steps)
+    return [t.to(model.root.weight.dtype) for t in as_tables(rotated)]
 
 
 def extreme_messages(messages: Tensor, total: Tensor, average: Tensor) -> Tensor:

@@ -18,19 +18,18 @@ import torch
 from torch import Tensor
 
 from torchpbp.errors import QueryError, ShapeError
-from torchpbp.inference.queries import negative_mass
-from torchpbp.inference.variables import Observable
+from torchpbp.inference.observable import Observable, negative_mass
 from torchpbp.inputs.evidence import Evidence
 from torchpbp.inputs.gaps import observed
-from torchpbp.models.pbp import PBP
 from torchpbp.models.refinement.link import LINK_SCALE, log_link, log_probabilities
+from torchpbp.models.two_stage_model import TwoStageModel
 
 GRID = 65
 """Points at which a continuous variable's density is normalised during descent."""
 WORST = 690.0
 """Largest cost of one row, -log of the smallest double: an answer of 0 stays comparable."""
 
-UserLoss = Callable[[PBP, Evidence], Tensor]
+UserLoss = Callable[[TwoStageModel, Evidence], Tensor]
 
 
 class Objective(ABC):
@@ -39,11 +38,11 @@ class Objective(ABC):
     name: str
 
     @abstractmethod
-    def loss(self, model: PBP, rows: Evidence, generator: torch.Generator) -> Tensor:
+    def loss(self, model: TwoStageModel, rows: Evidence, generator: torch.Generator) -> Tensor:
         """(batch,) differentiable costs of rows, -1 or NaN where a value is missing."""
 
     @torch.no_grad()
-    def score(self, model: PBP, rows: Evidence, generator: torch.Generator) -> Tensor:
+    def score(self, model: TwoStageModel, rows: Evidence, generator: torch.Generator) -> Tensor:
         """(batch,) costs of the model's answers."""
         return self.loss(model, rows, generator)
 
@@ -52,7 +51,7 @@ class Objective(ABC):
         """Objectives whose held-out score must not get worse."""
         return (self,)
 
-    def check(self, model: PBP) -> None:
+    def check(self, model: TwoStageModel) -> None:
         """Refuse a model that the objective does not fit."""
         return
 
@@ -68,20 +67,18 @@ class JointLikelihood(Objective):
     scale: float = LINK_SCALE
     name = "nll"
 
-    def loss(self, model: PBP, rows: Evidence, generator: torch.Generator) -> Tensor:
+    def loss(self, model: TwoStageModel, rows: Evidence, generator: torch.Generator) -> Tensor:
         return self.log_mass(model, Evidence(1)) - self.log_mass(model, rows)
 
     @torch.no_grad()
-    def score(self, model: PBP, rows: Evidence, generator: torch.Generator) -> Tensor:
+    def score(self, model: TwoStageModel, rows: Evidence, generator: torch.Generator) -> Tensor:
         # Signed operators do not keep their total mass at 1 by themselves.
         return (model.log_evidence() - model.log_evidence(rows)).clamp(max=WORST)
 
-    def log_mass(self, model: PBP, rows: Evidence) -> Tensor:
+    def log_mass(self, model: TwoStageModel, rows: Evidence) -> Tensor:
         """(batch,) linked log P(rows), not normalised."""
-        value, size, log_scale = model._evidence(rows)
+        value, size, log_scale = model.mass(rows)
         size = torch.where(size > 0, size, torch.ones_like(size))
-        for observable in model.observables.values():
-            log_scale = log_scale - observable.log_integral(rows)
         return log_link(value / size, self.scale) + size.log() + log_scale
 
     @property
@@ -102,9 +99,9 @@ class ConditionalLikelihood(Objective):
     scale: float = LINK_SCALE
     name = "conditional"
 
-    def loss(self, model: PBP, rows: Evidence, generator: torch.Generator) -> Tensor:
+    def loss(self, model: TwoStageModel, rows: Evidence, generator: torch.Generator) -> Tensor:
         visible, hidden = hide(rows, generator)
-        estimates = model._estimates(visible, list(hidden), None)
+        estimates = model.estimates(visible, list(hidden), every_leaf=True)
         total = torch.zeros(rows.batch, dtype=model.root.weight.dtype, device=model.root.weight.device)
         for v, estimate in estimates.items():
             observable = model.observables[v]
@@ -116,10 +113,10 @@ class ConditionalLikelihood(Objective):
         return total
 
     @torch.no_grad()
-    def score(self, model: PBP, rows: Evidence, generator: torch.Generator) -> Tensor:
+    def score(self, model: TwoStageModel, rows: Evidence, generator: torch.Generator) -> Tensor:
         visible, hidden = hide(rows, generator)
         total = torch.zeros(rows.batch, dtype=model.root.weight.dtype, device=model.root.weight.device)
-        for v, estimate in model._estimates(visible, list(hidden), None).items():
+        for v, estimate in model.estimates(visible, list(hidden), every_leaf=True).items():
             cost = -model.observables[v].log_score(estimate, rows, model.floor)
             total = total + cost.clamp(max=WORST) * hidden[v]
         return total
@@ -144,16 +141,16 @@ class ClassLikelihood(Objective):
     scale: float = LINK_SCALE
     name = "class"
 
-    def loss(self, model: PBP, rows: Evidence, generator: torch.Generator) -> Tensor:
-        estimate = model._estimates(rows, [self.variable], [model.tree.leaf_of[self.variable]])[self.variable]
+    def loss(self, model: TwoStageModel, rows: Evidence, generator: torch.Generator) -> Tensor:
+        estimate = model.estimates(rows, [self.variable])[self.variable]
         return -_log_probability(estimate, rows.hard[self.variable], self.scale)
 
     @torch.no_grad()
-    def score(self, model: PBP, rows: Evidence, generator: torch.Generator) -> Tensor:
-        estimate = model._estimates(rows, [self.variable], [model.tree.leaf_of[self.variable]])[self.variable]
+    def score(self, model: TwoStageModel, rows: Evidence, generator: torch.Generator) -> Tensor:
+        estimate = model.estimates(rows, [self.variable])[self.variable]
         return -model.observables[self.variable].log_score(estimate, rows, model.floor)
 
-    def check(self, model: PBP) -> None:
+    def check(self, model: TwoStageModel) -> None:
         if self.variable not in model.states:
             raise QueryError(
                 f"ClassLikelihood of '{self.variable}': expected a discrete observable, one of {', '.join(model.states)}."
@@ -172,7 +169,7 @@ class CustomLoss(Objective):
     def __init__(self, function: UserLoss) -> None:
         self.function = function
 
-    def loss(self, model: PBP, rows: Evidence, generator: torch.Generator) -> Tensor:
+    def loss(self, model: TwoStageModel, rows: Evidence, generator: torch.Generator) -> Tensor:
         costs = self.function(model, rows)
         if costs.shape != (rows.batch,):
             raise ShapeError(
@@ -202,7 +199,7 @@ def hide(rows: Evidence, generator: torch.Generator) -> tuple[Evidence, dict[str
     return Evidence(rows.batch, hard, {}, real), hidden
 
 
-def random_cells(model: PBP, count: int, generator: torch.Generator) -> Evidence:
+def random_cells(model: TwoStageModel, count: int, generator: torch.Generator) -> Evidence:
     """Evidence on values drawn uniformly, a random share hidden: also cells that no data ever fall into."""
     device = model.root.weight.device
     hard, real = {}, {}
@@ -215,10 +212,10 @@ def random_cells(model: PBP, count: int, generator: torch.Generator) -> Evidence
     return hide(Evidence(count, hard, {}, real), generator)[0]
 
 
-def negative_share(model: PBP, cells: Evidence) -> Tensor:
+def negative_share(model: TwoStageModel, cells: Evidence) -> Tensor:
     """Mean share of negative mass in the estimates of all observables, given evidence; differentiable."""
     shares = []
-    for v, estimate in model._estimates(cells, list(model.observables), None).items():
+    for v, estimate in model.estimates(cells, list(model.observables)).items():
         observable = model.observables[v]
         if observable.continuous:
             estimate = observable.values_at(estimate, _grid(observable))

@@ -16,11 +16,11 @@ from torchpbp.arguments import is_number
 from torchpbp.errors import DataError, StructureError
 from torchpbp.inputs.columns import DataLike
 from torchpbp.lazy import pandas as pd
-from torchpbp.models.pbp import PBP
 from torchpbp.models.refinement.descent import take
 from torchpbp.models.refinement.guard import START, Guard, Trace
-from torchpbp.models.refinement.settings import Settings
+from torchpbp.models.refinement.settings import RefinementSettings
 from torchpbp.models.refinement.walk import Fold, adopt, descend, read_rows, repeat
+from torchpbp.models.two_stage_model import TwoStageModel
 
 LEAST_ROWS = 20
 """Fewest rows to learn from, and fewest to hold out."""
@@ -55,7 +55,12 @@ class Refinement:
 
 
 def refine(
-    model: PBP, data: DataLike, settings: Settings | None = None, *, held_out: float = 0.2, refit: bool = False
+    model: TwoStageModel,
+    data: DataLike,
+    settings: RefinementSettings | None = None,
+    *,
+    held_out: float = 0.2,
+    refit: bool = False,
 ) -> Refinement:
     """Refine a fitted model in place by descent from where it is.
 
@@ -81,12 +86,12 @@ def refine(
         NotFittedError: the model is not fitted.
         StructureError: form and model do not fit together.
     """
-    if not isinstance(model, PBP):
+    if not isinstance(model, TwoStageModel):
         raise StructureError(f"refine: expected a PBP model, got {type(model).__name__}.")
-    model._require_fitted()
+    model.require_fitted()
     if not is_number(held_out) or not 0 < held_out < 1:
         raise StructureError(f"held_out: expected a share between 0 and 1, got {held_out}.")
-    settings = (settings or Settings()).resolved(model)
+    settings = (settings or RefinementSettings()).resolved(model)
     rows = read_rows(model, data)
     order = torch.randperm(rows.batch, generator=torch.Generator().manual_seed(settings.seed))
     count = round(held_out * rows.batch)

@@ -1,4 +1,4 @@
-"""Settings of a refinement."""
+"""RefinementSettings of a refinement."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Literal
 
 from torchpbp.arguments import check_amounts, check_seed, is_number
 from torchpbp.errors import StructureError
-from torchpbp.models.pbp import PBP
 from torchpbp.models.refinement.nonnegative import refuse_continuous
 from torchpbp.models.refinement.objectives import (
     ConditionalLikelihood,
@@ -16,12 +15,13 @@ from torchpbp.models.refinement.objectives import (
     Objective,
     UserLoss,
 )
+from torchpbp.models.two_stage_model import TwoStageModel
 
 Form = Literal["auto", "nonnegative", "signed"]
 
 
 @dataclass(frozen=True)
-class Settings:
+class RefinementSettings:
     """How to refine.
 
     Args:
@@ -68,8 +68,8 @@ class Settings:
                 f"objective: expected an Objective, a function of model and rows, or None; got {self.objective!r}."
             )
 
-    def resolved(self, model: PBP) -> Settings:
-        """Settings without "auto" and None, checked against a model."""
+    def resolved(self, model: TwoStageModel) -> RefinementSettings:
+        """RefinementSettings without "auto" and None, checked against a model."""
         form = self.form
         if form == "nonnegative":
             refuse_continuous(model)

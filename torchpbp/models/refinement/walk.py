@@ -16,12 +16,12 @@ from torchpbp.inputs.columns import ColumnReader, DataLike
 from torchpbp.inputs.evidence import Evidence
 from torchpbp.inputs.gaps import observed
 from torchpbp.inputs.labels import is_code_range
-from torchpbp.models.pbp import PBP
 from torchpbp.models.refinement.descent import Descent, GradientSteps, MultiplicativeSteps, take
 from torchpbp.models.refinement.guard import START, Guard, Trace, pooled
 from torchpbp.models.refinement.nonnegative import nonnegative_form
 from torchpbp.models.refinement.objectives import JointLikelihood, hide
-from torchpbp.models.refinement.settings import Settings
+from torchpbp.models.refinement.settings import RefinementSettings
+from torchpbp.models.two_stage_model import TwoStageModel
 
 CANDIDATES = (1, 2, 3, 5, 8, 12, 18, 25, 35, 50, 70, 100)
 """Passes after which a candidate is scored; above 100, every 50th."""
@@ -32,7 +32,7 @@ CORNER_ROWS = 2000
 class Fold(NamedTuple):
     """A model to be changed, the rows it learns from, and the guard with the rows that judge it."""
 
-    model: PBP
+    model: TwoStageModel
     rows: Evidence
     guard: Guard
 
@@ -43,7 +43,7 @@ def candidate_steps(steps: int) -> list[int]:
     return [*(s for s in (*CANDIDATES, *later) if s < steps), steps]
 
 
-def walk(model: PBP, rows: Evidence, settings: Settings) -> Iterator[tuple[int, float]]:
+def walk(model: TwoStageModel, rows: Evidence, settings: RefinementSettings) -> Iterator[tuple[int, float]]:
     """Change ``model`` step by step and yield (passes, mean training loss) at each candidate, the form itself first.
 
     Args:
@@ -75,7 +75,7 @@ def walk(model: PBP, rows: Evidence, settings: Settings) -> Iterator[tuple[int, 
             return
 
 
-def descend(folds: Sequence[Fold], settings: Settings) -> tuple[Trace, list[Tensor]]:
+def descend(folds: Sequence[Fold], settings: RefinementSettings) -> tuple[Trace, list[Tensor]]:
     """Walk all folds side by side until their guards, taken together, see no more progress.
 
     Returns:
@@ -101,7 +101,7 @@ def descend(folds: Sequence[Fold], settings: Settings) -> tuple[Trace, list[Tens
     return trace, best
 
 
-def repeat(model: PBP, rows: Evidence, settings: Settings, steps: int) -> list[Tensor] | None:
+def repeat(model: TwoStageModel, rows: Evidence, settings: RefinementSettings, steps: int) -> list[Tensor] | None:
     """Walk a given number of passes without a guard and return the operators; None if the loss did not stay finite."""
     with _bar(settings) as bar:
         for step, loss in walk(model, rows, settings):
@@ -113,24 +113,23 @@ def repeat(model: PBP, rows: Evidence, settings: Settings, steps: int) -> list[T
     return None
 
 
-def _bar(settings: Settings) -> tqdm[NoReturn]:
+def _bar(settings: RefinementSettings) -> tqdm[NoReturn]:
     return tqdm(total=settings.steps, desc="refining", unit="pass", delay=2, leave=False, disable=not settings.progress)
 
 
-def operators_of(model: PBP) -> list[Tensor]:
+def operators_of(model: TwoStageModel) -> list[Tensor]:
     """A copy of the operators, the root first."""
-    return [w.detach().clone() for w in model._weights()]
+    return [w.detach().clone() for w in model.operator_tree.operators]
 
 
 @torch.no_grad()
-def adopt(model: PBP, operators: Sequence[Tensor]) -> None:
+def adopt(model: TwoStageModel, operators: Sequence[Tensor]) -> None:
     """Put operators into a model and bring its marginals up to date."""
-    for weight, new in zip(model._weights(), operators, strict=True):
-        weight.copy_(new)
-    model._note_marginals()
+    model.set_operators(operators, operators[0])
+    model.set_marginals()
 
 
-def read_rows(model: PBP, data: DataLike, check: bool = True) -> Evidence:
+def read_rows(model: TwoStageModel, data: DataLike, check: bool = True) -> Evidence:
     """The rows of a table, or of an iterable of tables, that show something, as evidence on the model's device.
 
     Args:

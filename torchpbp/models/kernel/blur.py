@@ -36,7 +36,9 @@ class Blur:
         """(n,) values near those of the (n,) training rows chosen."""
         values = self.examples[chosen, column]
         low, high = self.share_below(column)[:, chosen]
-        level = low + (high - low) * torch.rand(len(values), generator=generator, dtype=torch.float64)
+        level = low + (high - low) * torch.rand(
+            len(values), generator=generator, dtype=torch.float64, device=values.device
+        )
         drawn = values + self.widths[column] * torch.special.ndtri(level)
         return drawn.clamp(*self.bounds[column].tolist())  # rounding
 

@@ -8,14 +8,12 @@ import torch
 from tests.closeness import assert_same_up_to_rounding
 from tests.models.structures import STRUCTURES
 from torchpbp import PBP, Continuous, DiscreteNetwork, LatentGraph, Messages, templates
-from torchpbp.errors import StructureError
+from torchpbp.errors import ArgumentError, StructureError
 from torchpbp.features.maps import OneHot
-from torchpbp.inference.operators import operator_shapes
-from torchpbp.inference.schedule import build_schedule
 from torchpbp.learning import Ridge
-from torchpbp.learning.own_messages import distinct_rows, outside_messages
+from torchpbp.learning.messages import outside_messages
 from torchpbp.learning.population import learn_population
-from torchpbp.moments.rows import Rows
+from torchpbp.moments.rows import TrainingRows
 
 
 def patterns(network: DiscreteNetwork, rows: int, seed: int) -> dict[str, torch.Tensor]:
@@ -43,19 +41,18 @@ def test_messages_are_predictions_given_all_outside():
     graph = templates.naive_bayes(4, states=2, observed_states=3)
     network = DiscreteNetwork.random(graph, seed=3)
     model = PBP(graph).fit_population(network)
-    learned = learn_population(model.tree, model.specification, network, Ridge(), True)
-    schedule = build_schedule(model.tree, operator_shapes(model.tree, model.specification, model.dims))
+    tree = learn_population(model.plan, network, Ridge()).tree
     table = network.sample(50, seed=4)
-    rows = Rows.of(table, {v: OneHot(s) for v, s in model.states.items()})
-    found = outside_messages(learned, schedule, rows)
+    rows = TrainingRows.of(table, {v: OneHot(s) for v, s in model.states.items()})
+    messages = outside_messages(tree, rows)
     checked = 0
-    for plan in model.specification.plans:
-        leaf = model.tree.leaf_observables[plan.node]
+    for node in range(1, len(model.tree)):
+        leaf = model.tree.leaf_observables[node]
         if not leaf:
             continue
         (v,) = leaf
-        theta = torch.cat([torch.ones(50, 1).double(), found[plan.node - 1]], dim=1)
-        predicted = theta @ learned.operators[plan.node]  # a leaf's operator: from E[θ] to E[φ]
+        theta = torch.cat([torch.ones(50, 1).double(), messages[node - 1]], dim=1)
+        predicted = theta @ tree.operators[node]  # a leaf's operator: from E[θ] to E[φ]
         exact = network.posterior(v, {w: x for w, x in table.items() if w != v})
         assert torch.allclose(predicted, exact, atol=1e-8)
         checked += 1
@@ -87,8 +84,8 @@ def test_less_noise_than_linear_stage_one():
 def test_rows_that_differ_with_their_counts():
     table = {"a": torch.tensor([0, 1, 0, 1, 1]), "b": torch.tensor([2, 0, 2, 0, 1])}
     for states in ({"a": 2, "b": 3}, {"a": 1 << 40, "b": 1 << 40}):  # too many joint states for one number
-        found, counts = distinct_rows(table, states)
-        rows = sorted(zip(found["a"].tolist(), found["b"].tolist(), counts.tolist(), strict=True))
+        distinct = TrainingRows.of(table, {v: OneHot(n) for v, n in states.items()}).distinct()
+        rows = sorted(zip(*distinct.states.T.tolist(), distinct.weights.tolist(), strict=True))
         assert rows == [(0, 2, 2.0), (1, 0, 2.0), (1, 1, 1.0)]
 
 
@@ -102,7 +99,7 @@ def test_repeated_rows_count_as_often_as_they_occur():
 
 
 def test_refusals():
-    with pytest.raises(StructureError, match="rounds: expected a whole number of at least 1, got 0"):
+    with pytest.raises(ArgumentError, match="rounds: expected a whole number of at least 1, got 0"):
         Messages(rounds=0)
     graph = LatentGraph([("h", x) for x in "abc"], {"h": 2, "a": 2, "b": Continuous(), "c": 3}, ["h"])
     with pytest.raises(StructureError, match=r"needs discrete variables; \['b'\] are continuous"):

@@ -34,6 +34,10 @@ class GramOperator(nn.Module):
         """(batch, rows) -> (batch, rows): Gᵀ c."""
         return coefficients @ self.left if self.right is None else (coefficients @ self.left) @ self.right
 
+    def trace(self) -> float:
+        """Sum of the eigenvalues of G: the degrees of freedom of the messages that it lets through."""
+        return float(self.left.trace() if self.right is None else (self.left * self.right.T).sum())
+
 
 def full_operator(core: Tensor, instrument: Tensor, stage1: float, stage2: float) -> Tensor:
     """G from full Gram matrices, by Cholesky solves in float64.

@@ -10,17 +10,16 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from torchpbp.baselines.normal_graph.messages import Messages, propagate
+from torchpbp.baselines.normal_graph.propagation import BranchMessages, propagate
 from torchpbp.baselines.normal_graph.rules import Rule, block_log_likelihood
 from torchpbp.baselines.normal_graph.structure import Message, NormalGraph, messages_on
-from torchpbp.errors import StructureError
 
 Start = Literal["messages", "parameters", "uniform"]
 STARTS: tuple[Start, ...] = ("messages", "parameters", "uniform")
 
 
 @dataclass(frozen=True)
-class Rows:
+class WeightedRows:
     """Training and test rows at the free ends of a graph.
 
     Args:
@@ -36,7 +35,7 @@ class Rows:
     def __len__(self) -> int:
         return self.mask.shape[-1]
 
-    def merged(self) -> Rows:
+    def merged(self) -> WeightedRows:
         """Equal rows once, with their weights added. What is learned from exact messages stays the same."""
         if not self.evidence:
             return self
@@ -47,11 +46,11 @@ class Rows:
             torch.zeros(*w.shape[:-1], len(unique), dtype=torch.float64).index_add(-1, inverse, w)
             for w in (self.mask, self.held_out)
         )
-        return Rows(dict(zip(self.evidence, parts, strict=True)), mask, held_out)
+        return WeightedRows(dict(zip(self.evidence, parts, strict=True)), mask, held_out)
 
 
 @dataclass
-class Trace:
+class LearningTrace:
     """What happened after each epoch, for each start.
 
     Attributes:
@@ -70,14 +69,14 @@ class Trace:
 
 def learn(
     graph: NormalGraph,
-    rows: Rows,
+    rows: WeightedRows,
     rule: Rule,
     epochs: int,
     seeds: Sequence[int],
-    start: Start = "messages",
+    start: str = "messages",
     history: bool = False,
     on_epoch: Callable[[], object] = lambda: None,
-) -> tuple[dict[str, Tensor], Trace]:
+) -> tuple[dict[str, Tensor], LearningTrace]:
     """Learn the matrices of all blocks, from several starts at once.
 
     Args:
@@ -94,15 +93,11 @@ def learn(
     Returns:
         Block -> (starts, X, Y) matrices, and the course of learning.
     """
-    if start not in STARTS:
-        raise StructureError(f"start: expected one of {', '.join(STARTS)}, got {start!r}.")
-    if epochs < 1:
-        raise StructureError(f"epochs: expected at least 1, got {epochs}.")
     lead = (len(seeds),)
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     thetas = _initial_thetas(graph, generators, start)
     few = rows.merged()
-    trace = Trace()
+    trace = LearningTrace()
     if start == "messages":  # drawn for each row, so equal rows differ in this epoch
         messages, mask = random_messages(graph, rows, generators), rows.mask
     else:
@@ -144,9 +139,9 @@ def learn_block(
     return torch.stack(values), torch.stack(tests), torch.stack(course)
 
 
-def random_messages(graph: NormalGraph, rows: Rows, generators: Sequence[torch.Generator]) -> Messages:
+def random_messages(graph: NormalGraph, rows: WeightedRows, generators: Sequence[torch.Generator]) -> BranchMessages:
     """Messages of independent uniform numbers, normalised; at free ends, what really enters there."""
-    result = Messages(graph)
+    result = BranchMessages(graph)
     fixed = _messages_at_free_ends(graph, rows, len(generators))
     for branch, states in graph.states.items():
         for message in messages_on(branch):
@@ -159,7 +154,7 @@ def random_messages(graph: NormalGraph, rows: Rows, generators: Sequence[torch.G
     return result
 
 
-def _messages_at_free_ends(graph: NormalGraph, rows: Rows, starts: int) -> dict[Message, Tensor]:
+def _messages_at_free_ends(graph: NormalGraph, rows: WeightedRows, starts: int) -> dict[Message, Tensor]:
     """Messages at the free ends: weights given, or no information."""
     result: dict[Message, Tensor] = {}
     for branch, direction in graph.free_ends():
@@ -169,7 +164,7 @@ def _messages_at_free_ends(graph: NormalGraph, rows: Rows, starts: int) -> dict[
     return result
 
 
-def _initial_thetas(graph: NormalGraph, generators: Sequence[torch.Generator], start: Start) -> dict[str, Tensor]:
+def _initial_thetas(graph: NormalGraph, generators: Sequence[torch.Generator], start: str) -> dict[str, Tensor]:
     thetas = {}
     for name, shape in graph.learnable.items():
         if start == "parameters":
@@ -183,7 +178,7 @@ def _initial_thetas(graph: NormalGraph, generators: Sequence[torch.Generator], s
 
 
 def _learn_blocks(
-    graph: NormalGraph, thetas: Mapping[str, Tensor], messages: Messages, mask: Tensor, rule: Rule
+    graph: NormalGraph, thetas: Mapping[str, Tensor], messages: BranchMessages, mask: Tensor, rule: Rule
 ) -> dict[str, Tensor]:
     """All blocks at once, those of one shape in one call; each sees only its own messages."""
     groups: dict[tuple[int, int], list[str]] = defaultdict(list)
@@ -199,7 +194,7 @@ def _learn_blocks(
     return result
 
 
-def _record(trace: Trace, messages: Messages, rows: Rows) -> None:
+def _record(trace: LearningTrace, messages: BranchMessages, rows: WeightedRows) -> None:
     evidence = messages.log_evidence()
     aggregated = torch.zeros_like(evidence)
     for branch in rows.evidence:
@@ -209,5 +204,5 @@ def _record(trace: Trace, messages: Messages, rows: Rows) -> None:
         (evidence, trace.evidence, trace.held_out_evidence),
     ):
         for weights, where in ((rows.mask, target), (rows.held_out, held_out)):
-            # A row without weight may be impossible; -inf times 0 would be no number.
+            # A row without weight may be impossible; -inf times 0 would be NaN.
             where.append(torch.where(weights > 0, values * weights, torch.zeros_like(values)).sum(dim=-1))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
-from torchpbp.features.maps import FeatureMap, KernelMap, OneHot
+from torchpbp.features.maps import FeatureMap, KernelMap, Nystroem, OneHot
 from torchpbp.graph.latent_graph import Continuous, Domain
 from torchpbp.inference.density import GRID, Density, grid_density
-from torchpbp.inference.queries import as_distribution
 from torchpbp.inputs.evidence import Evidence
 
 
@@ -26,7 +26,7 @@ class Observable(nn.Module):
         bounds: (2,) range over which a continuous variable's densities are normalised.
         functionals: (dim, 2) weights with which features predict u and u² of a continuous variable, u being its
             standardised value: without that, x² would drown the variance of data far from 0.
-        marginal: (dim,) distribution of a discrete variable without evidence, to which noisy answers retreat.
+        marginal: (dim,) distribution of a discrete variable without evidence, towards which noisy answers are shrunk.
     """
 
     bounds: Tensor
@@ -114,9 +114,9 @@ class Observable(nn.Module):
         density = self.density(estimate)
         step = float(density.points[1] - density.points[0])
         position = ((values - density.points[0]) / step).round().long().clamp(0, len(density.points) - 1)
-        found = density.values.gather(1, position.unsqueeze(1)).squeeze(1)
+        own = density.values.gather(1, position.unsqueeze(1)).squeeze(1)
         span = float(self.bounds[1] - self.bounds[0])
-        return found.clamp(min=float(floor) / span).log().masked_fill(missing, 0.0)
+        return own.clamp(min=float(floor) / span).log().masked_fill(missing, 0.0)
 
     def draw(self, estimate: Tensor, evidence: Evidence, floor: float | Tensor, generator: torch.Generator) -> Tensor:
         """(batch,) one value per row, the observed one where there is one."""
@@ -170,6 +170,68 @@ class Observable(nn.Module):
         return self.bounds.mean().double(), (self.bounds[1] - self.bounds[0]).double()
 
 
+def as_distribution(estimate: Tensor, floor: float | Tensor, fallback: Tensor | None = None) -> Tensor:
+    """Clip a (batch, states) estimate at ``floor`` times its mass and normalise.
+
+    The mass is the sum of absolute values, so that the floor means the same whatever the scale. Negative entries are
+    sampling noise, and where they make up a share s of the mass the rest holds about as much noise again; so the result
+    is shrunk towards ``fallback`` by the share 2s. A row without information (all zeros, or half of it negative) becomes
+    the fallback.
+
+    Args:
+        estimate: (batch, states), any scale.
+        floor: least probability, as a share of the mass.
+        fallback: (states,) or (batch, states) distribution to shrink towards; without one, only empty rows are replaced, by
+            the uniform distribution.
+    """
+    absolute = estimate.abs().sum(dim=-1, keepdim=True)
+    empty = absolute == 0
+    mass = torch.where(empty, 1.0, absolute)
+    least = floor.to(estimate.dtype) if isinstance(floor, Tensor) else torch.full_like(mass, floor)
+    clipped = torch.maximum(estimate / mass.detach(), least) + empty.to(estimate.dtype)
+    result = clipped / clipped.sum(dim=-1, keepdim=True)
+    if fallback is None:
+        return result
+    # Twice the negative share: |e| − e is 0 where e is positive and 2|e| where it is negative.
+    noise = (1 - estimate.sum(dim=-1, keepdim=True) / mass).clamp(max=1)
+    return torch.lerp(result, fallback.expand_as(result), noise)
+
+
+def negative_mass(estimate: Tensor) -> Tensor:
+    """(batch,) share of the absolute mass of a (batch, states) estimate that is negative."""
+    mass = estimate.abs().sum(dim=-1)
+    negative = estimate.clamp(max=0).abs().sum(dim=-1)
+    return torch.where(mass > 0, negative / mass.clamp(min=1e-300), torch.zeros_like(mass))
+
+
+def joint_states(
+    evidence: Evidence, states: Mapping[str, int], device: torch.device | str = "cpu"
+) -> tuple[Evidence, Tensor]:
+    """Evidence with each joint state of some variables added in turn, as one larger batch.
+
+    Args:
+        evidence: for a batch of rows.
+        states: variables to go through, with their numbers of states.
+        device: of the evidence.
+
+    Returns:
+        Evidence with batch · cells rows, row by row in the order of the cells, and (batch · cells,) the weight that the
+        evidence itself gives to the state: 0 where it says otherwise.
+    """
+    grid = torch.cartesian_prod(*[torch.arange(s, device=device) for s in states.values()]).reshape(-1, len(states))
+    wide = evidence.repeat_interleave(len(grid))
+    hard, soft = dict(wide.hard), dict(wide.soft)
+    allowed = torch.ones(wide.batch, dtype=torch.float64, device=device)
+    for i, v in enumerate(states):
+        own = grid[:, i].repeat(evidence.batch)
+        if v in soft:
+            allowed = allowed * soft.pop(v).gather(1, own.unsqueeze(1)).squeeze(1)
+        if v in hard:
+            allowed = allowed * ((hard[v] == own) | (hard[v] < 0))
+        hard[v] = own
+    return Evidence(wide.batch, hard, soft, wide.real), allowed
+
+
 def prepare(observables: Mapping[str, Observable], evidence: Evidence, like: Tensor) -> Evidence:
     """Turn values of continuous variables into evidence vectors, so that message passing sees weights only.
 
@@ -184,10 +246,6 @@ def prepare(observables: Mapping[str, Observable], evidence: Evidence, like: Ten
 
 def make_map(domain: Domain, kernel_map: KernelMap | None) -> FeatureMap:
     """One-hot features for a discrete variable, a copy of ``kernel_map`` for a continuous one."""
-    import copy
-
-    from torchpbp.features.maps import Nystroem
-
     if isinstance(domain, int):
         return OneHot(domain)
     return copy.deepcopy(kernel_map) if kernel_map is not None else Nystroem()

@@ -8,29 +8,27 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchpbp.arguments import seed_or_drawn, whole_number
-from torchpbp.contract.frames import Frames
-from torchpbp.errors import NotFittedError, QueryError, ShapeError
+from torchpbp.contract.abilities import Learner, Sampling
+from torchpbp.errors import QueryError
 from torchpbp.features.kernels import RBF, Kernel
 from torchpbp.graph.junction_tree import JunctionTree
-from torchpbp.graph.latent_graph import Continuous, Domain, LatentGraph
-from torchpbp.inputs.evidence import Evidence, EvidenceLike, left_to_ask, read_evidence
-from torchpbp.models.answers import check_query
+from torchpbp.graph.latent_graph import Continuous
+from torchpbp.inputs.evidence import Evidence, EvidenceLike
+from torchpbp.models.kernel.blur import Blur, draw_rows
 from torchpbp.models.kernel.charts import Chart
 from torchpbp.models.kernel.comparison import Comparison
 from torchpbp.models.kernel.estimates import density_at, joined, state_probabilities, value_density
-from torchpbp.models.kernel.messages import MessagePassing, Upward, product
-from torchpbp.models.kernel.sampling import Blur, draw_rows
+from torchpbp.models.kernel.gram_messages import GramMessagePassing, GramMessages, product
 
 BATCH_ELEMENTS = 1 << 22
 """Entries of one (rows of evidence, training rows) matrix handled at once."""
 
 
-class GramAnswers(Frames, nn.Module):
+class GramAnswers(nn.Module, Learner, Sampling):
     """The query side of a model that keeps its training rows.
 
     Attributes:
-        graph, tree: the structure.
+        tree: the junction tree.
         names: the observables, in the order of the columns of ``examples``.
         kernel, chart: how continuous variables are compared.
         examples: (rows, variables) training rows, completed.
@@ -39,11 +37,8 @@ class GramAnswers(Frames, nn.Module):
         operators: node -> operator of its separator.
         positive: whether messages are clipped at 0.
         dtype: of messages.
-        labels: labels of the states of variables that were given by label.
-        fitted: whether there is anything to ask.
     """
 
-    graph: LatentGraph
     tree: JunctionTree
     names: tuple[str, ...]
     kernel: Kernel
@@ -55,8 +50,11 @@ class GramAnswers(Frames, nn.Module):
     operators: nn.ModuleDict
     positive: bool
     dtype: torch.dtype
-    labels: dict[str, tuple[Any, ...]]
-    fitted: bool
+
+    @property
+    def device(self) -> torch.device:
+        """Where the training rows are kept."""
+        return self.examples.device if self.fitted else torch.device("cpu")
 
     def _solved_operators(self) -> nn.ModuleDict:
         return self.operators
@@ -69,9 +67,8 @@ class GramAnswers(Frames, nn.Module):
 
         An estimate that is not positive is replaced by the smallest positive number of its scale, so the result is finite.
         """
-        checked = self._read(evidence)
         parts = []
-        for rows in self._chunks(checked):
+        for rows in self._chunks(self.read_evidence(evidence)):
             up = self._upward(rows)
             value = product([up.messages[c] for c in self.tree.children[0]]).mean(dim=1)
             logs = value.clamp(min=torch.finfo(value.dtype).tiny).log().double() + up.log_scale
@@ -79,37 +76,34 @@ class GramAnswers(Frames, nn.Module):
         return torch.cat(parts)
 
     @torch.no_grad()
-    def posterior(self, query: str, evidence: EvidenceLike = None, *, at: Any = None) -> Any:
-        """P(query | evidence).
+    def posterior(self, query: str | Sequence[str], evidence: EvidenceLike = None, *, at: Any = None) -> Any:
+        """P(query | evidence) of one variable.
 
         Returns:
             (batch, states) for a discrete variable. For a continuous one the (batch, n) density at the points ``at``, or
-            without them a :class:`~torchpbp.inference.density.Density`.
+            without them a :class:`~torchpbp.inference.density.Density`. A DataFrame for a DataFrame.
         """
-        checked = self._read(evidence)
-        if not isinstance(query, str):
-            raise QueryError(f"KernelPBP answers about one variable at a time, got {query!r}.")
-        check_query(self.graph, (query,), checked)
-        domain = self.graph.variables[query]
-        if at is not None and not isinstance(domain, Continuous):
-            raise QueryError(f"Query of '{query}': at= is for continuous variables, and this one has states.")
-        parts = [self._answer(query, self._weights(rows, [query])[query], rows, at) for rows in self._chunks(checked)]
-        return joined(parts)
+
+        def answer(names: tuple[str, ...], checked: Evidence) -> Any:
+            (name,) = names
+            if at is not None and not isinstance(self.graph.variables[name], Continuous):
+                raise QueryError(f"Query of '{name}': at= is for continuous variables, and this one has states.")
+            return joined([self._answers([name], rows, at)[name] for rows in self._chunks(checked)])
+
+        return self._ask(query, evidence, answer, at)
 
     @torch.no_grad()
-    def posteriors(self, evidence: EvidenceLike = None) -> dict[str, Any]:
+    def posteriors(self, evidence: EvidenceLike = None) -> Any:
         """Posteriors of every observable that is not observed in all rows, from one pass up and one down.
 
         Complete rows leave nothing to ask: a warning says so, and :meth:`log_evidence` has their probability.
         """
-        checked = self._read(evidence)
-        wanted = left_to_ask(self.names, checked)
-        parts: dict[str, list[Any]] = {v: [] for v in wanted}
-        for rows in self._chunks(checked):
-            weights = self._weights(rows, wanted)
-            for v in wanted:
-                parts[v].append(self._answer(v, weights[v], rows, None))
-        return {v: joined(p) for v, p in parts.items()}
+
+        def answer(names: list[str], checked: Evidence) -> dict[str, Any]:
+            parts = [self._answers(names, rows) for rows in self._chunks(checked)]
+            return {v: joined([part[v] for part in parts]) for v in names}
+
+        return self._ask_all(evidence, answer)
 
     forward = posteriors
 
@@ -122,18 +116,19 @@ class GramAnswers(Frames, nn.Module):
         Returns:
             name -> (n,) without evidence, (n, batch) with.
         """
-        if whole_number("n", n, ShapeError) < 0:
-            raise ShapeError(f"n: expected a non-negative number of draws, got {n}.")
         if not isinstance(self.kernel, RBF):
             raise QueryError("Sampling needs the RBF kernel: others have no noise to draw from here.")
-        checked = self._read(evidence)
-        self._check_charted([v for v in self.names if not checked.observed_everywhere(v)])
-        generator = torch.Generator().manual_seed(seed_or_drawn(seed, QueryError))
-        wide = checked.repeat_interleave(n)
-        current = Evidence(wide.batch, dict(wide.hard), dict(wide.soft), dict(wide.real))
+        return self._draw(n, evidence, seed, self._draw_all)
+
+    # -- inner workings ------------------------------------------------------------------------------------------
+
+    def _draw_all(self, rows: Evidence, generator: torch.Generator) -> dict[str, Tensor]:
+        """One draw for each row of evidence."""
+        self._check_charted([v for v in self.names if not rows.observed_everywhere(v)])
+        current = Evidence(rows.batch, dict(rows.hard), dict(rows.soft), dict(rows.real))
         for leaf in self.tree.leaves:
             group = self.tree.leaf_observables[leaf]
-            chosen = torch.cat([self._draw_rows(rows, leaf, generator) for rows in self._chunks(current)])
+            chosen = torch.cat([self._draw_rows(part, leaf, generator) for part in self._chunks(current)])
             for v in group:
                 i = self.names.index(v)
                 if isinstance(self.graph.variables[v], Continuous):
@@ -144,33 +139,21 @@ class GramAnswers(Frames, nn.Module):
                     drawn, states = self.examples[chosen, i].long(), current.hard.get(v)
                     current.hard[v] = drawn if states is None else torch.where(states < 0, drawn, states)
                     current.soft.pop(v, None)
-        values = {v: current.real[v] if v in current.real else current.hard[v] for v in self.names}
-        if evidence is None:
-            return values
-        return {v: x.reshape(checked.batch, n).T for v, x in values.items()}
-
-    # -- inner workings ------------------------------------------------------------------------------------------
-
-    def _read(self, evidence: EvidenceLike) -> Evidence:
-        if not self.fitted:
-            raise NotFittedError("This KernelPBP model is not fitted yet. Call fit(data).")
-        return read_evidence(
-            evidence, self._domains(), latent=self.graph.latent, labels=self.labels, device=self.examples.device
-        )
+        return {v: current.real[v] if v in current.real else current.hard[v] for v in self.names}
 
     def _chunks(self, evidence: Evidence) -> Iterator[Evidence]:
         step = max(1, BATCH_ELEMENTS // len(self.examples))
         for start in range(0, max(1, evidence.batch), step):
             yield evidence.rows(slice(start, start + step))
 
-    def _upward(self, evidence: Evidence) -> Upward:
+    def _upward(self, evidence: Evidence) -> GramMessages:
         return self._passing().upward(*self._leaf_values(evidence))
 
-    def _downward(self, up: Upward, leaves: set[int]) -> dict[int, Tensor]:
+    def _downward(self, up: GramMessages, leaves: set[int]) -> dict[int, Tensor]:
         return self._passing().downward(up, leaves)
 
-    def _passing(self) -> MessagePassing:
-        return MessagePassing(self.tree, self._solved_operators(), self.positive)
+    def _passing(self) -> GramMessagePassing:
+        return GramMessagePassing(self.tree, self._solved_operators(), self.positive)
 
     def _blur(self) -> Blur:
         return Blur(self.examples, self.evidence_widths, self.bounds)
@@ -179,11 +162,10 @@ class GramAnswers(Frames, nn.Module):
         leaves = {leaf: self.tree.leaf_observables[leaf] for leaf in self.tree.leaves}
         return self._comparison().leaf_values(leaves, evidence, skip)
 
-    def _domains(self) -> dict[str, Domain]:
-        return {v: self.graph.variables[v] for v in self.names}
-
     def _comparison(self) -> Comparison:
-        return Comparison(self._domains(), self.chart, self.kernel, self.evidence_widths, self.examples, self.dtype)
+        return Comparison(
+            self.evidence_domains(), self.chart, self.kernel, self.evidence_widths, self.examples, self.dtype
+        )
 
     def _weights(self, evidence: Evidence, names: Sequence[str]) -> dict[str, Tensor]:
         """(batch, rows) weights of the training rows for each variable, its own evidence left out."""
@@ -207,13 +189,19 @@ class GramAnswers(Frames, nn.Module):
                     f"Query of '{v}': it is compared by increments, which have no density of their own. Leave it out of sequences=."
                 )
 
-    def _answer(self, name: str, weights: Tensor, evidence: Evidence, at: Any) -> Any:
-        i = self.names.index(name)
-        values, domain = self.examples[:, i], self.graph.variables[name]
-        if isinstance(domain, int):
-            return state_probabilities(weights, values, domain, evidence.soft.get(name), evidence.hard.get(name))
-        density = value_density(weights, values, self.bounds[i], self.kernel, float(self.evidence_widths[i]))
-        return density if at is None else density_at(density, at)
+    def _answers(self, names: Sequence[str], evidence: Evidence, at: Any = None) -> dict[str, Any]:
+        """Posteriors of variables given checked evidence; the density of a continuous one at points, if there are any."""
+        result: dict[str, Any] = {}
+        for name, weights in self._weights(evidence, names).items():
+            i = self.names.index(name)
+            values, domain = self.examples[:, i], self.graph.variables[name]
+            if isinstance(domain, int):
+                soft, hard = evidence.soft.get(name), evidence.hard.get(name)
+                result[name] = state_probabilities(weights, values, domain, soft, hard)
+            else:
+                density = value_density(weights, values, self.bounds[i], self.kernel, float(self.evidence_widths[i]))
+                result[name] = density if at is None else density_at(density, at)
+        return result
 
     def _draw_rows(self, evidence: Evidence, leaf: int, generator: torch.Generator) -> Tensor:
         """(batch,) training rows drawn by the weights at a leaf, evidence on the leaf included."""

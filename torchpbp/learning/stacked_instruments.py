@@ -1,8 +1,8 @@
-"""Predictions beside the features of linear stage 1 as one instrument, as far as they earn their place.
+"""Predictions stacked beside the features of linear stage 1, in the directions in which they tell significantly more.
 
 Each dimension of an instrument adds noise to stage 2. On most networks linear regression says all there is to say about a
-message, and the predictions of nets would add nothing else. What they know beyond the linear features is tested first: rows
-are predicted by nets that have not seen them, so a prediction that correlates with what it predicts does so for a reason.
+message, and predictions of nets would add noise only. What they know beyond the linear features is tested first: rows
+are predicted by nets that have not seen them, so a prediction that correlates with its target does so for a reason.
 """
 
 from __future__ import annotations
@@ -12,45 +12,48 @@ import math
 import torch
 from torch import Tensor
 
-from torchpbp.learning.regressor import Predictor
-from torchpbp.learning.two_stage import SIGNIFICANCE
+from torchpbp.learning.compression import SIGNIFICANCE
+from torchpbp.learning.regressions import Predictor
 from torchpbp.moments.moments import Moments
-from torchpbp.moments.rows import Projections, Rows
-from torchpbp.planning.plan import Specification
+from torchpbp.moments.rows import Projections, TrainingRows
+from torchpbp.planning.plan import Plan
 
 NEGLIGIBLE = 1e-10
 """Variance beyond the linear features, as a part of a prediction's largest, that counts as rounding."""
 
 
-class Joined(Predictor):
+class StackedInstruments(Predictor):
     """Predictions followed by the features of the instrument's groups, on the scale that ridge penalties are meant for.
 
     Args:
         predictor: the predictions.
-        specification: with the groups of each separator.
+        plan: with the groups of each separator.
         moments: for the scale.
         rows: rows of the kind to be read.
     """
 
-    def __init__(self, predictor: Predictor, specification: Specification, moments: Moments, rows: Rows) -> None:
+    def __init__(self, predictor: Predictor, plan: Plan, moments: Moments, rows: TrainingRows) -> None:
         self.predictor = predictor
-        self.groups = [[g for g in p.instrument if g] for p in specification.plans]
+        self.groups = [[g for g in s.instrument if g] for s in plan.separators]
         scaled = {
             g: torch.diag(moments.instrument_scale(g)).unsqueeze(0)
             for g in {g: None for groups in self.groups for g in groups}
         }
         self.features = {g: Projections([g], matrix, rows) for g, matrix in scaled.items()}
 
-    def predict(self, rows: Rows, positions: Tensor) -> list[Tensor]:
+    def predict(self, rows: TrainingRows, positions: Tensor) -> list[Tensor]:
         linear = {g: module(rows).squeeze(1) for g, module in self.features.items()}
-        found = self.predictor.predict(rows, positions)
+        predictions = self.predictor.predict(rows, positions)
         return [
-            torch.cat([f, *(linear[g] for g in groups)], dim=1) for f, groups in zip(found, self.groups, strict=True)
+            torch.cat([p, *(linear[g] for g in groups)], dim=1)
+            for p, groups in zip(predictions, self.groups, strict=True)
         ]
 
 
-def earned(cross: Tensor, gram: Tensor, predicted: int, least: int, rows: float, level: float = SIGNIFICANCE) -> Tensor:
-    """The part of a joined instrument that is worth its noise: all linear features, and what predictions add to them.
+def significant_directions(
+    cross: Tensor, gram: Tensor, predicted: int, least: int, rows: float, level: float = SIGNIFICANCE
+) -> Tensor:
+    """The part of a stacked instrument that is worth its noise: all linear features, and what predictions add to them.
 
     From a prediction f of y its linear regression on the features is taken. Of the principal directions v of the rest f⊥,
     those stay in which v·f⊥ correlates with v·y, by a one-sided test of each.
@@ -62,7 +65,7 @@ def earned(cross: Tensor, gram: Tensor, predicted: int, least: int, rows: float,
         predicted: dimensions of the prediction, as many as of y.
         least: dimensions that the message needs; where fewer would stay, all do.
         rows: behind the covariances; below 2 for a population, where nothing is left out.
-        level: chance of a dimension without merit to stay.
+        level: chance that an uninformative dimension is kept.
 
     Returns:
         (instrument, kept) matrix that takes the instrument to what is kept of it.

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from torchpbp.graph.junction_tree import JunctionTree
-from torchpbp.models.kernel.operators import GramOperator
+from torchpbp.models.kernel.gram_operators import GramOperator
 
 
 @dataclass(frozen=True)
-class Upward:
+class GramMessages:
     """Values of upward messages, and the (batch,) log of all that was taken out of them."""
 
     messages: list[Tensor]
@@ -21,12 +21,12 @@ class Upward:
 
 
 @dataclass(frozen=True)
-class MessagePassing:
+class GramMessagePassing:
     """The recursion on one tree.
 
     Args:
         tree: of the model.
-        operators: node -> :class:`~torchpbp.models.kernel.operators.GramOperator`, for nodes above more than one leaf.
+        operators: node -> :class:`~torchpbp.models.kernel.gram_operators.GramOperator`, for nodes above more than one leaf.
         positive: clip messages at 0.
     """
 
@@ -34,7 +34,7 @@ class MessagePassing:
     operators: nn.ModuleDict
     positive: bool
 
-    def upward(self, leaf_values: Mapping[int, Tensor], log_scale: Tensor) -> Upward:
+    def upward(self, leaf_values: Mapping[int, Tensor], log_scale: Tensor) -> GramMessages:
         """Values of every upward message at the training rows.
 
         Args:
@@ -49,9 +49,9 @@ class MessagePassing:
             message = self._operator(node).upward(product([messages[c] for c in self.tree.children[node]]))
             messages[node], logs = _rescaled(self._clipped(message))
             log_scale = log_scale + logs
-        return Upward(messages, log_scale)
+        return GramMessages(messages, log_scale)
 
-    def downward(self, up: Upward, leaves: set[int]) -> dict[int, Tensor]:
+    def downward(self, up: GramMessages, leaves: set[int]) -> dict[int, Tensor]:
         """Node -> (batch, rows) coefficients that arrive there, for the leaves wanted and the nodes above them."""
         wanted: set[int] = set()
         for node in leaves:

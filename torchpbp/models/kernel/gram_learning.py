@@ -4,42 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from torchpbp.errors import DataError, StructureError
+from torchpbp.errors import ArgumentError, DataError
 from torchpbp.features.kernels import median_bandwidth
 from torchpbp.features.scales import check_span
 from torchpbp.graph.latent_graph import Continuous, Domain, LatentGraph
 from torchpbp.models.kernel.comparison import TrainingGram
-from torchpbp.models.kernel.operators import GramOperator, full_operator, landmark_features, thin_operator
+from torchpbp.models.kernel.gram_operators import GramOperator, full_operator, landmark_features, thin_operator
 from torchpbp.planning.plan import SeparatorPlan
+from torchpbp.settings import Constraint
+from torchpbp.settings import positive as positive_number
 
 Bandwidth = float | Mapping[str, float] | str
 """One for all continuous variables, one for each, or "median"."""
 
 
-def checked_bandwidth(bandwidth: Bandwidth, graph: LatentGraph) -> Bandwidth:
-    """The bandwidth as it is.
+def bandwidth_constraint() -> Constraint:
+    """A :data:`Bandwidth`."""
+    number = positive_number()
 
-    Raises:
-        StructureError: numbers that are not positive, a variable left out, or another word than "median".
-    """
+    def read(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {str(v): number.read(width) for v, width in value.items()}
+        return value if value == "median" else number.read(value)
+
+    return Constraint("a positive number, one for each continuous variable, or 'median'", read)
+
+
+def check_bandwidth(bandwidth: Bandwidth, graph: LatentGraph) -> None:
+    """Raise an ArgumentError for a mapping that leaves a continuous variable out."""
     continuous = [v for v in graph.observed if isinstance(graph.variables[v], Continuous)]
-    if isinstance(bandwidth, str):
-        if bandwidth != "median":
-            raise StructureError(f"bandwidth: expected positive numbers or 'median', got {bandwidth!r}.")
-    elif isinstance(bandwidth, Mapping):
-        missing = [v for v in continuous if v not in bandwidth]
-        if missing or not all(float(b) > 0 for b in bandwidth.values()):
-            raise StructureError(
-                f"bandwidth: expected a positive number for each of {continuous}, got {dict(bandwidth)}."
-            )
-    elif not bandwidth > 0:
-        raise StructureError(f"bandwidth: expected a positive number, got {bandwidth}.")
-    return bandwidth
+    if isinstance(bandwidth, Mapping) and not set(continuous) <= set(bandwidth):
+        raise ArgumentError(f"bandwidth: expected a positive number for each of {continuous}, got {dict(bandwidth)}.")
 
 
 def bandwidths(bandwidth: Bandwidth, domains: Mapping[str, Domain], coordinates: Tensor) -> Tensor:
@@ -64,7 +65,7 @@ def bandwidths(bandwidth: Bandwidth, domains: Mapping[str, Domain], coordinates:
 def check_spans(
     domains: Mapping[str, Domain], rows: Tensor, widths: Tensor, dtype: torch.dtype, numbers: Tensor | None = None
 ) -> None:
-    """Refuse columns whose values lie too many bandwidths apart.
+    """Raise a DataError for columns whose values lie too many bandwidths apart.
 
     Args:
         domains: the variables, in the order of the columns.

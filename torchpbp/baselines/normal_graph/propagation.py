@@ -21,7 +21,7 @@ Thetas = Mapping[str, Tensor]
 
 
 @dataclass
-class Messages:
+class BranchMessages:
     """All messages of a normal graph.
 
     Args:
@@ -45,21 +45,27 @@ class Messages:
 
     def log_evidence(self) -> Tensor:
         """(…, N) log P(evidence): message constants of one branch in each connected part."""
-        total = torch.zeros(())
-        for branch in self.graph.components:
-            scales = self.log_scale[branch, "forward"] + self.log_scale[branch, "backward"]
-            total = total + scales + self.agreement(branch)
-        return total - self.graph.log_constant
+        parts = [
+            self.log_scale[branch, "forward"] + self.log_scale[branch, "backward"] + self.agreement(branch)
+            for branch in self.graph.components
+        ]
+        return torch.stack(parts).sum(dim=0) - self.graph.log_constant
 
-    def _put(self, message: Message, unnormalised: Tensor, log_scale: Tensor | float) -> None:
+    def put(self, message: Message, unnormalised: Tensor, log_scale: Tensor | float) -> None:
+        """Normalise a message and keep it, with the (…, N) logarithm of what was taken out of it before."""
         value, log_sum = _normalise(unnormalised)
         self.value[message] = value
         self.log_scale[message] = log_sum + log_scale
 
 
 def propagate(
-    graph: NormalGraph, thetas: Thetas, evidence: Mapping[str, Tensor], rows: int, lead: tuple[int, ...] = ()
-) -> Messages:
+    graph: NormalGraph,
+    thetas: Thetas,
+    evidence: Mapping[str, Tensor],
+    rows: int,
+    lead: tuple[int, ...] = (),
+    device: torch.device | str = "cpu",
+) -> BranchMessages:
     """Send every message once, in an order in which each is final.
 
     Args:
@@ -69,6 +75,7 @@ def propagate(
             no information.
         rows: N.
         lead: leading dimensions, such as the number of starts.
+        device: of the matrices and the evidence.
 
     Returns:
         All messages, each (*lead, N, states).
@@ -79,24 +86,24 @@ def propagate(
         raise ShapeError(
             f"Evidence at branches {sorted(unknown)}, which have no free end. Insert a diverter there with split()."
         )
-    result = Messages(graph)
+    result = BranchMessages(graph)
     for branch, direction in ends:
         states = graph.states[branch]
         weights = evidence.get(branch)
         if weights is None or (direction == "forward" and (branch, "backward") in ends):
-            weights = torch.ones(rows, states, dtype=torch.float64)  # evidence enters a lone branch once
+            weights = torch.ones(rows, states, dtype=torch.float64, device=device)  # evidence enters a lone branch once
         if weights.shape[-2:] != (rows, states):
             raise ShapeError(
                 f"Evidence at branch '{branch}': expected (…, {rows}, {states}), got {tuple(weights.shape)}."
             )
-        result._put((branch, direction), weights.expand(*lead, rows, states), 0.0)
+        result.put((branch, direction), weights.expand(*lead, rows, states), 0.0)
     for current in graph.rounds:
         _send_blocks(result, [r for r in current if isinstance(r.node, Block)], thetas)
         _send_diverters(result, [r for r in current if isinstance(r.node, Diverter)])
     return result
 
 
-def _send_blocks(result: Messages, senders: list[Round], thetas: Thetas) -> None:
+def _send_blocks(result: BranchMessages, senders: list[Round], thetas: Thetas) -> None:
     """f_Y = θᵀ f_X and b_X = θ b_Y, blocks of one shape and direction in one product."""
     groups: dict[tuple[Direction, int, int], list[Block]] = defaultdict(list)
     for sender in senders:
@@ -110,7 +117,8 @@ def _send_blocks(result: Messages, senders: list[Round], thetas: Thetas) -> None
         forward = direction == "forward"
         inward: list[Message] = [(b.input if forward else b.output, direction) for b in blocks]
         outward: list[Message] = [(b.output if forward else b.input, direction) for b in blocks]
-        matrices = [thetas[b.name] if b.fixed is None else b.fixed for b in blocks]
+        device = result.value[inward[0]].device
+        matrices = [thetas[b.name] if b.fixed is None else b.fixed.to(device) for b in blocks]
         if len(blocks) == 1:
             sent = [result.value[inward[0]] @ (matrices[0] if forward else matrices[0].mT)]
         else:
@@ -119,10 +127,10 @@ def _send_blocks(result: Messages, senders: list[Round], thetas: Thetas) -> None
             received = torch.stack([result.value[m] for m in inward])
             sent = list(received @ (stacked if forward else stacked.mT))
         for message, source, value in zip(outward, inward, sent, strict=True):
-            result._put(message, value, result.log_scale[source])
+            result.put(message, value, result.log_scale[source])
 
 
-def _send_diverters(result: Messages, senders: list[Round]) -> None:
+def _send_diverters(result: BranchMessages, senders: list[Round]) -> None:
     """Each outgoing message is the product of the incoming ones on all other branches.
 
     Products are taken in logarithms, from both sides, so that neither many branches nor zeros harm.
@@ -157,7 +165,7 @@ def _send_diverters(result: Messages, senders: list[Round]) -> None:
                 own = scales.get(branch)
                 rest = everything if own is None else _without(scales, branch, everything, own)
                 away: Direction = "forward" if branch in node.outputs else "backward"
-                result._put((branch, away), values[row, position], rest + top[row, position, ..., 0])
+                result.put((branch, away), values[row, position], rest + top[row, position, ..., 0])
 
 
 def _without(scales: Mapping[str, Tensor], branch: str, everything: Tensor, own: Tensor) -> Tensor:

@@ -1,0 +1,64 @@
+"""One small model of every class that the contract holds for, learned from the same table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pandas as pd
+import torch
+
+from torchpbp import (
+    EM,
+    DiscreteNetwork,
+    KernelPBP,
+    NormalGraphLearner,
+    OnlineEM,
+    ScoreAverage,
+    SpectralJunctionTree,
+    templates,
+)
+
+TRUTH = DiscreteNetwork.random(templates.naive_bayes(4, observed_states=3), seed=3)
+GRAPH = TRUTH.graph
+COLOURS = ["red", "green", "blue"]
+"""Labels of x1, in an order of their own; the other variables go by number."""
+QUICK = {"restarts": 2, "iterations": 20, "progress": False}
+
+LEARNERS: dict[str, Callable[[], Any]] = {
+    "KernelPBP": lambda: KernelPBP(GRAPH),
+    "EM": lambda: EM(GRAPH, **QUICK),
+    "OnlineEM": lambda: OnlineEM(GRAPH, exponents=[0.7, 1.0], **QUICK),
+    "SpectralJunctionTree": lambda: SpectralJunctionTree(GRAPH),
+    "NormalGraphLearner": lambda: NormalGraphLearner(GRAPH, restarts=2, progress=False),
+    "ScoreAverage": lambda: ScoreAverage([KernelPBP(GRAPH), KernelPBP(GRAPH, ridge=(1.0, 1.0))], [1, 2]),
+}
+NAMES = [*LEARNERS, "DiscreteNetwork"]
+
+
+def training_table(rows: int = 300) -> pd.DataFrame:
+    """Rows of the observables, x1 by colour."""
+    frame = TRUTH.sample_frame(rows, seed=1)
+    return frame.assign(x1=pd.Categorical.from_codes(frame["x1"].tolist(), COLOURS))
+
+
+@cache
+def fitted(name: str) -> Any:
+    """A model that knows the labels of x1; nobody changes it."""
+    if name != "DiscreteNetwork":
+        return LEARNERS[name]().fit(training_table())
+    network = DiscreteNetwork(GRAPH, TRUTH.cpts)
+    network.labels = {"x1": tuple(COLOURS)}
+    return network
+
+
+def evidence() -> dict[str, torch.Tensor]:
+    """Three rows, each of which observes something else."""
+    return {"x2": torch.tensor([0, 1, -1]), "x3": torch.tensor([1, -1, 0])}
+
+
+def evidence_table() -> pd.DataFrame:
+    """The same as a table with an index."""
+    index = pd.Index(["Ann", "Ben", "Cem"], name="who")
+    return pd.DataFrame({"x2": [0, 1, None], "x3": [1, None, 0]}, index=index)

@@ -1,0 +1,116 @@
+"""Abilities that some models have. A model that cannot do something does not have the method."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from typing_extensions import Self
+
+from torchpbp.contract.frames import draws_frame, evidence_index
+from torchpbp.contract.latent_model import LatentModel
+from torchpbp.inputs.columns import DataLike
+from torchpbp.inputs.evidence import Evidence, EvidenceLike, query_names
+from torchpbp.lazy import pandas as pd
+from torchpbp.settings import optional, whole
+from torchpbp.settings import seed as seed_constraint
+
+
+class Learner(LatentModel):
+    """A model that learns from data."""
+
+    @abstractmethod
+    def fit(self, data: DataLike) -> Self:
+        """Learn from rows of the observables.
+
+        Args:
+            data: a table of any kind that :meth:`torchpbp.PBP.fit` takes.
+
+        Returns:
+            The model itself.
+        """
+
+
+class JointQueries(LatentModel):
+    """A model whose queries may be lists of names, for their joint distribution."""
+
+    def query_names(self, query: Any) -> tuple[str, ...]:
+        """The names in a query: one or several."""
+        return query_names(query)
+
+
+class Sampling(LatentModel):
+    """A model that rows can be drawn from."""
+
+    @abstractmethod
+    def sample(self, n: int, evidence: EvidenceLike = None, seed: int | None = None) -> dict[str, Tensor]:
+        """Draw the observables, given evidence.
+
+        Args:
+            n: number of draws, per row of evidence.
+            evidence: as for ``posterior``.
+            seed: for repeatable draws; by default torch's global generator decides.
+
+        Returns:
+            name -> (n,) states or values without evidence, (n, rows) with.
+        """
+
+    def sample_frame(self, n: int, evidence: EvidenceLike = None, **options: Any) -> pd.DataFrame:
+        """Rows drawn from the model; variables with labels are category columns, so that a model can be fitted to them.
+
+        Args:
+            n, evidence: as for :meth:`sample`.
+            **options: of the model's ``sample``, such as ``seed``.
+
+        Returns:
+            (n) rows without evidence; with it, rows (row of evidence, draw), which take their names from the evidence's index.
+        """
+        values = self.sample(n, evidence, **options)
+        if evidence is None:
+            return draws_frame(self, values)
+        rows = evidence_index(evidence, next(iter(values.values())).shape[1])
+        draws: Any = [rows, range(n)]
+        return draws_frame(self, values).set_axis(pd.MultiIndex.from_product(draws, names=[rows.name or "row", "draw"]))
+
+    def _draw(
+        self,
+        n: int,
+        evidence: EvidenceLike,
+        seed: int | None,
+        draw: Callable[[Evidence, torch.Generator], dict[str, Tensor]],
+    ) -> dict[str, Tensor]:
+        """Check the arguments of :meth:`sample`, draw, and arrange the draws.
+
+        Args:
+            n, evidence, seed: as given to :meth:`sample`.
+            draw: of evidence in which each row stands ``n`` times in a row, and of a generator on the model's device;
+                one value per row of it.
+        """
+        count = whole(0).check("n", n)
+        start = optional(seed_constraint()).check("seed", seed)
+        checked = self.read_evidence(evidence)
+        generator = torch.Generator(device=self.device)
+        generator.manual_seed(int(torch.randint(2**62, (1,))) if start is None else start)
+        values = draw(checked.repeat_interleave(count), generator)
+        if evidence is None:
+            return values
+        return {v: x.reshape(checked.batch, count).T for v, x in values.items()}
+
+
+class Counting(Learner):
+    """A model learned from counts that can be merged: over files, processes and time."""
+
+    @abstractmethod
+    def count(self, data: DataLike) -> Any:
+        """Count a share of the rows, without learning."""
+
+    @abstractmethod
+    def fit_counts(self, counts: Any) -> Self:
+        """Learn from counts alone."""
+
+    @abstractmethod
+    def partial_fit(self, data: DataLike) -> Self:
+        """Learn from further rows, on top of those counted before."""

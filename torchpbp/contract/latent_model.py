@@ -1,0 +1,213 @@
+"""LatentModel: what can be asked of everything that learns or holds a distribution of a latent graph's variables."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from torchpbp.contract.frames import map_frame, posterior_frame, posteriors_frame
+from torchpbp.contract.model_files import Saved
+from torchpbp.errors import NotFittedError, QueryError
+from torchpbp.graph.latent_graph import Continuous, Domain, LatentGraph
+from torchpbp.inputs.columns import ColumnReader, DataLike
+from torchpbp.inputs.evidence import Evidence, EvidenceLike, left_to_ask, query_names, read_evidence
+from torchpbp.lazy import is_frame
+from torchpbp.lazy import pandas as pd
+
+SCORED_ROWS = 1 << 14
+"""Rows that are scored at once."""
+
+
+class LatentModel(Saved):
+    """The contract of all models.
+
+    A model defines :meth:`posterior` and :meth:`posteriors` with options of its own, each by one call of :meth:`_ask` or
+    :meth:`_ask_all`, which read the evidence, check the question and make DataFrames of the answers. The class has no
+    ``__init__`` and may be combined with ``nn.Module``, which comes first among the bases.
+
+    Attributes:
+        graph: the structure.
+        labels: labels of the states of variables that were given by label.
+        missing: share of missing values in each column of the training data.
+        fitted: whether there is a distribution to ask about.
+    """
+
+    graph: LatentGraph
+    labels: dict[str, tuple[Any, ...]]
+    missing: dict[str, float]
+    fitted: bool
+
+    latent_remedy: ClassVar[str] = ""
+    """What to do instead of asking about a latent variable, for the error."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where evidence is read to, and answers come from."""
+        return torch.device("cpu")
+
+    # -- questions -----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def posterior(self, query: str | Sequence[str], evidence: EvidenceLike = None) -> Any:
+        """P(query | evidence).
+
+        Args:
+            query: a variable; several, for their joint distribution, of models that are
+                :class:`~torchpbp.contract.abilities.JointQueries`.
+            evidence: name -> state or value, states or values per row (-1 or NaN: not observed), or (rows, states) weights.
+
+        Returns:
+            (rows, states) tensor, (rows, states, states, …) for several variables, or a
+            :class:`~torchpbp.inference.density.Density` for a continuous variable. For a DataFrame of evidence a DataFrame with
+            the same index: a column for each state, named by its label, with a level for each of several variables; for a
+            continuous variable mean, std and quantiles.
+        """
+
+    @abstractmethod
+    def posteriors(self, evidence: EvidenceLike = None) -> Any:
+        """Posteriors of all variables that some row does not observe.
+
+        Returns:
+            name -> posterior. For a DataFrame of evidence a DataFrame with the same index and columns (variable, state). Empty,
+            with a warning, where every row observes everything.
+        """
+
+    @abstractmethod
+    def log_evidence(self, evidence: EvidenceLike = None) -> Tensor:
+        """(rows,) log P(evidence), or the log of a density where variables are continuous."""
+
+    @abstractmethod
+    def diagnostics(self) -> pd.DataFrame:
+        """How well the parts of the model were learned, as a table."""
+
+    @torch.no_grad()
+    def score(self, data: DataLike) -> float:
+        """Mean of :meth:`log_evidence` over the rows of a table.
+
+        Args:
+            data: as for ``fit``; values may be missing.
+        """
+        self.require_fitted()
+        observed = {v: d for v, d in self.evidence_domains().items() if v in self.graph.observed}
+        reader = ColumnReader(observed, self.labels, missing=True, quiet=True)
+        total, rows = 0.0, 0
+        for table in reader.tables(data, SCORED_ROWS):
+            states = {v: x for v, x in table.items() if isinstance(observed[v], int)}
+            values = {v: x for v, x in table.items() if v not in states}
+            batch = len(next(iter(table.values())))
+            total += float(self.log_evidence(Evidence(batch, states, {}, values)).double().sum())
+            rows += batch
+        return total / rows
+
+    def map_states(
+        self, query: str | Sequence[str], evidence: EvidenceLike = None, **options: Any
+    ) -> pd.Series[Any] | pd.DataFrame:
+        """The most probable state of a discrete variable given the evidence, or the most probable joint state of several.
+
+        Args:
+            query: a variable, or several, as for :meth:`posterior`.
+            evidence: as for :meth:`posterior`; a row that observes the variable gets what it observes.
+            **options: of the model's ``posterior``.
+
+        Returns:
+            Labels, a row per row of evidence: a Series for one variable, a DataFrame with a column for each of several.
+        """
+        names = self.query_names(query)
+        for v in names:
+            if isinstance(self.graph.variables.get(v), Continuous):
+                raise QueryError(
+                    f"Most probable state of '{v}': it is continuous and has no states. posterior() has its mean."
+                )
+        frame = map_frame(self, names, self.posterior(query, evidence, **options), evidence)
+        return frame[query] if isinstance(query, str) else frame
+
+    # -- for models to build on ----------------------------------------------------------------------------------
+
+    def require_fitted(self) -> None:
+        """Raise a NotFittedError where there is nothing to ask yet."""
+        if not self.fitted:
+            raise NotFittedError(
+                f"This {type(self).__name__} model is not fitted yet. Call fit(data), or read a fitted one by torchpbp.load(path)."
+            )
+
+    def evidence_domains(self) -> dict[str, Domain]:
+        """Number of states, or range, of each variable that may be observed and asked about."""
+        return {v: self.graph.variables[v] for v in self.graph.observed}
+
+    def read_evidence(self, evidence: EvidenceLike) -> Evidence:
+        """Evidence, checked and in one form, on the model's device."""
+        self.require_fitted()
+        return read_evidence(
+            evidence, self.evidence_domains(), latent=self.graph.latent, labels=self.labels, device=self.device
+        )
+
+    def query_names(self, query: Any) -> tuple[str, ...]:
+        """The names in a query: one, unless the model answers about several at once."""
+        names = query_names(query)
+        if not isinstance(query, str):
+            raise QueryError(
+                f"{type(self).__name__} answers about one variable at a time, got {query!r}. Ask about each by itself."
+            )
+        return names
+
+    def check_query(self, names: Sequence[str], evidence: Evidence) -> None:
+        """Raise a QueryError, with the reason, for a question that the model cannot answer."""
+        known = self.evidence_domains()
+        if not names or len(set(names)) != len(names):
+            raise QueryError(f"Expected one or more different variables to query, got {names}.")
+        for name in names:
+            if name not in known and name in self.graph.latent:
+                raise QueryError(
+                    f"Query of '{name}': it is latent. {type(self).__name__} answers about observables only: "
+                    f"{', '.join(known)}.{self.latent_remedy}"
+                )
+            if name not in known:
+                raise QueryError(f"Query of unknown variable '{name}'. The model observes: {', '.join(known)}.")
+            if evidence.observed_everywhere(name):
+                raise QueryError(f"Query of '{name}': it is also in the evidence. Leave it out of one of the two.")
+
+    def _ask(
+        self,
+        query: str | Sequence[str],
+        evidence: EvidenceLike,
+        answer: Callable[[tuple[str, ...], Evidence], Any],
+        at: Any = None,
+    ) -> Any:
+        """Read and check a question, have it answered, and make a DataFrame of the answer if the evidence was one.
+
+        Args:
+            query, evidence: as given to :meth:`posterior`.
+            answer: of checked names and evidence; a tensor or Density.
+            at: points at which a density was asked for, which name the columns of the DataFrame.
+        """
+        names = self.query_names(query)
+        checked = self.read_evidence(evidence)
+        self.check_query(names, checked)
+        result = answer(names, checked)
+        if not is_frame(evidence):
+            return result
+        return posterior_frame(self, names, result, at).set_axis(evidence.index)
+
+    def _ask_all(
+        self,
+        evidence: EvidenceLike,
+        answer: Callable[[list[str], Evidence], dict[str, Any]],
+        names: Sequence[str] | None = None,
+    ) -> Any:
+        """The same for :meth:`posteriors`.
+
+        Args:
+            evidence: as given to :meth:`posteriors`.
+            answer: of the names of variables that some row does not observe, and of checked evidence.
+            names: of the variables that may be asked about; the observables by default.
+        """
+        checked = self.read_evidence(evidence)
+        wanted = left_to_ask(self.graph.observed if names is None else names, checked)
+        answers = answer(wanted, checked)
+        if not is_frame(evidence):
+            return answers
+        return posteriors_frame(self, answers, evidence.index)

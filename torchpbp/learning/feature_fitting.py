@@ -1,0 +1,69 @@
+"""Feature maps of continuous variables, fitted to a bounded number of training values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from torchpbp.errors import DataError
+from torchpbp.features.maps import KernelMap
+from torchpbp.features.scales import check_span
+from torchpbp.inference.observable import Observable, make_map
+from torchpbp.moments.thinning import ThinnedRows
+
+MAP_ROWS = 20_000
+"""Most rows from which feature maps are fitted; they are spread evenly over the data."""
+
+Tables = Callable[[], Iterator[dict[str, Tensor]]]
+"""Gives a fresh iterator over the rows of this process in mini-batches."""
+
+
+def thinned_rows(observables: Mapping[str, Observable], tables: Tables) -> ThinnedRows:
+    """Values of all processes that feature maps are fitted to, in one pass."""
+    rows = ThinnedRows(list(observables), MAP_ROWS)
+    for table in tables():
+        rows.add(table)
+    rows.gather()
+    return rows
+
+
+def fit_observables(
+    observables: Mapping[str, Observable], kernel_map: KernelMap | None, rows: ThinnedRows, scale: float | None = None
+) -> nn.ModuleList:
+    """New observables with fitted feature maps.
+
+    Args:
+        observables: of the model; they are left as they are.
+        kernel_map: map for continuous variables, copied for each.
+        rows: training values.
+        scale: bandwidth as a multiple of the median distance; None: as the map says.
+
+    Raises:
+        DataError: a constant column where the bandwidth depends on the data, or a range beyond floating point.
+    """
+    fitted = nn.ModuleList()
+    for v, old in observables.items():
+        observable = Observable(v, old.domain, make_map(old.domain, kernel_map))
+        if isinstance(observable.map, KernelMap):
+            low, high = rows.extent(v)
+            if low == high and isinstance(observable.map.bandwidth, str):
+                raise DataError(
+                    f"Column '{v}' is constant ({low}): the median rule for its bandwidth needs different "
+                    "values. Drop it, declare it discrete, or give a bandwidth as a number."
+                )
+            if scale is not None:
+                observable.map.bandwidth_scale = scale
+            observable.fit(rows.values(v), (low, high))
+            middle = float(rows.values(v).median())
+            check_span(v, low, high, middle, float(observable.map.width), torch.float64)
+        fitted.append(observable)
+    return fitted
+
+
+def mean_features(observables: nn.ModuleList, rows: ThinnedRows) -> dict[str, Tensor]:
+    """Mean features of the variables with missing values, which stand for a missing value in an instrument."""
+    named = [o for o in observables if isinstance(o, Observable) and o.name in rows.incomplete]
+    values = {o.name: rows.values(o.name) if o.continuous else rows.values(o.name).long() for o in named}
+    return {o.name: o.map.features(values[o.name]).mean(dim=0) for o in named}

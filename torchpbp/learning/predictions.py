@@ -1,0 +1,192 @@
+"""Stage 1 by learned predictions: networks, kernels or messages in place of linear regression on groups.
+
+Whatever the method, what it predicts about the inside of a separator becomes the separator's instrument. In the
+instrumental form stage 2 uses it as nothing more: W = E[y ḡᵀ] E[θ ḡᵀ]⁻¹ with raw y and θ, so W stays consistent however poor
+ḡ is. In the plain form a second regression predicts y, and W leads from one prediction to the other [PBP Step 5].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchpbp.distributed import sum_over_processes
+from torchpbp.errors import StructureError
+from torchpbp.learning.compression import Message, PredictedCores
+from torchpbp.learning.regressions import Fit, Predictor, Regression, core_regression, families
+from torchpbp.learning.ridge import compressions, equal_shapes
+from torchpbp.learning.stacked_instruments import StackedInstruments, significant_directions
+from torchpbp.learning.stage1 import PredictedProducts, Stage1
+from torchpbp.moments.moments import Moments
+from torchpbp.moments.rows import TrainingRows
+from torchpbp.planning.plan import Plan
+
+ROWS_AT_ONCE = 8192
+
+
+class PredictedStage1(Stage1):
+    """Regressions on predictions of the rows.
+
+    Args:
+        plan: core groups, instruments and ranks; a regression looks at all variables of its separator's instrument.
+        moments: of core groups and of what operators predict.
+        rows: of this process.
+        first: fits S1A.
+        second: fits S1B of the plain form; None: the instrumental form.
+        stacked: in the instrumental form, take the features of linear stage 1 as instruments, and predictions beside them
+            in the directions in which they tell significantly more.
+        method: name of the method, for errors.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        moments: Moments,
+        rows: TrainingRows,
+        first: Fit,
+        second: Fit | None = None,
+        stacked: bool = False,
+        method: str = "",
+    ) -> None:
+        self.plan, self.moments, self.rows, self.second = plan, moments, rows, second
+        regressions, self._constants = zip(
+            *(core_regression(plan, s.node, moments) for s in plan.separators), strict=True
+        )
+        self.instrument = first(rows, regressions)
+        if stacked:
+            self.instrument = StackedInstruments(self.instrument, plan, moments, rows)
+        self._covariances = predicted_covariances(rows, regressions, self.instrument)
+        self._kept = [torch.eye(len(c.gram), dtype=torch.float64) for c in self._covariances]
+        if stacked:
+            self._kept = [
+                significant_directions(c.cross, c.gram, r.size, s.rank - 1, moments.rows)
+                for s, r, c in zip(plan.separators, regressions, self._covariances, strict=True)
+            ]
+            self._covariances = [
+                Covariance(c.cross @ k, k.mT @ c.gram @ k) for c, k in zip(self._covariances, self._kept, strict=True)
+            ]
+        for s, c in zip(plan.separators, self._covariances, strict=True):
+            if c.cross.shape[1] < s.rank - 1:
+                raise StructureError(
+                    f"Separator {plan.tree.separator_name(s.node)}: the message has rank {s.rank}, but {method} gives an "
+                    f"instrument with {c.cross.shape[1]} dimensions. Raise its size or lower rank=."
+                )
+
+    def cores(self) -> list[PredictedCores]:
+        moments, result = self.moments, []
+        shapes = {
+            s.node: (*c.cross.shape, s.rank) for s, c in zip(self.plan.separators, self._covariances, strict=True)
+        }
+        for nodes in equal_shapes(shapes):
+            groups = [self.plan[n].core for n in nodes]
+            cross = torch.stack([self._covariances[n - 1].cross for n in nodes])
+            result.append(
+                PredictedCores(
+                    nodes,
+                    cross,
+                    torch.stack([self._covariances[n - 1].gram for n in nodes]),
+                    torch.stack([self._constants[n - 1] for n in nodes]),
+                    torch.stack([moments.whitener(g) for g in groups]),
+                    torch.stack([moments.ones(g) for g in groups]),
+                    cross.new_ones(len(nodes), cross.shape[2]),
+                    cross.new_full((len(nodes),), moments.rows),
+                    shapes[nodes[0]][-1],
+                )
+            )
+        return result
+
+    def products(self, messages: Mapping[int, Message]) -> tuple[Tensor, list[PredictedProducts]]:
+        plan, nodes = self.plan, range(len(self.plan.tree))
+        answers = self.moments.below([[(plan.targets(n), compressions(plan, messages, n), ())] for n in nodes])
+        root, *means = [mean.squeeze(0) for mean, _ in answers]
+        responses = [self._response(s.node, messages, mean) for s, mean in zip(plan.separators, means, strict=True)]
+        second = None if self.second is None else self.second(self.rows, responses)
+        covariances = predicted_covariances(self.rows, responses, self.instrument, second)
+        systems: dict[int, tuple[Tensor, Tensor]] = {}
+        for n, c, kept in zip(nodes[1:], covariances, self._kept, strict=True):
+            if second is None:
+                systems[n] = c.cross @ kept @ messages[n].predictor, messages[n].predicted
+            else:
+                directions = messages[n].directions
+                systems[n] = _factored(directions.T @ c.gram @ directions, c.cross @ directions)
+        products = []
+        for group in equal_shapes({n: (means[n - 1].shape, systems[n][1].shape) for n in systems}):
+            predictions, predicted = (torch.stack(part) for part in zip(*(systems[n] for n in group), strict=True))
+            products.append(
+                PredictedProducts(group, torch.stack([means[n - 1] for n in group]), predictions, predicted)
+            )
+        return root, products
+
+    def _response(self, node: int, messages: Mapping[int, Message], mean: Tensor) -> Regression:
+        """Regression S1B of a separator: compressed features of all children together, or a leaf's own features."""
+        groups, matrices = self.plan.targets(node), compressions(self.plan, messages, node)
+        if matrices is None:
+            matrices = [torch.eye(self.moments.dim(g), dtype=torch.float64) for g in groups]
+        name, inputs = self.plan.tree.separator_name(node), self.plan[node].outside
+        return Regression(name, inputs, tuple(groups), tuple(matrices), mean.flatten())
+
+
+@dataclass(frozen=True)
+class Covariance:
+    """Second moments of one separator, centred: E[y ξᵀ] and E[ξ ξᵀ]."""
+
+    cross: Tensor
+    gram: Tensor
+
+
+def predicted_covariances(
+    rows: TrainingRows, regressions: Sequence[Regression], instrument: Predictor, predicted: Predictor | None = None
+) -> list[Covariance]:
+    """Centred moments of targets with instruments, in one pass over the rows of all processes.
+
+    Args:
+        rows: of this process.
+        regressions: what is to be explained.
+        instrument: gives ξ.
+        predicted: gives predictions to use in place of raw targets.
+    """
+    grouped = families(regressions, rows)
+
+    def raw(part: TrainingRows) -> list[Tensor]:
+        result: list[Tensor] = [torch.empty(0)] * len(regressions)
+        for members, module in grouped:
+            y = module(part)
+            for s, i in enumerate(members):
+                result[i] = y[:, s]
+        return result
+
+    totals: list[list[Tensor]] = []
+    weight = torch.zeros((), dtype=torch.float64)
+    for positions in torch.split(torch.arange(len(rows)), ROWS_AT_ONCE):
+        part = rows[positions]
+        counts = torch.ones(len(part), dtype=torch.float64) if part.weights is None else part.weights
+        xi = instrument.predict(part, positions)
+        y = raw(part) if predicted is None else predicted.predict(part, positions)
+        sums = [_sums(a, b, counts) for a, b in zip(y, xi, strict=True)]
+        totals = (
+            sums if not totals else [[a + b for a, b in zip(*p, strict=True)] for p in zip(totals, sums, strict=True)]
+        )
+        weight = weight + counts.sum()
+    sum_over_processes(weight)
+    result = []
+    for total in totals:
+        y_mean, xi_mean, cross, gram = (sum_over_processes(tensor) / weight for tensor in total)
+        result.append(Covariance(cross - torch.outer(y_mean, xi_mean), gram - torch.outer(xi_mean, xi_mean)))
+    return result
+
+
+def _sums(y: Tensor, xi: Tensor, weights: Tensor) -> list[Tensor]:
+    weighted = weights.unsqueeze(1) * xi
+    return [weights @ y, weights @ xi, y.T @ weighted, xi.T @ weighted]
+
+
+def _factored(gram: Tensor, cross: Tensor) -> tuple[Tensor, Tensor]:
+    """Matrices H, G with G Gᵀ = gram and H Gᵀ = cross: predictions in the form stage 2 takes them."""
+    values, vectors = torch.linalg.eigh(gram)
+    kept = values > 1e-12 * values.amax().clamp(min=torch.finfo(values.dtype).tiny)
+    root = torch.where(kept, values.clamp(min=0).sqrt(), torch.zeros_like(values))
+    inverse = torch.where(kept, 1 / root.clamp(min=1e-150), torch.zeros_like(root))
+    return cross @ (vectors * inverse), vectors * root

@@ -1,0 +1,100 @@
+"""Stage 1: what the outside of each separator predicts about its inside, and the regressors that do it.
+
+A regressor learns by itself: given the plan, moments and, where it needs them, rows, it returns a :class:`Stage1`, which
+gives the second moments of predictions that compression and stage 2 work on.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import Tensor
+
+from torchpbp.learning.compression import Message, PredictedCores
+from torchpbp.moments.moments import Moments
+from torchpbp.moments.rows import TrainingRows
+from torchpbp.planning.plan import Group, Plan, SeparatorPlan
+
+
+class Penalties(NamedTuple):
+    """Ridge penalties λ of the regressions on instruments, and of stage 2."""
+
+    stage1: float
+    stage2: float
+
+
+@dataclass(frozen=True)
+class PredictedProducts:
+    """S1B of separators with equal shapes, stacked: y, the joint features below, predicted from the same instrument as θ.
+
+    Stage 2 finds W with predictions ≈ W · predicted.
+
+    Args:
+        nodes: the separators' tree nodes.
+        mean: (separators, sizes below…) E[y].
+        predictions: (separators, ∏ sizes below, m) of y.
+        predicted: (separators, message dim without the constant, m) of θ.
+    """
+
+    nodes: Sequence[int]
+    mean: Tensor
+    predictions: Tensor
+    predicted: Tensor
+
+
+class Stage1(ABC):
+    """Regressions of all separators."""
+
+    @abstractmethod
+    def cores(self) -> list[PredictedCores]:
+        """S1A: core features predicted from instruments, equal shapes together."""
+
+    @abstractmethod
+    def products(self, messages: Mapping[int, Message]) -> tuple[Tensor, list[PredictedProducts]]:
+        """S1B: the root tensor E[⊗ θ], and the products below each separator predicted from its instrument.
+
+        Args:
+            messages: compressed messages, by node.
+        """
+
+
+class Regressor(ABC):
+    """Settings of a stage-1 method."""
+
+    @abstractmethod
+    def required_tables(self, plan: Plan) -> list[Group]:
+        """Groups of variables whose joint tables learning needs, where all variables are discrete."""
+
+    @abstractmethod
+    def required_pairs(self, plan: Plan) -> list[tuple[Group, Group]]:
+        """Pairs of groups whose second moments learning needs, where some variables have kernel features."""
+
+    def required_separators(self, plan: Plan) -> list[tuple[SeparatorPlan, list[Group]]]:
+        """Separators, with the groups below each, whose moments with instruments learning needs of kernel features."""
+        return []
+
+    @abstractmethod
+    def learn(self, plan: Plan, moments: Moments, rows: TrainingRows | None, penalties: Penalties) -> Stage1:
+        """Fit the regressions of all separators.
+
+        Args:
+            plan: core groups, instruments and ranks.
+            moments: what the ``required_…`` methods ask for.
+            rows: of this process, for a :class:`RowRegressor`.
+            penalties: of both stages.
+        """
+
+
+class RowRegressor(Regressor):
+    """A method that looks at the rows themselves; moments are not enough for it."""
+
+    def required_tables(self, plan: Plan) -> list[Group]:
+        tables = dict.fromkeys(g for s in plan.separators for g in (s.core, *s.instrument))
+        below = (tuple(v for g in plan.targets(n) for v in g) for n in range(len(plan.tree)))
+        return list(tables | dict.fromkeys(below))
+
+    def required_pairs(self, plan: Plan) -> list[tuple[Group, Group]]:
+        return list(dict.fromkeys((s.core, s.core) for s in plan.separators))

@@ -1,0 +1,309 @@
+"""Models whose parameters are operators on a junction tree: how they are asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, overload
+
+import torch
+from torch import Tensor, nn
+
+from torchpbp.contract.abilities import JointQueries, Sampling
+from torchpbp.errors import NotFittedError, QueryError, ShapeError
+from torchpbp.graph.junction_tree import JunctionTree
+from torchpbp.graph.latent_graph import Domain
+from torchpbp.inference.density import Density, as_points
+from torchpbp.inference.observable import Observable, as_distribution, joint_states, prepare
+from torchpbp.inference.operator_tree import Mass, OperatorTree, own_estimate
+from torchpbp.inference.operators import RootOperator, SeparatorOperator
+from torchpbp.inference.schedule import Schedule, build_schedule
+from torchpbp.inputs.evidence import Evidence, EvidenceLike
+from torchpbp.planning.plan import Plan
+
+
+class OperatorModel(nn.Module, JointQueries, Sampling):
+    """The query side of a model whose parameters are operators on a junction tree.
+
+    Attributes:
+        operators, root: the learned parts.
+        floor: estimates are clipped at this share of their mass.
+    """
+
+    floor: Tensor
+    operators: nn.ModuleList
+    root: RootOperator
+    _observables: nn.ModuleList
+    _plan: Plan | None
+    _schedule: Schedule
+
+    # -- structure -----------------------------------------------------------------------------------------------
+
+    @property
+    def plan(self) -> Plan:
+        """The junction tree, with core group, instrument and message size of each separator."""
+        if self._plan is None:
+            raise NotFittedError("With rank='auto' the plan is made while fitting. Call fit() first.")
+        return self._plan
+
+    @property
+    def tree(self) -> JunctionTree:
+        """The latent junction tree."""
+        return self.plan.tree
+
+    @property
+    def observables(self) -> dict[str, Observable]:
+        """Observed variables with their feature maps, in the order of ``graph.observed``."""
+        return {o.name: o for o in self._observables if isinstance(o, Observable)}
+
+    @property
+    def states(self) -> dict[str, int]:
+        """Number of states of each discrete observable."""
+        return {v: o.map.dim for v, o in self.observables.items() if not o.continuous}
+
+    @property
+    def dims(self) -> dict[str, int]:
+        """Feature dimensions of each observable."""
+        return {v: o.map.dim for v, o in self.observables.items()}
+
+    @property
+    def separator_operators(self) -> list[SeparatorOperator]:
+        """Operators of all separators, node 1 first."""
+        return [op for op in self.operators if isinstance(op, SeparatorOperator)]
+
+    @property
+    def operator_tree(self) -> OperatorTree:
+        """The operators as they are now; gradients reach the model's parameters."""
+        root = self.root.weight
+        return OperatorTree(self.plan, [root, *(op.weight for op in self.separator_operators)], root, self._schedule)
+
+    @property
+    def device(self) -> torch.device:
+        return self.floor.device
+
+    def build(self, plan: Plan, dtype: torch.dtype) -> None:
+        """Create operators of zeros with the shapes of a plan."""
+        shapes = plan.operator_shapes(self.dims)
+        self._plan, self._schedule = plan, build_schedule(plan.tree, shapes)
+        nodes = range(1, len(plan.tree))
+        self.operators = nn.ModuleList(SeparatorOperator(shapes[n], plan.tree.separator_name(n), dtype) for n in nodes)
+        self.root = RootOperator(plan.root_shape, dtype)
+        if self.root.weight.device != self.device:  # thousands of modules take their time
+            self.operators.to(self.device)
+            self.root.to(self.device)
+
+    @torch.no_grad()
+    def set_operators(self, operators: Sequence[Tensor], root: Tensor) -> None:
+        """Copy values into the operators.
+
+        Args:
+            operators: per node; entry 0 is not used.
+            root: root tensor.
+        """
+        for operator, weight in zip(self.separator_operators, operators[1:], strict=True):
+            operator.weight.copy_(weight)
+        self.root.weight.copy_(root)
+
+    @torch.no_grad()
+    def set_marginals(self, known: dict[str, Tensor] | None = None) -> None:
+        """Keep distributions without evidence, towards which noisy answers are shrunk.
+
+        Args:
+            known: from counts, which the model without evidence repeats; otherwise the model is asked.
+        """
+        if known is None:
+            known = {v: e[0] for v, e in self.estimates(Evidence(1), list(self.states)).items()}
+        observables = self.observables
+        by_size: dict[int, list[str]] = {}
+        for v, estimate in known.items():
+            by_size.setdefault(len(estimate), []).append(v)
+        for names in by_size.values():
+            marginals = as_distribution(torch.stack([known[v] for v in names]), self.floor)
+            for v, marginal in zip(names, marginals, strict=True):
+                observables[v].marginal.copy_(marginal)
+
+    # -- posteriors ----------------------------------------------------------------------------------------------
+
+    def posterior(
+        self, query: str | Sequence[str], evidence: EvidenceLike = None, *, at: Any = None, raw: bool = False
+    ) -> Any:
+        """P(query | evidence).
+
+        Args:
+            query: an observable, or several discrete ones for their joint distribution.
+            evidence: name -> state or value, states or values per row (-1 or NaN: not observed), or (batch, states) soft
+                evidence. Each row may observe different variables.
+            at: (n,) points at which the density of a continuous variable is wanted.
+            raw: return the estimate as it is, summing (or integrating) to 1 but possibly with negative entries.
+
+        Evidence that the model holds impossible, such as a state never seen in training, gives the marginal.
+
+        Returns:
+            (batch, states) for a discrete variable, (batch, states, states, …) for several; a row that observes the query
+            itself gets a one-hot distribution. For a continuous variable, whose own value in a row is left out, the
+            (batch, n) density at ``at``, or, without ``at``, a :class:`~torchpbp.inference.density.Density` with mean,
+            variance, quantiles and samples. For a DataFrame of evidence, a DataFrame with the same index.
+        """
+
+        def answer(names: tuple[str, ...], checked: Evidence) -> Tensor | Density:
+            if len(names) > 1:
+                return self._joint_posterior(names, checked, raw)
+            (name,) = names
+            observable = self.observables[name]
+            if at is not None and not observable.continuous:
+                raise QueryError(f"Query of '{name}': at= is for continuous variables, and this one has states.")
+            estimate = self.estimates(checked, [name])[name]
+            if at is not None:
+                return self._density_at(observable, estimate, as_points(at), raw)
+            return self._answer(observable, estimate, checked, raw)
+
+        return self._ask(query, evidence, answer, at)
+
+    def posteriors(self, evidence: EvidenceLike = None, raw: bool = False) -> Any:
+        """Posteriors of every observable that is not observed in all rows, from one pass up and one down.
+
+        A call of the model, ``model(evidence)``, is a call of this method. Complete rows leave nothing to ask: a warning says
+        so, and :meth:`log_evidence` has their probability.
+
+        Returns:
+            name -> (batch, states), or a :class:`~torchpbp.inference.density.Density` for a continuous variable. For a
+            DataFrame of evidence, a DataFrame with the same index.
+        """
+
+        def answer(wanted: list[str], checked: Evidence) -> dict[str, Any]:
+            observables = self.observables
+            estimates = self.estimates(checked, wanted, every_leaf=True)
+            return {v: self._answer(observables[v], e, checked, raw) for v, e in estimates.items()}
+
+        return self._ask_all(evidence, answer)
+
+    def forward(self, evidence: EvidenceLike = None, raw: bool = False) -> Any:
+        """:meth:`posteriors`."""
+        return self.posteriors(evidence, raw)
+
+    # -- probability of evidence ---------------------------------------------------------------------------------
+
+    @overload
+    def log_evidence(self, evidence: EvidenceLike = None, raw: Literal[False] = False) -> Tensor: ...
+    @overload
+    def log_evidence(self, evidence: EvidenceLike, raw: Literal[True]) -> tuple[Tensor, Tensor]: ...
+    def log_evidence(self, evidence: EvidenceLike = None, raw: bool = False) -> Any:
+        """(batch,) log P(evidence); with continuous evidence the log of a kernel-smoothed density.
+
+        An estimate that is not positive is replaced by ``floor`` times the sum of its absolute terms, so the result is
+        finite; it is -inf only where every term is 0, as for a state never seen in training.
+
+        Args:
+            evidence: as in :meth:`posterior`.
+            raw: return (sign, log of the absolute value) of the estimate as it is, like ``slogdet``.
+        """
+        checked = self.read_evidence(evidence)
+        if not raw:
+            return self.log_mass(checked)
+        value, _, log_scale = self.mass(checked)
+        return value.sign(), value.abs().log() + log_scale
+
+    # -- samples -------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def sample(self, n: int, evidence: EvidenceLike = None, seed: int | None = None) -> dict[str, Tensor]:
+        """Draw all observables from the learned distribution, given evidence.
+
+        Args:
+            n: number of draws per row of evidence.
+            evidence: as in :meth:`posterior`.
+            seed: for repeatable draws; by default torch's global generator decides.
+
+        Returns:
+            name -> (n,) states or values without evidence, (n, batch) with.
+        """
+
+        def draw(checked: Evidence, generator: torch.Generator) -> dict[str, Tensor]:
+            observables = self.observables
+            if checked.batch == 0:
+                kinds = {v: torch.float64 if o.continuous else torch.int64 for v, o in observables.items()}
+                return {v: torch.empty(0, dtype=kind, device=self.device) for v, kind in kinds.items()}
+            values = self.operator_tree.sample(checked, observables, self.floor, generator)
+            return {v: values[v] for v in observables}
+
+        return self._draw(n, evidence, seed, draw)
+
+    # -- estimates, for layers and losses ------------------------------------------------------------------------
+
+    def evidence_domains(self) -> dict[str, Domain]:
+        return {v: o.domain for v, o in self.observables.items()}
+
+    def estimates(self, evidence: Evidence, names: Sequence[str], every_leaf: bool = False) -> dict[str, Tensor]:
+        """Estimates that leave each variable's own evidence out, up to a positive factor per row.
+
+        Args:
+            evidence: checked.
+            names: of observables.
+            every_leaf: the downward pass may reach all leaves, which is faster where most of them are asked about.
+
+        Returns:
+            name -> (batch, features).
+        """
+        tree, observables, leaf_of = self.operator_tree, self.observables, self.tree.leaf_of
+        leaves = None if every_leaf or len(names) == len(observables) else sorted({leaf_of[v] for v in names})
+        tables = tree.estimates(prepare(observables, evidence, tree.root), leaves)
+        result = {}
+        for v in names:
+            group = self.tree.leaf_observables[leaf_of[v]]
+            others = {u: observables[u].zeta(evidence, tree.root) for u in group if u != v}
+            zetas = [others.get(u, tree.root) for u in group]
+            result[v] = own_estimate(tables[leaf_of[v]], group.index(v), zetas)
+        return result
+
+    def mass(self, evidence: Evidence) -> Mass:
+        """Estimates of P(evidence) as they are, given checked evidence."""
+        return self._smoothed(self._tree_mass(evidence), evidence)
+
+    def log_mass(self, evidence: Evidence) -> Tensor:
+        """(batch,) log P(evidence), given checked evidence; floored where the estimate is not positive."""
+        return self.mass(evidence).log(self.floor)
+
+    def _tree_mass(self, evidence: Evidence) -> Mass:
+        tree = self.operator_tree
+        return tree.mass(prepare(self.observables, evidence, tree.root))
+
+    def _smoothed(self, mass: Mass, evidence: Evidence) -> Mass:
+        """The mass as a density: kernels are divided by their integrals, and evidence has a scale of its own."""
+        log_scale = mass.log_scale
+        for observable in self.observables.values():
+            log_scale = log_scale - observable.log_integral(evidence)
+        return mass._replace(log_scale=evidence.scaled(log_scale))
+
+    def _answer(self, observable: Observable, estimate: Tensor, evidence: Evidence, raw: bool) -> Tensor | Density:
+        if observable.continuous:
+            return observable.density(estimate)
+        if raw:
+            weighted = estimate * observable.zeta(evidence, estimate)
+            return weighted / weighted.sum(dim=-1, keepdim=True)
+        return observable.distribution(estimate, evidence, self.floor)
+
+    def _density_at(self, observable: Observable, estimate: Tensor, at: Tensor, raw: bool) -> Tensor:
+        if at.ndim != 1:
+            raise ShapeError(f"at: expected (n,) points, got shape {tuple(at.shape)}.")
+        if not bool(at.isfinite().all()):
+            raise QueryError("at: expected finite points, got NaN or infinity.")
+        density = observable.density(estimate)
+        if not raw:
+            return density.prob(at)
+        mass = torch.trapezoid(observable.values_at(estimate, density.points), density.points, dim=1)
+        return observable.values_at(estimate, at) / mass.to(estimate).unsqueeze(1)
+
+    def _joint_posterior(self, names: Sequence[str], evidence: Evidence, raw: bool) -> Tensor:
+        """P(names, evidence) for each joint state, as one larger batch of evidence."""
+        for v in names:
+            if self.observables[v].continuous:
+                raise QueryError(f"Joint query of {tuple(names)}: '{v}' is continuous. Ask for it alone, or sample.")
+        sizes = [self.observables[v].map.dim for v in names]
+        wide, allowed = joint_states(evidence, dict(zip(names, sizes, strict=True)), self.device)
+        value, _, log_scale = self._tree_mass(wide)
+        if evidence.batch == 0:
+            return value.reshape(0, *sizes)
+        shift = log_scale.reshape(evidence.batch, -1)
+        scale = (shift - shift.amax(dim=1, keepdim=True)).exp()
+        estimate = value.reshape(evidence.batch, -1) * scale * allowed.to(value).reshape(evidence.batch, -1)
+        result = estimate / estimate.sum(dim=-1, keepdim=True) if raw else as_distribution(estimate, self.floor)
+        return result.reshape(evidence.batch, *sizes)

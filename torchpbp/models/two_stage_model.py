@@ -1,0 +1,379 @@
+"""Models learned by two-stage regression: settings, fit, diagnostics and files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import Self
+
+from torchpbp.contract.abilities import Learner
+from torchpbp.contract.model_files import SaveOptions
+from torchpbp.errors import CheckpointError, DataError, DataWarning, StructureError, warn_caller
+from torchpbp.exact.network import DiscreteNetwork
+from torchpbp.features.maps import KernelMap
+from torchpbp.files.checkpoint import checked_labels, require_finite, require_none
+from torchpbp.files.tensors import copy_state, shape_fault
+from torchpbp.graph.junction_tree import build_junction_tree
+from torchpbp.graph.latent_graph import Continuous, LatentGraph, require_graph
+from torchpbp.inference.density import warn_of_coarse_grids
+from torchpbp.inference.observable import Observable, make_map, prepare
+from torchpbp.inputs.columns import ROWS_PER_BATCH, ColumnReader
+from torchpbp.inputs.evidence import EvidenceLike
+from torchpbp.inputs.gaps import MissingValues
+from torchpbp.inputs.sources import DataLike, open_data, with_progress
+from torchpbp.lazy import pandas as pd
+from torchpbp.learning.fitting import FitResult, Fitter, check_labels, clipping_floor
+from torchpbp.learning.messages import Messages
+from torchpbp.learning.population import learn_population
+from torchpbp.learning.rank_selection import RankScore
+from torchpbp.learning.ridge import Ridge
+from torchpbp.learning.stage1 import Regressor, RowRegressor
+from torchpbp.learning.two_stage import Solution
+from torchpbp.models.diagnostics import diagnostics_table, random_patterns
+from torchpbp.models.operator_model import OperatorModel
+from torchpbp.models.saved_state import graph_fault, numbers_in_answers, observable_shapes, weight_shapes
+from torchpbp.planning.plan import Plan, PlanOptions
+from torchpbp.planning.planner import candidate_plans, plan_graph
+from torchpbp.settings import (
+    Settings,
+    choice,
+    either,
+    flag,
+    floating_dtype,
+    instance,
+    non_negative,
+    optional,
+    positive,
+    seed,
+    setting,
+    several,
+    text,
+    whole,
+)
+
+EXACT_FLOOR = 1e-15
+PROBE_SEED = 20200207
+"""Sets the random draws behind generic ranks apart from other seeds."""
+
+
+@dataclass(frozen=True)
+class TwoStageSettings(Settings):
+    """Settings of a two-stage fit, see :class:`~torchpbp.PBP`."""
+
+    rank: int | Literal["auto"] | None = setting(None, either(optional(whole(1)), choice("auto")))
+    ridge: tuple[float, float] = setting(
+        (1.0, 10.0), several(non_negative(), 2, expected="two non-negative numbers (stage 1, stage 2)")
+    )
+    whitening: float = setting(1e-3, positive())
+    singles: int = setting(8, whole(1))
+    pool: int = setting(6, whole(1))
+    largest_group: int = setting(4096, whole(1))
+    strict: bool = setting(False, flag())
+    max_rank: int = setting(8, whole(1))
+    root: tuple[str, ...] | None = setting(None, optional(several(text(), expected="a list of names of variables")))
+    seed: int = setting(0, seed())
+
+    @property
+    def plan_options(self) -> PlanOptions:
+        """Options of the plan; its rank is left open where it is chosen on data."""
+        rank = None if self.rank == "auto" else self.rank
+        return PlanOptions(rank, self.singles, self.pool, self.largest_group, self.strict, PROBE_SEED + self.seed)
+
+
+class TwoStageModel(OperatorModel, Learner):
+    """A model of operators that is learned by two-stage regression. Arguments: see :class:`~torchpbp.PBP`.
+
+    Attributes:
+        settings: of the fit.
+        regressor: stage-1 method.
+        rows: number of training rows; 0 for a population.
+        rank_scores: held-out scores of candidates, with ``rank="auto"``.
+        bandwidth_scores: held-out scores of candidates, with ``bandwidth="validate"``.
+    """
+
+    rows: Tensor
+
+    def __init__(
+        self,
+        graph: LatentGraph,
+        *,
+        rank: int | Literal["auto"] | None = None,
+        regressor: Regressor | None = None,
+        ridge: tuple[float, float] = (1.0, 10.0),
+        features: KernelMap | None = None,
+        whitening: float = 1e-3,
+        singles: int = 8,
+        pool: int = 6,
+        largest_group: int = 4096,
+        strict: bool = False,
+        max_rank: int = 8,
+        root: Sequence[str] | None = None,
+        dtype: torch.dtype = torch.float64,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        require_graph(graph, type(self).__name__)
+        # mypy does not know that constraints bring values to the declared types
+        options: Any = (rank, ridge, whitening, singles, pool, largest_group, strict, max_rank, root, seed)
+        self.settings = TwoStageSettings(*options)
+        self.kernel_map: KernelMap | None = optional(
+            instance(KernelMap, expected="Nystroem(…) or RandomFourier(…)")
+        ).check("features", features)
+        self.dtype: torch.dtype = floating_dtype().check("dtype", dtype)
+        self.regressor: Regressor = instance(
+            Regressor, expected="a torchpbp Ridge, KernelRidge, MLP or Messages"
+        ).check("regressor", Ridge() if regressor is None else regressor)
+        self.graph = graph
+        self._check_structure()
+        self.labels: dict[str, tuple[Any, ...]] = {}
+        self.missing: dict[str, float] = {}
+        self.rank_scores: list[RankScore] = []
+        self.bandwidth_scores: dict[float, float] = {}
+        self.fitted = False
+        self._observables = nn.ModuleList(
+            Observable(v, graph.variables[v], make_map(graph.variables[v], features)) for v in graph.observed
+        )
+        self.register_buffer("floor", torch.tensor(EXACT_FLOOR, dtype=torch.float64))
+        self.register_buffer("rows", torch.tensor(0, dtype=torch.int64))
+        self.register_load_state_dict_post_hook(_note_loaded)  # type: ignore[no-untyped-call]
+        self._plan = None
+        if self.settings.rank != "auto":
+            self.build(plan_graph(graph, self.dims, self.settings.plan_options, self.settings.root), self.dtype)
+
+    def _check_structure(self) -> None:
+        """Raise a StructureError where graph and settings do not fit together."""
+        continuous = [v for v in self.graph.observed if isinstance(self.graph.variables[v], Continuous)]
+        if continuous and isinstance(self.regressor, Messages):
+            raise StructureError(
+                f"{self.regressor!r} needs discrete variables; {continuous} are continuous. Use Ridge()."
+            )
+        unknown = [v for v in self.graph.latent if self.graph.variables[v] is None]
+        if self.settings.rank is None and unknown:
+            raise StructureError(
+                f"Latent variables {unknown} have no number of states. Pass rank=<int> to set it, or rank='auto' to have "
+                "it chosen on held-out rows."
+            )
+
+    # -- learning ------------------------------------------------------------------------------------------------
+
+    def fit(self, data: DataLike, batch_size: int = ROWS_PER_BATCH, columns: Sequence[str] | None = None) -> Self:
+        """Learn from data: in one pass where all variables are discrete, in four otherwise.
+
+        Args:
+            data: dict of columns (tensors, arrays, lists) or pandas DataFrame (numbers, category or string columns); array,
+                memory map or tensor of shape (rows, variables), or structured array; path of a Parquet file or folder,
+                Arrow Dataset or Table (extra ``arrow``); or an iterable of such tables as mini-batches, such as a DataLoader,
+                whose batches may also be tuples of tensors. However it is cut into batches, the result is the same.
+                With continuous variables the data is read several times and must come in the same order each time.
+                Values may be missing (NaN, None, pandas NA, masked entries, -1 for discrete variables): a moment is then taken
+                over the rows in which its variables are known; in an instrument "missing" is one more state, or the mean
+                features of a continuous variable. This is right where values are missing completely at random;
+                where it depends on other values of the row, complete the table first
+                (:func:`torchpbp.features.completion.complete_table`).
+                Regressors other than ridge look at whole rows: missing values are filled in from similar rows, which is an
+                approximation. ``model.missing`` has the share of missing values in each column.
+            batch_size: rows of a table handled at once; bounds the memory used.
+            columns: names of the columns of arrays and tensors; ``graph.observed`` by default.
+
+        Returns:
+            The model itself.
+
+        Raises:
+            DataError: empty data, missing columns, states out of range, fractional states; a column without any value,
+                or variables never seen together.
+            ShapeError: columns of different lengths, arrays of the wrong width.
+        """
+        whole(1).check("batch_size", batch_size)
+        fitter = self.fitter()
+        reader = ColumnReader(self.evidence_domains(), missing=True)
+        source = open_data(data, reader.states, columns)
+        if not fitter.discrete and not source.reopenable:
+            raise DataError(
+                "Continuous variables need several passes over the data, but it is a one-way iterator. Pass a table, a list "
+                "of mini-batches, a file or a DataLoader."
+            )
+        narrow = fitter.discrete and not isinstance(self.regressor, RowRegressor)
+        missing: MissingValues | None = None
+
+        def tables() -> Iterator[dict[str, Tensor]]:
+            nonlocal missing
+            yield from with_progress(reader.tables(source, batch_size, narrow), source.length)
+            if missing is None:
+                missing = reader.gaps.over_processes()
+                missing.check(stacklevel=2)
+
+        with torch.no_grad():
+            result = fitter.fit(tables, self._candidate_plans())
+        check_labels(reader.labels)
+        self.accept(result, reader.labels)
+        if missing is not None:
+            self.missing = missing.shares
+        self.rank_scores, self.bandwidth_scores = result.rank_scores, result.bandwidth_scores
+        return self
+
+    def fit_population(self, network: DiscreteNetwork) -> Self:
+        """Learn from the exact moments of a known network, as if from infinitely many rows.
+
+        With a regressor other than ridge, all joint states of the observables are enumerated and weighted.
+        """
+        instance(DiscreteNetwork, expected="a DiscreteNetwork").check("network", network)
+        theirs = {v: network.states[v] for v in network.graph.observed}
+        if theirs != self.states:
+            raise StructureError(f"The network observes {theirs}, the model {self.states}. They must be the same.")
+        if self.settings.rank == "auto":
+            raise StructureError("rank='auto' is chosen on held-out rows; give a rank to fit a population.")
+        self._adopt(learn_population(self.plan, network, self.regressor), 0, EXACT_FLOOR, self._observables)
+        self.labels = {v: network.labels[v] for v in self.states if v in network.labels}
+        self.missing = {}
+        return self
+
+    def fitter(self) -> Fitter:
+        """What carries out a fit with these settings."""
+        s = self.settings
+        return Fitter(self.observables, self.kernel_map, self.regressor, s.ridge, s.whitening, s.seed)
+
+    def accept(self, result: FitResult, labels: Mapping[str, tuple[Any, ...]]) -> None:
+        """Take over what a fit gave.
+
+        Args:
+            result: of the fit.
+            labels: of the states of variables that were given by label.
+        """
+        constant = [] if result.tables is None else result.tables.constant_variables()
+        if constant:
+            warn_caller(f"Columns {constant} hold one state only: the model learns that they never vary.", DataWarning)
+        continuous = [o for o in result.observables if isinstance(o, Observable) and o.continuous]
+        warn_of_coarse_grids(
+            {o.name: (float(o.bounds.diff()), float(o.map.width)) for o in continuous if isinstance(o.map, KernelMap)}
+        )
+        exact = result.tables is not None and not isinstance(self.regressor, RowRegressor)
+        marginals = result.tables.marginals() if exact and result.tables is not None else None
+        floor = clipping_floor(result.rows)
+        self._adopt(result.solution, int(result.rows), floor, result.observables, marginals)
+        self.labels = dict(labels)
+        self.missing = {} if result.tables is None or not exact else result.tables.missing_shares()
+
+    def _candidate_plans(self) -> dict[int, Plan]:
+        """Plans to choose from, by rank; a single one, under 0, where the rank is given."""
+        s = self.settings
+        if s.rank != "auto":
+            return {0: self.plan}
+        return candidate_plans(self.graph, self.dims, s.plan_options, s.root, s.max_rank)
+
+    def _adopt(
+        self,
+        solution: Solution,
+        rows: int,
+        floor: float,
+        observables: nn.ModuleList,
+        marginals: dict[str, Tensor] | None = None,
+    ) -> None:
+        if solution.tree.plan is not self._plan:
+            self.build(solution.tree.plan, self.dtype)
+        self.set_operators(solution.tree.operators, solution.tree.root)
+        with torch.no_grad():
+            for operator, strengths, significant in zip(
+                self.separator_operators, solution.strengths, solution.significant, strict=True
+            ):
+                operator.strengths.copy_(strengths)
+                operator.significant.fill_(significant)
+            self.floor.fill_(floor)
+            self.rows.fill_(rows)
+        self._observables = observables.to(self.device)
+        self.fitted = True
+        self.set_marginals(marginals)
+
+    # -- looking at it -------------------------------------------------------------------------------------------
+
+    def diagnostics(self, evidence: EvidenceLike = None, rows: int = 500, seed: int = 0) -> pd.DataFrame:
+        """How well each separator was learned, as a table.
+
+        Columns: the separator, its core group and instrument; the message's rank, the rank the structure needs and the
+        one the instrument reaches for almost all parameters; the dimensions that are statistically significant (where
+        fewer than the rank, the data hold no more or the regressor cannot see it); the weakest canonical correlation;
+        the condition number of stage 2; at leaves of discrete variables the clipped mass, the share of negative
+        probability in estimates; and the remedy where the structure or the data fall short.
+
+        Args:
+            evidence: for which estimates are made; random patterns of rows drawn from the model by default.
+            rows: number of such rows.
+            seed: of these rows and patterns.
+        """
+        self.require_fitted()
+        if evidence is None:
+            evidence = random_patterns(self.sample(rows, seed=seed), seed)
+        observables, tree = self.observables, self.operator_tree
+        with torch.no_grad():
+            estimates = tree.estimates(prepare(observables, self.read_evidence(evidence), tree.root))
+        discrete = {
+            n: e
+            for n, e in estimates.items()
+            if not any(observables[v].continuous for v in self.tree.leaf_observables[n])
+        }
+        return diagnostics_table(self.plan, self.separator_operators, discrete)
+
+    def __str__(self) -> str:
+        state = "not fitted"
+        if self.fitted:
+            state = f"fitted on {int(self.rows)} rows" if int(self.rows) else "fitted to a population"
+            if any(self.missing.values()):
+                state += f", {sum(self.missing.values()) / len(self.missing):.1%} of the values missing"
+        return f"{type(self).__name__}({self.graph!r}, {state})"
+
+    # -- files ---------------------------------------------------------------------------------------------------
+
+    def pack(self, name: object, options: SaveOptions) -> dict[str, Any]:
+        self.require_fitted()
+        state = dict(self.state_dict())
+        require_finite(numbers_in_answers(state), name, saving=True)
+        graph, resolved = self.graph.to_dict(), self.tree.graph.to_dict()
+        return {
+            "graph": graph,
+            "resolved_graph": graph if resolved == graph else resolved,  # one object is written once
+            "settings": self.settings.to_dict(),
+            "features": None if self.kernel_map is None else self.kernel_map.to_dict(),
+            "specification": self.plan.to_list(),
+            "labels": {v: list(x) for v, x in checked_labels(self.labels, self.graph.variables, name).items()},
+            "missing": self.missing,
+            "dtype": str(self.root.weight.dtype).removeprefix("torch."),
+            "state": state,
+        }
+
+    @classmethod
+    def unpack(cls, content: Mapping[str, Any], name: object) -> Self:
+        settings, state = dict(content["settings"]), dict(content["state"])
+        if not settings.pop("compressed", True):  # an option of version 0.1
+            raise CheckpointError(f"'{name}': compressed=False is no longer supported. Fit the model again.")
+        graph = LatentGraph.from_dict(content["graph"])
+        require_none(shape_fault(observable_shapes(graph, content["features"]), state), name)
+        require_finite(numbers_in_answers(state), name)
+        rank = settings.pop("rank")
+        model = cls(
+            graph,
+            rank="auto",  # operators are made from the saved plan instead of a new one
+            dtype=getattr(torch, content["dtype"]),
+            features=None if content["features"] is None else KernelMap.from_dict(content["features"]),
+            **settings,
+        )
+        model.settings = TwoStageSettings(rank=rank, **settings)
+        same = content["resolved_graph"] == content["graph"]
+        resolved = graph if same else LatentGraph.from_dict(content["resolved_graph"])
+        require_none(graph_fault(graph, resolved), name)
+        plan = Plan.from_list(build_junction_tree(resolved, model.settings.root), content["specification"])
+        require_none(shape_fault(weight_shapes(plan, model.dims), state), name)
+        model.build(plan, model.dtype)
+        require_none(copy_state(model, state), name)
+        model.labels = checked_labels(content["labels"], graph.variables, name)
+        model.missing = dict(content.get("missing", {}))
+        model.fitted = True
+        return model
+
+
+def _note_loaded(model: nn.Module, _: Any) -> None:
+    """Operators that come with a state dict, that of a network around the model, say, make it a fitted one."""
+    if isinstance(model, TwoStageModel) and model._plan is not None and not model.root.weight.is_meta:
+        model.fitted = model.fitted or bool(model.root.weight.any())
