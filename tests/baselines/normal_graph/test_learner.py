@@ -166,7 +166,7 @@ def test_rows_may_be_incomplete_or_soft() -> None:
         torch.testing.assert_close(again.thetas[v], model.thetas[v])
 
 
-def test_tables_may_have_gaps() -> None:
+def test_tables_may_have_missing_values() -> None:
     graph = templates.naive_bayes(3, states=2, observed_states=3)
     columns = {v: [0.0, 1.0, math.nan, 2.0, 1.0] for v in graph.observed} | {"x2": [None, 0, 2, 2, -1]}
     codes = {v: torch.tensor([0, 1, -1, 2, 1]) for v in graph.observed} | {"x2": torch.tensor([-1, 0, 2, 2, -1])}
