@@ -25,27 +25,7 @@ REMEDY = "Save the model again, or take the file from a backup."
 Load = TypeVar("Load", bound=Callable[..., Any])
 
 
-class Parcel:
-    """A model file in memory, in place of a path: how a model made of models keeps each of them inside its own file.
-
-    Args:
-        name: what it is called in errors.
-        content: of the file; filled by :func:`write_checkpoint`.
-    """
-
-    def __init__(self, name: str, content: Any = None) -> None:
-        self.name, self.content = name, content
-
-    def __str__(self) -> str:
-        return self.name
-
-
-def opened(path: str | os.PathLike[str] | Parcel) -> Parcel:
-    """A model file read into memory, for loaders that look at it more than once."""
-    return path if isinstance(path, Parcel) else Parcel(str(path), _read(path, "cpu"))
-
-
-def write_checkpoint(path: str | os.PathLike[str] | Parcel, content: dict[str, Any], kind: str = FORMAT) -> None:
+def write_checkpoint(path: str | os.PathLike[str], content: dict[str, Any], kind: str = FORMAT) -> None:
     """Write to a neighbouring temporary file first, then put it in place in one step.
 
     Raises:
@@ -55,11 +35,8 @@ def write_checkpoint(path: str | os.PathLike[str] | Parcel, content: dict[str, A
     if kind == FORMAT:
         done: dict[int, Any] = {}
         content = {key: plain(value, key, done) for key, value in content.items()}
-    whole = {"format": kind, "version": VERSION, **content}
-    if isinstance(path, Parcel):
-        path.content = whole
-        return
     target = checked_path(path, "a model file")
+    whole = {"format": kind, "version": VERSION, **content}
     whole = with_shared_storages(whole)
     try:
         with replacing(target) as temporary, open(temporary, "wb") as file:
@@ -76,10 +53,10 @@ def write_checkpoint(path: str | os.PathLike[str] | Parcel, content: dict[str, A
 
 
 def read_checkpoint(
-    path: str | os.PathLike[str] | Parcel, map_location: torch.device | str, kind: str = FORMAT
+    path: str | os.PathLike[str], map_location: torch.device | str, kind: str = FORMAT
 ) -> dict[str, Any]:
     """Read and check a file written by :func:`write_checkpoint`."""
-    content = path.content if isinstance(path, Parcel) else _read(path, map_location)
+    content: dict[str, Any] = _read(path, map_location)
     check_format(content, path, kind)
     return content
 
@@ -104,20 +81,6 @@ def check_format(content: Any, name: object, kind: str = FORMAT) -> None:
         raise CheckpointError(
             f"'{name}' has format version {version}, this torchpbp reads up to {VERSION}. Upgrade torchpbp."
         )
-
-
-def read_model(path: str | os.PathLike[str] | Parcel, learner: str, what: str | None = None) -> dict[str, Any]:
-    """Read a file that one learner wrote, into main memory.
-
-    Args:
-        path: of the file.
-        learner: its name.
-        what: such a file holds, for the error; the learner's name by default.
-    """
-    saved = read_checkpoint(path, "cpu")
-    if saved.get("learner") != learner:
-        raise CheckpointError(f"'{path}' holds no {what or learner}. Use torchpbp.load().")
-    return saved
 
 
 def require_finite(named: Mapping[str, Tensor], path: object, saving: bool = False) -> None:
