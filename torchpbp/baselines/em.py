@@ -27,7 +27,7 @@ from torchpbp.files.checkpoint import checked_labels, require_finite
 from torchpbp.graph.latent_graph import LatentGraph, require_graph, require_states
 from torchpbp.inputs.columns import ColumnReader, DataLike
 from torchpbp.inputs.evidence import EvidenceLike
-from torchpbp.inputs.gaps import informative
+from torchpbp.inputs.missing_values import informative
 from torchpbp.lazy import pandas as pd
 from torchpbp.learning.fitting import check_labels
 from torchpbp.settings import Settings, flag, non_negative, setting, whole
@@ -181,7 +181,7 @@ class EM(Learner, JointQueries, Sampling):
         best = _best(self.runs)
         tables = step.layout.tables(vectors[best : best + 1])
         self._adopt({scope[-1]: table[0] for scope, table in tables.items()}, reader.labels)
-        self.missing = reader.gaps.over_processes().shares
+        self.missing = reader.missing_values.over_processes().shares
         return self
 
     def _adopt(self, tables: Mapping[str, Any], labels: dict[str, tuple[Any, ...]]) -> None:

@@ -24,7 +24,7 @@ from torchpbp.files.tensors import with_own_storage
 from torchpbp.graph.latent_graph import LatentGraph, require_graph
 from torchpbp.inputs.columns import ColumnReader, DataLike
 from torchpbp.inputs.evidence import Evidence, EvidenceLike, read_evidence
-from torchpbp.inputs.gaps import informative
+from torchpbp.inputs.missing_values import informative
 from torchpbp.lazy import pandas as pd
 from torchpbp.settings import Settings, choice, flag, non_negative, setting, whole
 from torchpbp.settings import seed as seed_constraint
@@ -172,7 +172,7 @@ class NormalGraphLearner(Learner, JointQueries, Sampling):
         known = informative(self._states(), codes)
         codes = known if mask is None else codes  # the entries of a mask keep their rows
         self.fit_evidence(Evidence(codes.shape[1], dict(zip(self._states(), codes, strict=True))), mask)
-        self.labels, self.missing = reader.labels, reader.gaps.shares
+        self.labels, self.missing = reader.labels, reader.missing_values.shares
         return self
 
     def fit_evidence(self, evidence: EvidenceLike, mask: Any = None) -> NormalGraphLearner:
