@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.implementation import Answer, Array, Implementation, Tables, first_step
 from benchmarks.this_library.conversion import network_of, tensors
-from torchpbp import EM, PBP, LatentGraph
+from torchpbp import EM, PBP, KernelRidge, LatentGraph
 from torchpbp.moments.joint_tables import JointTables
 
 
