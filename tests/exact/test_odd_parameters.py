@@ -82,12 +82,12 @@ def test_one_name_will_do_for_a_joint_table() -> None:
         (
             lambda g: DiscreteNetwork.random(g, -1),
             ArgumentError,
-            "seed: expected a whole number of at least 0, .* got -1",
+            "seed: expected a whole number of at least 0, got -1",
         ),
         (
             lambda g: DiscreteNetwork.random(g, 0.5),
             ArgumentError,
-            "seed: expected a whole number of at least 0, .* got 0.5",
+            "seed: expected a whole number of at least 0, got 0.5",
         ),
         (lambda g: DiscreteNetwork.random(g, 0, math.inf), ArgumentError, "concentration: expected a positive number"),
         (lambda g: DiscreteNetwork.random(g, 0, "1"), ArgumentError, "concentration: expected a positive number"),

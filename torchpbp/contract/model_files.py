@@ -12,7 +12,7 @@ import torch
 from typing_extensions import Self
 
 from torchpbp.errors import CheckpointError
-from torchpbp.files.checkpoint import FORMAT, VERSION, Parcel, one_model, read_checkpoint, write_checkpoint
+from torchpbp.files.checkpoint import FORMAT, VERSION, one_model, read_checkpoint, write_checkpoint
 from torchpbp.files.loading import class_in_file, class_name
 
 
@@ -108,10 +108,6 @@ def packed(model: Any, name: object, options: SaveOptions) -> dict[str, Any]:
         CheckpointError: a model without a file format.
     """
     kind = class_name(type(model))
-    if kind is None:
+    if kind is None or not isinstance(model, Saved):
         raise CheckpointError(f"{name}: {type(model).__name__} has no file format, so no model file can hold it.")
-    if not isinstance(model, Saved):
-        parcel = Parcel(str(name))
-        model.save(parcel)
-        return dict(parcel.content)
     return {"format": FORMAT, "version": VERSION, "learner": kind, **model.pack(name, options)}

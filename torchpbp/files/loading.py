@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from torchpbp.errors import CheckpointError
-from torchpbp.files.checkpoint import Parcel, check_format, read_checkpoint
+from torchpbp.files.checkpoint import check_format, read_checkpoint
 
 LEARNERS = {
     "PBP": "torchpbp.models.pbp",
@@ -86,13 +86,4 @@ def load(path: str | os.PathLike[str], map_location: torch.device | str = "cpu")
 
 def from_content(content: Mapping[str, Any], name: object, map_location: torch.device | str = "cpu") -> Any:
     """The model whose file holds this content, or which another model's file holds as a member."""
-    kind = class_in_file(content, name)
-    if not hasattr(kind, "from_content"):
-        return kind.load(Parcel(str(name), content)).to(map_location)
-    return kind.from_content(content, name, map_location)
-
-
-def unfitted(content: Mapping[str, Any], name: object) -> Any:
-    """A model with the settings of the one whose content this is, nothing learned; None if files do not hold them all."""
-    kind = class_in_file(content, name)
-    return kind.unfitted(content) if hasattr(kind, "unfitted") else None
+    return class_in_file(content, name).from_content(content, name, map_location)

@@ -11,10 +11,11 @@ from torch import Tensor
 
 from torchpbp.classifier import GenerativeClassifier
 from torchpbp.datasets.splice import LETTERS, SITES, SPLICE_CLASSES, grouped_folds
-from torchpbp.errors import TorchPBPError
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.graph.templates import hmm
+from torchpbp.learning.stage1 import RowRegressor
 from torchpbp.models.counts import Counts
+from torchpbp.models.pbp import PBP
 
 Structure = tuple[int, int]
 """Order of the hidden chain, and its number of states."""
@@ -99,12 +100,6 @@ def _columns(graph: LatentGraph, x: Tensor) -> dict[str, Tensor]:
 
 def _counted(model: Any, columns: dict[str, Tensor]) -> Counts | dict[str, Tensor]:
     """Counts of the rows; the rows themselves where the learner needs them."""
-    if not hasattr(model, "count"):
-        return columns
-    try:
-        counts: Counts = model.count(columns)
-    except (
-        TorchPBPError
-    ):  # its regressor needs the rows; what is wrong with these, if anything, shows when it is fitted
-        return columns
-    return counts
+    if isinstance(model, PBP) and not isinstance(model.regressor, RowRegressor):
+        return model.count(columns)
+    return columns
