@@ -131,9 +131,9 @@ class GenerativeClassifier(Saved, ClassifierMixin, BaseEstimator):
         # By the rows of X: the models, each with its class alone, would count rows in their own way.
         (columns,) = ColumnReader({v: graph.variables[v] for v in graph.observed}, missing=True).tables(columns, rows)
         classes, counts = np.unique(labels, return_counts=True)
-        lonely = classes[counts == 1].tolist()
-        if lonely:
-            text = f"Classes {lonely[:10]} have 1 row each: their models know nothing but that row. Add rows, or drop them."
+        single = classes[counts == 1].tolist()
+        if single:
+            text = f"Classes {single[:10]} have 1 row each: their models know nothing but that row. Add rows, or drop them."
             warnings.warn(text, DataWarning, stacklevel=2)
         models = []
         new = self._new_model(graph)  # planned once, copied for each class

@@ -1,4 +1,4 @@
-"""Arguments of the wrong type or size are refused in words: what was expected, what came. No error of torch or Python shows."""
+"""Arguments of the wrong type or size raise typed errors that say what was expected and what came."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def mixed() -> PBP:
         (lambda: PBPLayer(GRAPH), "PBPLayer: expected a PBP model, got LatentGraph"),
     ],
 )
-def test_what_cannot_be_made_is_refused(make: Callable[[], Any], text: str) -> None:
+def test_invalid_arguments_raise(make: Callable[[], Any], text: str) -> None:
     with pytest.raises(TorchPBPError, match=text):
         make()
 
@@ -131,7 +131,7 @@ def test_whole_numbers_of_other_libraries_are_numbers() -> None:
 
 
 @pytest.mark.parametrize("size", [0, -1, 1.5])
-def test_batches_of_no_rows_are_refused(rows, size) -> None:
+def test_batches_of_no_rows_raise(rows, size) -> None:
     with pytest.raises(StructureError, match="batch_size: expected"):
         PBP(GRAPH).fit(rows, batch_size=size)
 
@@ -161,7 +161,7 @@ def test_batches_of_no_rows_are_refused(rows, size) -> None:
         (lambda m: PBPLayer(m).given({}).log_prob({"x1": [0]}), DataError, "a layer takes tensors"),
     ],
 )
-def test_questions_of_the_wrong_kind_are_refused(model, ask: Callable[[PBP], Any], error, text) -> None:
+def test_invalid_questions_raise(model, ask: Callable[[PBP], Any], error, text) -> None:
     with pytest.raises(error, match=text):
         ask(model)
 
@@ -205,12 +205,12 @@ def test_densities_take_plain_numbers(mixed) -> None:
         density.sample(-1)
 
 
-def test_evidence_on_a_continuous_variable_that_is_no_number(mixed) -> None:
+def test_evidence_on_a_continuous_variable_that_is_not_a_number(mixed) -> None:
     with pytest.raises(DataError, match="Evidence on 'x': expected numbers, got 'a'"):
         mixed.posterior("y", {"x": ["a"]})
 
 
-def test_dates_are_no_numbers() -> None:
+def test_dates_are_not_numbers() -> None:
     dates = pd.date_range("2020-01-01", periods=20)
     with pytest.raises(DataError, match="column 'x': expected numbers, got datetime64"):
         PBP(MIXED).fit(pd.DataFrame({"x": dates, "y": [0, 1] * 10, "z": [0, 1] * 10}))
@@ -245,7 +245,7 @@ def test_gradients_pass_through_a_list_of_tensors(model) -> None:
     assert float(weights.grad.abs().sum()) > 0
 
 
-def test_series_that_name_the_same_rows_in_other_places_are_refused(rows, model) -> None:
+def test_series_that_name_the_same_rows_in_other_places_raise(rows, model) -> None:
     first, second = pd.Series([0, 1], index=["Ann", "Ben"]), pd.Series([2, 0], index=["Ben", "Ann"])
     with pytest.raises(DataError, match="Evidence on 'x3': its index has rows of 'x2' in other places"):
         model.posterior("x1", {"x2": first, "x3": second})

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import wraps
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,45 +21,25 @@ FORMAT = "torchpbp.PBP"
 VERSION = 1
 REMEDY = "Save the model again, or take the file from a backup."
 
-Load = TypeVar("Load", bound=Callable[..., Any])
 
-
-class Parcel:
-    """A model file in memory, in place of a path: how a model made of models keeps each of them inside its own file.
+def write_checkpoint(path: str | os.PathLike[str], content: dict[str, Any], kind: str = FORMAT) -> None:
+    """Write a file atomically.
 
     Args:
-        name: what it is called in errors.
-        content: of the file; filled by :func:`write_checkpoint`.
-    """
-
-    def __init__(self, name: str, content: Any = None) -> None:
-        self.name, self.content = name, content
-
-    def __str__(self) -> str:
-        return self.name
-
-
-def opened(path: str | os.PathLike[str] | Parcel) -> Parcel:
-    """A model file read into memory, for loaders that look at it more than once."""
-    return path if isinstance(path, Parcel) else Parcel(str(path), _read(path, "cpu"))
-
-
-def write_checkpoint(path: str | os.PathLike[str] | Parcel, content: dict[str, Any], kind: str = FORMAT) -> None:
-    """Write to a neighbouring temporary file first, then put it in place in one step.
+        path: of the file.
+        content: nested dicts, lists and tuples of tensors and plain values.
+        kind: of the format.
 
     Raises:
+        ArgumentError: not a path.
         CheckpointError: a full disk, a folder that cannot be written to, or content that could not be read back. A file
             that was there before is kept.
     """
     if kind == FORMAT:
         done: dict[int, Any] = {}
         content = {key: plain(value, key, done) for key, value in content.items()}
-    whole = {"format": kind, "version": VERSION, **content}
-    if isinstance(path, Parcel):
-        path.content = whole
-        return
     target = checked_path(path, "a model file")
-    whole = with_shared_storages(whole)
+    whole = with_shared_storages({"format": kind, "version": VERSION, **content})
     try:
         with replacing(target) as temporary, open(temporary, "wb") as file:
             torch.save(whole, file)
@@ -76,10 +55,10 @@ def write_checkpoint(path: str | os.PathLike[str] | Parcel, content: dict[str, A
 
 
 def read_checkpoint(
-    path: str | os.PathLike[str] | Parcel, map_location: torch.device | str, kind: str = FORMAT
+    path: str | os.PathLike[str], map_location: torch.device | str, kind: str = FORMAT
 ) -> dict[str, Any]:
     """Read and check a file written by :func:`write_checkpoint`."""
-    content = path.content if isinstance(path, Parcel) else _read(path, map_location)
+    content = _read(path, map_location)
     check_format(content, path, kind)
     return content
 
@@ -106,22 +85,8 @@ def check_format(content: Any, name: object, kind: str = FORMAT) -> None:
         )
 
 
-def read_model(path: str | os.PathLike[str] | Parcel, learner: str, what: str | None = None) -> dict[str, Any]:
-    """Read a file that one learner wrote, into main memory.
-
-    Args:
-        path: of the file.
-        learner: its name.
-        what: such a file holds, for the error; the learner's name by default.
-    """
-    saved = read_checkpoint(path, "cpu")
-    if saved.get("learner") != learner:
-        raise CheckpointError(f"'{path}' holds no {what or learner}. Use torchpbp.load().")
-    return saved
-
-
 def require_finite(named: Mapping[str, Tensor], path: object, saving: bool = False) -> None:
-    """Refuse to write or to read a model with NaN or infinity in numbers that answers are made of.
+    """Check that the parameters of a model hold no NaN or infinity.
 
     Args:
         named: name -> tensor.
@@ -141,7 +106,7 @@ def require_finite(named: Mapping[str, Tensor], path: object, saving: bool = Fal
 
 
 def require_none(fault: str | None, path: object) -> None:
-    """Raise where something is wrong with what a file holds.
+    """Raise a CheckpointError for content of a file that does not make a model.
 
     Args:
         fault: what is wrong; None if nothing is.
@@ -179,12 +144,12 @@ def checked_labels(labels: Any, variables: Mapping[str, Any], path: object) -> d
 
 
 def plain(value: Any, where: str, done: dict[int, Any] | None = None) -> Any:
-    """The value, numpy's numbers and strings as Python's own: a file is read as tensors and plain values only.
+    """The value with numpy's numbers and strings as Python's own: a file is read as tensors and plain values only.
 
     Args:
         value: to be written.
         where: its place, for the error.
-        done: lists and dicts seen before, by identity: what is one object stays one, which a file holds once.
+        done: lists and dicts converted before, by identity: an object that occurs several times is written once.
 
     Raises:
         CheckpointError: something that could be written but not read back, such as a date.
@@ -250,19 +215,6 @@ def one_model(name: object) -> Iterator[None]:
         raise CheckpointError(
             f"'{name}': its parts do not make a model ({_short(error)}). It was changed, or written by an older torchpbp. {REMEDY}"
         ) from error
-
-
-def whole_model(load: Load) -> Load:
-    """Decorator of a ``load(cls, path, …)``: content that does not make a model raises a CheckpointError that names the file."""
-
-    @wraps(load)
-    def checked(cls: type, path: str | os.PathLike[str] | Parcel, *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(path, Parcel):
-            checked_path(path, "a model file")
-        with one_model(path):
-            return load(cls, path, *args, **kwargs)
-
-    return checked  # type: ignore[return-value]
 
 
 def _short(error: BaseException) -> str:

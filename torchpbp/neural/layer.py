@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from torchpbp.errors import ArgumentError, QueryError, ShapeError
 from torchpbp.inputs.evidence import Evidence, query_names, warn_of_no_question
-from torchpbp.inputs.tensors import read_tensors
+from torchpbp.inputs.layer_evidence import read_layer_evidence
 from torchpbp.models.two_stage_model import TwoStageModel
 from torchpbp.settings import positive, whole
 
@@ -159,7 +159,7 @@ class PBPLayer(nn.Module):
     def _evidence(self, evidence: Mapping[str, Tensor], signed: bool = False) -> tuple[Evidence, Tensor]:
         """Evidence without what is invalid, and (batch,) which rows are valid; (1,) where there is no evidence."""
         self.model.require_fitted()
-        return read_tensors(
+        return read_layer_evidence(
             evidence, self.model.evidence_domains(), self.model.root.weight.dtype, self.model.floor.device, signed
         )
 
