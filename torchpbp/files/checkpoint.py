@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchpbp.errors import CheckpointError
+from torchpbp.errors import ArgumentError, CheckpointError
 from torchpbp.files.archive import check_archive
 from torchpbp.files.paths import checked_path, open_for_reading, shown
 from torchpbp.files.replacing import replacing
@@ -83,6 +83,16 @@ def check_format(content: Any, name: object, kind: str = FORMAT) -> None:
         raise CheckpointError(
             f"'{name}' has format version {version}, this torchpbp reads up to {VERSION}. Upgrade torchpbp."
         )
+
+
+def check_device(map_location: torch.device | str) -> None:
+    """Raise an ArgumentError for a device that this machine does not have."""
+    try:
+        torch.empty(0, device=map_location)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise ArgumentError(
+            f"map_location: expected a device that this machine has, such as 'cpu', got {str(map_location)!r} ({_short(error)})."
+        ) from None
 
 
 def require_finite(named: Mapping[str, Tensor], path: object, saving: bool = False) -> None:
@@ -175,12 +185,6 @@ def plain(value: Any, where: str, done: dict[int, Any] | None = None) -> Any:
 
 def _read(path: str | os.PathLike[str], map_location: torch.device | str) -> Any:
     target = checked_path(path, "a model file")
-    try:
-        torch.empty(0, device=map_location)
-    except (RuntimeError, AssertionError) as error:
-        raise CheckpointError(
-            f"map_location: expected a device that this machine has, such as 'cpu', got {str(map_location)!r} ({_short(error)})."
-        ) from None
     try:
         with open_for_reading(
             target, "a model file", CheckpointError
