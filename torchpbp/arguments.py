@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from torchpbp.errors import StructureError, TorchPBPError
-from torchpbp.settings import LARGEST, shortened
+from torchpbp.settings import LARGEST_SEED, shortened
 
 Kind = type[TorchPBPError]
 
@@ -18,7 +18,7 @@ Kind = type[TorchPBPError]
 def whole_number(name: str, value: Any, error: Kind = StructureError) -> int:
     """The value as an int of 64 bits; floating-point numbers, strings, booleans and None raise an error."""
     try:
-        if not isinstance(value, bool) and abs(operator.index(value)) <= LARGEST:
+        if not isinstance(value, bool) and abs(operator.index(value)) <= LARGEST_SEED:
             return operator.index(value)
     except TypeError:  # not a whole number
         pass

@@ -32,8 +32,10 @@ from torchpbp.errors import ArgumentError
 
 S = TypeVar("S", bound="Settings")
 
-LARGEST = 2**64 - 1
-"""The largest whole number that torch takes as a size or seed."""
+LARGEST = 2**63 - 1
+"""The largest whole number that torch takes as a size."""
+LARGEST_SEED = 2**64 - 1
+"""The largest whole number that torch takes as a seed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,13 +118,9 @@ def whole(least: int = 0, most: int | None = None) -> Constraint:
     bounds = f"from {least} to {most}" if most is not None else f"of at least {least}"
 
     def read(value: Any) -> int:
-        if isinstance(value, bool):
-            raise TypeError
-        number = operator.index(value)
+        number = _integer(value, LARGEST)
         if number < least or (most is not None and number > most):
             raise ValueError
-        if number > LARGEST:
-            raise OverflowError
         return number
 
     return Constraint(f"a whole number {bounds}", read)
@@ -152,7 +150,14 @@ def between(low: float, high: float, ends: bool = True) -> Constraint:
 
 def seed() -> Constraint:
     """A whole number that random streams start from."""
-    return whole(0)
+
+    def read(value: Any) -> int:
+        number = _integer(value, LARGEST_SEED)
+        if number < 0:
+            raise ValueError
+        return number
+
+    return Constraint(whole().expected, read)
 
 
 def drawn_seed(value: Any) -> int:
@@ -255,6 +260,15 @@ def _number(expected: str, accepts: Callable[[float], bool]) -> Constraint:
         return number
 
     return Constraint(expected, read)
+
+
+def _integer(value: Any, largest: int) -> int:
+    if isinstance(value, bool):
+        raise TypeError
+    number = operator.index(value)
+    if abs(number) > largest:
+        raise OverflowError
+    return number
 
 
 def _none(value: Any) -> None:

@@ -14,7 +14,7 @@ import yaml
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
-from torchpbp.errors import DataError
+from torchpbp.errors import ArgumentError, DataError
 from torchpbp.experiments.running.program import start
 
 ROOT = Path(__file__).parents[2]
@@ -54,9 +54,9 @@ def test_a_multirun_ends_with_its_summary(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_multirun_with_a_failure_has_its_summary_too(tmp_path: Path) -> None:
-    result = run(tmp_path, "-m", *QUICK, "seed=1", "model.repeats=1,0")
+    result = run(tmp_path, "-m", *QUICK[:3], "seed=1", "model.questions=[[a1,b1]],[[a1,A]]")
     assert result.returncode != 0
-    assert "repeats: expected a whole number of at least 1, got 0" in result.stderr
+    assert "'A'" in result.stderr  # a latent, which the run notices
     assert "2 jobs, 1 with results" in result.stdout
     assert "job 1: no metrics.json: failed or not finished" in result.stdout
     (sweep,) = (tmp_path / "multirun").iterdir()
@@ -73,7 +73,7 @@ def test_train_returns_its_objective(tmp_path: Path) -> None:
 
 
 def test_a_search_without_an_objective_stops_before_it_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(DataError, match="A search needs the metric it looks at"):
+    with pytest.raises(ArgumentError, match="A search needs the metric it looks at"):
         start(composed(*QUICK, "objective=''"))
     assert "KL mean" not in capsys.readouterr().out
 

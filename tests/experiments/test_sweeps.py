@@ -13,13 +13,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from hydra.experimental.callback import Callback
 
 from torchpbp.__main__ import main
 from torchpbp.errors import ArgumentError, DataError
 from torchpbp.experiments.running.objective import check_objective, objective_value
 from torchpbp.experiments.running.sweep_plots import draw_sweep
-from torchpbp.experiments.running.sweep_report import SweepSummary, write_sweep_report
+from torchpbp.experiments.running.sweep_report import write_sweep_report
 from torchpbp.experiments.running.sweeps import (
     DONE,
     NO_METRICS,
@@ -286,12 +285,6 @@ def test_a_sweep_of_failures_still_has_a_report(tmp_path: Path) -> None:
     assert "1 jobs, 0 with results" in write_sweep_report(tmp_path)
     assert (tmp_path / "sweep.csv").exists()
     assert not (tmp_path / "sweep.png").exists()
-
-
-def test_the_callback_has_all_methods_that_hydra_calls() -> None:
-    called = [name for name in dir(Callback) if name.startswith("on_")]
-    assert len(called) >= 6
-    assert [name for name in called if not hasattr(SweepSummary(), name)] == []
 
 
 def test_objective_is_a_finite_number_of_the_run() -> None:

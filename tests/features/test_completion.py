@@ -9,7 +9,7 @@ import torch
 from tests.closeness import assert_same_up_to_rounding
 from tests.models.continuous.mixed_model import PRIOR, STATES, blurred, mixed, mixed_graph
 from torchpbp import Continuous, KernelPBP, ScoreAverage, templates
-from torchpbp.errors import DataError, DataWarning, ShapeError, StructureError
+from torchpbp.errors import ArgumentError, DataError, DataWarning, ShapeError
 from torchpbp.features import completion
 from torchpbp.features.completion import complete_rows
 
@@ -146,7 +146,7 @@ def test_the_model_says_how_much_was_missing():
     with pytest.warns(DataWarning, match="12 of 312 rows have no value at all"):
         again = KernelPBP(mixed_graph(), bandwidth=0.6).fit(empty)
     assert_same_up_to_rounding(again.examples, KernelPBP(mixed_graph(), bandwidth=0.6).fit(table).examples)
-    with pytest.raises(StructureError, match="fill: expected 'draw' or 'mean', got 'median'"):
+    with pytest.raises(ArgumentError, match="fill: expected one of 'draw', 'mean', got 'median'"):
         KernelPBP(mixed_graph(), fill="median")
 
 

@@ -143,6 +143,6 @@ def test_a_model_trained_into_nan_keeps_its_last_file(tmp_path: Path) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=math.inf)
     model.log_evidence({"x1": torch.tensor([0, 1])}).sum().backward()
     optimizer.step()
-    with pytest.raises(CheckpointError, match="Whatever was there before is kept"):
+    with pytest.raises(CheckpointError, match="A file that was there before is kept"):
         model.save(tmp_path / "model.pt")
     assert isinstance(torchpbp.load(tmp_path / "model.pt"), PBP)

@@ -44,7 +44,7 @@ def test_a_file_is_opened_and_read_once(name: str, way: str, tmp_path: Path, mon
     path = tmp_path / "model.pt"
     fitted(name).save(path)
     opening, reading, listing = Counting(open), Counting(torch.load), Counting(zipfile.ZipFile)
-    monkeypatch.setattr("torchpbp.files.checkpoint.open", opening, raising=False)
+    monkeypatch.setattr("torchpbp.files.paths.open", opening, raising=False)
     monkeypatch.setattr(torch, "load", reading)
     monkeypatch.setattr(zipfile, "ZipFile", listing)
     model = load(name, path) if way == "torchpbp.load" else type(fitted(name)).load(path)

@@ -150,7 +150,7 @@ def test_malformed_text_names_the_line(old: str, new: str, message: str) -> None
 
 
 def test_unreadable_files(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"Could not read .*nowhere"):
+    with pytest.raises(DataError, match=r"No BIF file at .*nowhere"):
         read_bif(tmp_path / "nowhere.bif")
     (tmp_path / "cut.bif.gz").write_bytes(gzip.compress(SPRINKLER.encode())[:-20])
     with pytest.raises(DataError, match="Could not read"):

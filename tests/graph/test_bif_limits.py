@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from torchpbp import DiscreteNetwork, LatentGraph, templates
-from torchpbp.errors import DataError
+from torchpbp.errors import ArgumentError, DataError
 from torchpbp.graph import bif as files
 from torchpbp.graph import bif_parser, bif_tokens
 from torchpbp.graph.bif import parse_bif, read_bif, write_bif
@@ -257,7 +257,7 @@ def test_a_message_repeats_only_the_beginning_of_a_long_text() -> None:
 @pytest.mark.parametrize("path", [None, 5, b"net.bif", [], "a\0b", "~nobody of this name/net.bif"])
 def test_what_is_no_path(path: Any) -> None:
     for action in (LatentGraph.from_bif, DiscreteNetwork.from_bif, read_bif, NETWORK.to_bif):
-        with pytest.raises(DataError, match="Expected the path of a BIF file, got "):
+        with pytest.raises(ArgumentError, match="Expected the path of a BIF file, got "):
             action(path)
 
 

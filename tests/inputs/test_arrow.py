@@ -190,7 +190,7 @@ def test_paths_that_hold_nothing_to_read(tmp_path):
     (tmp_path / "rows.csv").write_text("x,y\n")
     (tmp_path / "broken.parquet").write_text("no parquet")
     for name, message in {
-        "nowhere.parquet": "No such file or folder: '.*nowhere.parquet'",
+        "nowhere.parquet": "No Parquet file or folder at '.*nowhere.parquet'",
         "empty": "The folder '.*empty' holds no Parquet files",
         "rows.csv": "'.*rows.csv' is not a Parquet file by its name .* Read other formats with pandas",
         "broken.parquet": "'.*broken.parquet' cannot be read as Parquet",

@@ -27,6 +27,7 @@ from torchpbp import (
 )
 from torchpbp.__main__ import main
 from torchpbp.errors import (
+    ArgumentError,
     CheckpointError,
     DataError,
     LabelWarning,
@@ -143,8 +144,8 @@ def test_batches_of_no_rows_are_refused(rows, size) -> None:
         (lambda m: m.sample(2.5), ShapeError, "n: expected a whole number, got 2.5"),
         (lambda m: m.sample("3"), ShapeError, "n: expected a whole number, got '3'"),
         (lambda m: m.sample(1, seed=1.5), QueryError, "seed: expected a whole number, got 1.5"),
-        (lambda m: m.save(None), CheckpointError, "Expected a path to write a model file to, got None"),
-        (lambda m: torchpbp.load(None), CheckpointError, "Expected the path of a model file, got None"),
+        (lambda m: m.save(None), ArgumentError, "Expected the path of a model file, got None"),
+        (lambda m: torchpbp.load(None), ArgumentError, "Expected the path of a model file, got None"),
         (
             lambda m: m.posterior("x1", {"x2": [0.2, 0.3, 0.5]}),
             DataError,

@@ -97,7 +97,7 @@ REJECTED = {
     "no GPU": (["regressor=mlp", "trainer=gpu"], "expected a GPU, found none"),
     "no objective": (["objective=''"], "A search needs the metric"),
     "several processes": (["resume=true", "trainer=ddp"], "resume: expected a run in one process"),
-    "a graph that cannot be made": (["model.graph.states=-1"], "states"),
+    "a graph that cannot be made": (["model.graph.states=-1"], "expected at least 1 state, got -1"),
 }
 
 

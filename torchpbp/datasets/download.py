@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from torchpbp.errors import DataError
+from torchpbp.files.replacing import replacing
 
 
 class RemoteFile(NamedTuple):
@@ -66,14 +67,11 @@ def fetch(file: RemoteFile, folder: str | os.PathLike[str], base_url: str, timeo
             f"Downloaded {url}: expected {file.size} bytes with sha256 {file.sha256}, got {length} bytes with sha256 "
             f"{hashlib.sha256(content).hexdigest()}. Nothing was kept. Try again later or elsewhere. {remedy}"
         )
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_bytes(content)
-        os.replace(temporary, target)
+        with replacing(target) as temporary:
+            temporary.write_bytes(content)
     except OSError as error:
         raise DataError(f"Folder {target.parent}: expected a folder that can be written, got: {error}.") from error
-    finally:
-        temporary.unlink(missing_ok=True)
     return target
 
 

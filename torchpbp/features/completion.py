@@ -22,7 +22,7 @@ from torchpbp.inputs.arrays import dense_tensor
 from torchpbp.inputs.columns import ColumnReader
 from torchpbp.inputs.gaps import observed
 from torchpbp.inputs.states import UNSIGNED
-from torchpbp.settings import whole
+from torchpbp.settings import seed as checked_seed
 
 MOST_DONORS = 4096
 """Most donors, spread evenly over the data; bounds the time."""
@@ -82,7 +82,7 @@ def complete_table(table: Mapping[str, Tensor], domains: Mapping[str, Domain], s
         DataError: columns that are absent, are not tensors, hold no value at all, or values that the variable cannot take.
         ShapeError: columns of different lengths.
     """
-    whole().check("seed", seed)
+    checked_seed().check("seed", seed)
     table = _checked_columns(table, domains)
     reader = ColumnReader(domains, missing=True)
     (checked,) = reader.tables({v: table[v] for v in domains}, max(1, len(table[next(iter(domains))])))

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torchpbp.errors import ArgumentError, NotFittedError
 from torchpbp.features.kernels import RBF, Kernel, median_bandwidth
 from torchpbp.settings import choice, either, instance, optional, positive, whole
+from torchpbp.settings import seed as checked_seed
 
 KERNEL = optional(instance(Kernel, expected="RBF(), Laplace() or Matern(…)"))
 BANDWIDTH = either(choice("median", "validate"), positive())
@@ -232,7 +233,7 @@ class RandomFourier(KernelMap):
         super().__init__(size, kernel, bandwidth, bandwidth_scale)
         if size % 2:
             raise ArgumentError(f"size: expected an even number of features, got {size}.")
-        self.seed: int = whole().check("seed", seed)
+        self.seed: int = checked_seed().check("seed", seed)
         generator = torch.Generator().manual_seed(self.seed)
         self.register_buffer("frequencies", self.kernel.frequencies(size // 2, generator))
 

@@ -1,4 +1,4 @@
-"""Model files: written whole or not at all, read without executing anything."""
+"""Model files: written atomically, read without executing anything."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,9 +14,9 @@ from torch import Tensor
 
 from torchpbp.errors import CheckpointError
 from torchpbp.files.archive import check_archive
+from torchpbp.files.paths import checked_path, open_for_reading, shown
 from torchpbp.files.replacing import replacing
 from torchpbp.files.tensors import number_fault, size_fault, with_shared_storages
-from torchpbp.graph.domains import Domain
 
 FORMAT = "torchpbp.PBP"
 VERSION = 1
@@ -36,20 +35,20 @@ def write_checkpoint(path: str | os.PathLike[str], content: dict[str, Any], kind
     if kind == FORMAT:
         done: dict[int, Any] = {}
         content = {key: plain(value, key, done) for key, value in content.items()}
-    if not isinstance(path, str | os.PathLike):
-        raise CheckpointError(f"Expected a path to write a model file to, got {path!r}.")
+    target = checked_path(path, "a model file")
     whole = {"format": kind, "version": VERSION, **content}
     whole = with_shared_storages(whole)
     try:
-        with replacing(path) as temporary, open(temporary, "wb") as file:
+        with replacing(target) as temporary, open(temporary, "wb") as file:
             torch.save(whole, file)
     except (OSError, RuntimeError) as error:
         cause = error if isinstance(error, OSError) else error.__context__ or error  # torch hides what went wrong
         if not isinstance(cause, Exception):
             raise cause from None  # Ctrl-C
+        reason = getattr(cause, "strerror", None) or _short(cause)
         raise CheckpointError(
-            f"'{path}' could not be written: {_short(cause)}. Whatever was there before is kept. Make room, or choose another "
-            "folder."
+            f"'{shown(path)}' could not be written: {reason}. A file that was there before is kept. Free some space, or choose "
+            "another path."
         ) from error
 
 
@@ -98,7 +97,7 @@ def require_finite(named: Mapping[str, Tensor], path: object, saving: bool = Fal
     fault = number_fault(named)
     if fault and saving:
         raise CheckpointError(
-            f"'{path}' was not written: {fault}. Whatever was there before is kept. Fit the model again, or go back to parameters "
+            f"'{path}' was not written: {fault}. A file that was there before is kept. Fit the model again, or go back to parameters "
             "that were finite."
         )
     require_none(fault, path)
@@ -115,7 +114,7 @@ def require_none(fault: str | None, path: object) -> None:
         raise CheckpointError(f"'{path}': its parts do not make a model: {fault}. {REMEDY}")
 
 
-def checked_labels(labels: Any, variables: Mapping[str, Domain], path: object) -> dict[str, tuple[Any, ...]]:
+def checked_labels(labels: Any, variables: Mapping[str, Any], path: object) -> dict[str, tuple[Any, ...]]:
     """Labels of states, no more than there are states, all different.
 
     Args:
@@ -126,7 +125,7 @@ def checked_labels(labels: Any, variables: Mapping[str, Domain], path: object) -
     Raises:
         CheckpointError: labels that a model cannot have, or of variables that it does not have.
     """
-    found: dict[str, tuple[Any, ...]] = {}
+    checked: dict[str, tuple[Any, ...]] = {}
     for name, given in dict(labels).items():
         states = variables.get(name)
         if not isinstance(states, int) or not isinstance(given, list | tuple):
@@ -138,8 +137,8 @@ def checked_labels(labels: Any, variables: Mapping[str, Domain], path: object) -
                 f"'{path}': labels of '{name}': expected at most {states} different ones, for its states, got {len(given)}: "
                 f"{given!r:.100}. {REMEDY}"
             )
-        found[name] = tuple(given)
-    return found
+        checked[name] = tuple(given)
+    return checked
 
 
 def plain(value: Any, where: str, done: dict[int, Any] | None = None) -> Any:
@@ -173,10 +172,7 @@ def plain(value: Any, where: str, done: dict[int, Any] | None = None) -> Any:
 
 
 def _read(path: str | os.PathLike[str], map_location: torch.device | str) -> Any:
-    if not isinstance(path, str | os.PathLike):
-        raise CheckpointError(f"Expected the path of a model file, got {path!r}.")
-    if not Path(path).is_file():
-        raise CheckpointError(f"No model file at '{path}'. Check the path.")
+    target = checked_path(path, "a model file")
     try:
         torch.empty(0, device=map_location)
     except (RuntimeError, AssertionError) as error:
@@ -184,7 +180,9 @@ def _read(path: str | os.PathLike[str], map_location: torch.device | str) -> Any
             f"map_location: expected a device that this machine has, such as 'cpu', got {str(map_location)!r} ({_short(error)})."
         ) from None
     try:
-        with open(path, "rb") as file:  # once: what was checked is what is read
+        with open_for_reading(
+            target, "a model file", CheckpointError
+        ) as file:  # once: what was checked is what is read
             size = check_archive(file, str(path), REMEDY)
             file.seek(0)
             content = torch.load(file, map_location=map_location, weights_only=True)
@@ -218,10 +216,12 @@ def one_model(name: object) -> Iterator[None]:
 
 
 def whole_model(load: Load) -> Load:
-    """Decorator of a ``load(cls, path, …)``: content that makes no model is an error that names the file."""
+    """Decorator of a ``load(cls, path, …)``: content that does not make a model raises a CheckpointError that names the file."""
 
     @wraps(load)
-    def checked(cls: type, path: str | os.PathLike[str], *args: Any, **kwargs: Any) -> Any:
+    def checked(cls: type, path: str | os.PathLike[str] | Parcel, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(path, Parcel):
+            checked_path(path, "a model file")
         with one_model(path):
             return load(cls, path, *args, **kwargs)
 

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, whatever happens while they are written."""
+"""Atomic writing: a file is replaced as a whole or not at all, whatever happens while it is written."""
 
 from __future__ import annotations
 
@@ -12,24 +12,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from torchpbp.files.paths import KINDS
+
 TEMPORARY = re.compile(r"\.(?P<target>.+)\.\d+\.[0-9a-f]{8}\.tmp", re.DOTALL)
 """Name of a temporary file of :func:`replacing`: the target, the process that writes, and a random number."""
-
-KINDS = {
-    stat.S_IFIFO: "a named pipe",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a character device",
-    stat.S_IFBLK: "a block device",
-}
 
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a file beside ``path`` to write to; it takes the place of ``path`` once the block ends without an error.
+    """Yield a temporary file beside ``path`` to write to; it replaces ``path`` once the block ends without an error.
 
-    After an error, a full disk or Ctrl-C the old file is as it was, and nothing is left beside it. A process that is killed
+    After an error, a full disk or Ctrl-C the old file is unchanged, and the temporary one is deleted. A process that is killed
     leaves its temporary file; the next one to write the same path removes it. The new file has the permissions of the old
-    one, and where ``path`` is a symbolic link, the file that it leads to is replaced.
+    one, and where ``path`` is a symbolic link, its target is replaced.
 
     Args:
         path: of the file. Missing folders are made.
@@ -63,10 +58,10 @@ def remove_leftovers(folder: str | os.PathLike[str], name: str | None = None) ->
         name: of the file they were to replace; ``None``: of any.
     """
     try:
-        found = os.listdir(folder)
+        entries = os.listdir(folder)
     except OSError:
-        return  # it is not there, or it may not be looked at
-    for entry in found:
+        return  # it is not there, or may not be read
+    for entry in entries:
         match = TEMPORARY.fullmatch(entry) if entry.endswith(".tmp") else None
         if match is not None and name in (None, match["target"]):
             _remove_unlocked(Path(folder) / entry)
@@ -96,31 +91,29 @@ def lock_file(handle: int, exclusive: bool = True) -> bool | None:
 
 
 def _regular(path: Path) -> os.stat_result | None:
-    """What the system says about an existing file; ``None`` if there is none.
+    """Status of an existing file; ``None`` if there is none.
 
     Raises:
-        OSError: there is something else than a file.
+        OSError: the path is a folder, or something else than a file.
     """
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except FileNotFoundError:
         return None
     except ValueError as error:  # a null character, say
         raise OSError(errno.EINVAL, f"expected the name of a file ({error})", str(path)) from error
-    if stat.S_ISDIR(found.st_mode):
-        raise IsADirectoryError(errno.EISDIR, "expected the name of a file, got a folder", str(path))
-    if not stat.S_ISREG(found.st_mode):
-        kind = KINDS.get(stat.S_IFMT(found.st_mode), "something else")
+    if not stat.S_ISREG(status.st_mode):
+        kind = KINDS.get(stat.S_IFMT(status.st_mode), "something else")
         raise OSError(errno.EINVAL, f"expected a regular file or a new name, got {kind}", str(path))
-    return found
+    return status
 
 
 def _temporary(target: Path, private: bool) -> tuple[Path, int | None]:
-    """Make a temporary file with a name of its own, for two threads must not share one.
+    """Make a temporary file with a unique name: two threads must not share one.
 
     Args:
-        target: that it is to replace.
-        private: only this user may read it, for the file that it replaces may be private.
+        target: the file to be replaced.
+        private: readable by this user only, as the file to be replaced may be.
 
     Returns:
         Its path, and the handle that locks it, to be closed in the end; ``None`` where there are no locks.
@@ -148,7 +141,7 @@ def _exists(path: Path, handle: int) -> bool:
 
 
 def _finish(temporary: Path, old: os.stat_result | None) -> None:
-    """Give a temporary file the owner and permissions of the old one, and its bytes to the disk."""
+    """Give a temporary file the owner and permissions of the old one, and flush it to the disk."""
     handle = os.open(temporary, os.O_RDWR)
     try:
         if os.fstat(handle).st_mtime == 0:
@@ -173,7 +166,9 @@ def _keep_owner(handle: int, old: os.stat_result) -> None:
 
 
 def _remove_unlocked(path: Path) -> None:
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # whatever has such a name
+    flags = (
+        os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    )  # whatever it is that has such a name
     with suppress(OSError):
         handle = os.open(path, flags)
         try:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import gzip
-import io
 import os
 import zlib
 from itertools import product
 from pathlib import Path
+from typing import BinaryIO
 
-from torchpbp.errors import DataError
+from torchpbp.errors import ArgumentError, DataError
+from torchpbp.files.paths import checked_path, open_for_reading, shown
 from torchpbp.files.replacing import replacing
 from torchpbp.graph.bif_parser import BIF, parse_bif
 from torchpbp.graph.bif_rows import Table
@@ -31,8 +32,9 @@ def read_bif(path: str | os.PathLike[str]) -> BIF:
             tables that are too large (see :func:`parse_bif`).
     """
     try:
-        with open(_checked(path), "rb") as raw:
-            compressed = raw.peek(2)[:2] == b"\x1f\x8b"
+        with open_for_reading(_expanded(path), "a BIF file", DataError) as raw:
+            compressed = raw.read(2) == b"\x1f\x8b"
+            raw.seek(0)
             content = _bounded(gzip.GzipFile(fileobj=raw) if compressed else raw, str(path))
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -69,7 +71,7 @@ def write_bif(path: str | os.PathLike[str], bif: BIF, name: str = "unknown") -> 
     Raises:
         DataError: the file cannot be written, or a name cannot be written in this format.
     """
-    target = _checked(path)
+    target = _expanded(path)
     try:
         content = format_bif(bif, name).encode("utf-8")
         with replacing(target) as temporary:
@@ -79,24 +81,23 @@ def write_bif(path: str | os.PathLike[str], bif: BIF, name: str = "unknown") -> 
             f"Could not write {target}: {error.object[error.start : error.end]!r} is not valid text."
         ) from error
     except OSError as error:
-        raise DataError(f"Could not write {target}: {error.strerror or error}.") from error
+        raise DataError(f"Could not write {shown(target)}: {error.strerror or error}.") from error
 
 
-def _checked(path: str | os.PathLike[str]) -> Path:
-    """The path of a file, with ~ expanded."""
-    if not isinstance(path, str | os.PathLike):
-        raise DataError(f"Expected the path of a BIF file, got {path!r}.")
+def _expanded(path: str | os.PathLike[str]) -> Path:
+    """The path of a file, ~ standing for the user's folder.
+
+    Raises:
+        ArgumentError: not a path, or of a user that does not exist.
+    """
+    checked = checked_path(path, "a BIF file")
     try:
-        file = Path(path).expanduser()
-        os.fsencode(file)
-    except (RuntimeError, TypeError, ValueError) as error:  # unknown user; bytes; not a name
-        raise DataError(f"Expected the path of a BIF file, got {path!r} ({error}).") from error
-    if "\0" in str(file):
-        raise DataError(f"Expected the path of a BIF file, got {path!r}: file names cannot contain null characters.")
-    return file
+        return checked.expanduser()
+    except RuntimeError as error:
+        raise ArgumentError(f"Expected the path of a BIF file, got {str(checked)!r} ({error}).") from error
 
 
-def _bounded(stream: io.BufferedReader | gzip.GzipFile, source: str) -> bytearray:
+def _bounded(stream: BinaryIO | gzip.GzipFile, source: str) -> bytearray:
     """All bytes of a stream.
 
     Raises:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from torchpbp.errors import DataError
+from torchpbp.files.paths import checked_path, open_for_reading, reading_fault
 from torchpbp.graph.latent_graph import Domain
 from torchpbp.lazy import pandas as pd
 
@@ -19,8 +22,8 @@ BATCHES_AHEAD = 1
 
 def _kind(data: Any) -> str:
     """Name of an Arrow class; '' for everything else. Does not import pyarrow."""
-    found = [c.__name__ for c in type(data).__mro__ if c.__module__.split(".")[0] == "pyarrow"]
-    return next((n for n in found if n in ("Table", "RecordBatch", "Dataset")), "")
+    names = [c.__name__ for c in type(data).__mro__ if c.__module__.split(".")[0] == "pyarrow"]
+    return next((n for n in names if n in ("Table", "RecordBatch", "Dataset")), "")
 
 
 def is_rows(data: Any) -> bool:
@@ -35,16 +38,22 @@ def is_batch(data: Any) -> bool:
 
 def open_parquet(path: str | os.PathLike[str]) -> Any:
     """A Dataset over a Parquet file or a folder of such files."""
-    target = Path(path)
-    if not target.exists():
-        raise DataError(f"No such file or folder: '{path}'.")
-    if target.is_file() and target.suffix.lower() not in (".parquet", ".pq"):
+    target = checked_path(path, "a Parquet file or folder")
+    try:
+        is_folder = stat.S_ISDIR(os.stat(target).st_mode)
+    except OSError as reason:
+        raise DataError(reading_fault(target, "a Parquet file or folder", reason)) from reason
+    if is_folder and target.resolve() == Path(target.resolve().anchor):
+        raise DataError(f"'{path}' is the root of the file system: expected a Parquet file or a folder of such files.")
+    if not is_folder and target.suffix.lower() not in (".parquet", ".pq"):
         raise DataError(
             f"'{path}' is not a Parquet file by its name (.parquet, .pq). Read other formats with pandas; its chunksize= gives "
             "mini-batches."
         )
-    if target.is_dir() and not any(f.suffix.lower() in (".parquet", ".pq") for f in target.rglob("*")):
+    if is_folder and not any(f.suffix.lower() in (".parquet", ".pq") for f in target.rglob("*")):
         raise DataError(f"The folder '{path}' holds no Parquet files (.parquet, .pq).")
+    if not is_folder:
+        open_for_reading(target, "a Parquet file", DataError).close()
     try:
         import pyarrow.dataset
     except ImportError:
@@ -74,7 +83,8 @@ class ArrowRows:
         twice = [v for v in states if present.count(v) > 1]
         if twice:
             raise DataError(f"columns {twice} occur more than once. Give each column its own name.")
-        self.length: int = data.count_rows() if _kind(data) == "Dataset" else data.num_rows
+        with _reading():
+            self.length: int = data.count_rows() if _kind(data) == "Dataset" else data.num_rows
 
     def tables(self, rows: int) -> Iterator[dict[str, Any]]:
         """Batches of at most so many rows."""
@@ -95,30 +105,42 @@ class ArrowRows:
             for v, states in self._states.items()
             if v not in known and isinstance(states, int) and _holds_labels(self._data.schema.field(v).type)
         ]
-        found: dict[str, dict[Any, None]] = {v: {} for v in wanted}
+        labels: dict[str, dict[Any, None]] = {v: {} for v in wanted}
         left = list(wanted)
         if wanted:
             for batch in self._batches(wanted, 1 << 17):
                 for v in left:
-                    found[v] |= dict.fromkeys(_encoded(batch.column(v)).dictionary.to_pylist())
+                    labels[v] |= dict.fromkeys(_encoded(batch.column(v)).dictionary.to_pylist())
                 dictionaries = [v for v in left if not _is_text(self._data.schema.field(v).type)]
-                left = [v for v in left if v not in dictionaries or len(found[v]) < int(str(self._states[v]))]
+                left = [v for v in left if v not in dictionaries or len(labels[v]) < int(str(self._states[v]))]
                 if not left:
                     break
         text = {v for v in wanted if _is_text(self._data.schema.field(v).type)}
-        return {v: sorted(x) if v in text else list(x) for v, x in found.items() if x}
+        return {v: sorted(x) if v in text else list(x) for v, x in labels.items() if x}
 
     def _batches(self, names: list[str], rows: int) -> Iterator[Any]:
         if _kind(self._data) == "RecordBatch":
             whole = self._data.select(names)
-            return iter(whole.slice(start, rows) for start in range(0, len(whole), rows))
-        if _kind(self._data) == "Table":
-            return iter(self._data.select(names).to_batches(max_chunksize=rows))
-        return iter(
-            self._data.to_batches(
-                columns=names, batch_size=rows, batch_readahead=BATCHES_AHEAD, fragment_readahead=BATCHES_AHEAD
-            )
-        )
+            yield from (whole.slice(start, rows) for start in range(0, len(whole), rows))
+        elif _kind(self._data) == "Table":
+            yield from self._data.select(names).to_batches(max_chunksize=rows)
+        else:
+            with _reading():
+                yield from self._data.to_batches(
+                    columns=names, batch_size=rows, batch_readahead=BATCHES_AHEAD, fragment_readahead=BATCHES_AHEAD
+                )
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    """Errors of pyarrow while it reads files, as a DataError."""
+    import pyarrow
+
+    try:
+        yield
+    except (pyarrow.ArrowException, OSError) as error:
+        text = (str(error).splitlines() or [""])[0]
+        raise DataError(f"The data cannot be read: {text} A file is damaged, or may not be read.") from error
 
 
 def as_table(batch: Any, states: Mapping[str, Domain], where: str = "") -> dict[str, Any]:

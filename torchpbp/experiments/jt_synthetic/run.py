@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import pandas as pd
 import torch
@@ -23,7 +23,7 @@ from torchpbp.distributed import own_share
 from torchpbp.errors import ArgumentError, StructureError
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.experiments.jt_synthetic.plots import write_error_and_time_plot
-from torchpbp.experiments.running.experiment import check_takes_graph, row_counts, seeds_of
+from torchpbp.experiments.running.experiment import MakeModel, check_takes_graph, row_counts, seeds_of
 from torchpbp.experiments.running.grid import measure_grid
 from torchpbp.experiments.running.results import Metrics, environment, metrics_of, text_table, write_results
 from torchpbp.graph.latent_graph import LatentGraph
@@ -41,17 +41,6 @@ COLUMNS = {
     "seconds": ("seconds", "{:.3f}"),
 }
 MEASURED = ("error", "signed_error", "median_error", "negative_share", "seconds")
-
-
-class JointLearner(Protocol):
-    """What this experiment asks of a model."""
-
-    def fit(self, data: dict[str, Tensor]) -> Any: ...
-
-    def log_evidence(self, evidence: dict[str, Tensor]) -> Tensor: ...
-
-
-Maker = Callable[[LatentGraph], JointLearner]
 
 
 @dataclass(frozen=True)
@@ -102,8 +91,8 @@ class TestedNetwork:
 
 def run_jt_synthetic(
     graphs: Mapping[str, LatentGraph],
-    learner: Maker,
-    others: Mapping[str, Maker] | None = None,
+    learner: MakeModel,
+    others: Mapping[str, MakeModel] | None = None,
     seed: int = 0,
     output_dir: str | os.PathLike[str] | None = None,
     verbose: bool = True,
@@ -188,8 +177,8 @@ def run_jt_synthetic(
 
 @torch.no_grad()
 def measure(
-    maker: Maker, graph: LatentGraph, data: dict[str, Tensor], test: dict[str, Tensor], exact: Tensor
-) -> tuple[JointLearner, Row]:
+    maker: MakeModel, graph: LatentGraph, data: dict[str, Tensor], test: dict[str, Tensor], exact: Tensor
+) -> tuple[Any, Row]:
     """Fit one model and measure its estimates at the test rows.
 
     Args:
@@ -236,7 +225,7 @@ def summarise(table: pd.DataFrame) -> pd.DataFrame:
     return summary.reset_index()
 
 
-def _name(learner: Maker) -> str:
+def _name(learner: MakeModel) -> str:
     """Name of the class behind a learner, which may be a partial one."""
     made = getattr(learner, "func", learner)
     return str(getattr(made, "__name__", type(made).__name__))

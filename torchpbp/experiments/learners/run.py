@@ -17,13 +17,12 @@ from torchpbp.errors import StructureError, TorchPBPError, TorchPBPWarning
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.experiments.learners.plots import write_learners_plot
 from torchpbp.experiments.learners.questions import Columns, Kind, kinds, thinned
-from torchpbp.experiments.running.experiment import seeds_of
+from torchpbp.experiments.running.experiment import MakeModel, seeds_of
 from torchpbp.experiments.running.grid import measure_grid
 from torchpbp.experiments.running.results import Metrics, environment, write_results
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.settings import Settings, positive, setting, whole
 
-Make = Callable[[LatentGraph], Any]
 MISSING = Kind("learned from gaps", kinds()[3].ask, "KL, nats")
 """A fifth of the training values is missing; then as P(each | part of a row)."""
 
@@ -46,9 +45,9 @@ class LearnersSettings(Settings):
 
 
 def run_learners(
-    learner: Make,
+    learner: MakeModel,
     graphs: Mapping[str, LatentGraph],
-    others: Mapping[str, Make] | None = None,
+    others: Mapping[str, MakeModel] | None = None,
     seed: int = 0,
     output_dir: str | os.PathLike[str] | None = None,
     verbose: bool = True,
@@ -74,7 +73,7 @@ def run_learners(
     settings = LearnersSettings.from_dict(options)
     if not graphs:
         raise StructureError("graphs: expected at least one graph, got none.")
-    learners: dict[str, Make] = {"PBP": learner, **(others or {})}
+    learners: dict[str, MakeModel] = {"PBP": learner, **(others or {})}
 
     @lru_cache(maxsize=1)
     def drawn(graph: str, repeat: int) -> tuple[DiscreteNetwork, Columns, Columns]:
@@ -109,7 +108,7 @@ def run_learners(
     return metrics
 
 
-def examine(make: Make, truth: DiscreteNetwork, train: Columns, test: Columns) -> list[dict[str, Any]]:
+def examine(make: MakeModel, truth: DiscreteNetwork, train: Columns, test: Columns) -> list[dict[str, Any]]:
     """Lines (question, value, refusal: message of the error raised instead) of one learner on one network."""
     start = time.perf_counter()
     model, message = _attempt(lambda: make(truth.graph).fit(train))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -14,10 +14,10 @@ import pandas as pd
 from torchpbp.errors import ArgumentError
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.experiments.pbp_synthetic.plots import write_kl_and_seconds
-from torchpbp.experiments.running.experiment import check_takes_graph, row_counts, seeds_of
+from torchpbp.experiments.running.experiment import MakeModel, check_takes_graph, row_counts, seeds_of
 from torchpbp.experiments.running.grid import measure_grid
 from torchpbp.experiments.running.results import Metrics, environment, metrics_of, write_results
-from torchpbp.experiments.synthetic.questions import Answered, Learner, answered, make_question, measure
+from torchpbp.experiments.synthetic.questions import Answered, answered, make_question, measure
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.settings import Settings, positive, setting, several, text, whole
 
@@ -48,8 +48,8 @@ class PBPSyntheticSettings(Settings):
 
 def run_pbp_synthetic(
     graph: LatentGraph,
-    learner: Callable[[LatentGraph], Learner],
-    others: Mapping[str, Callable[[LatentGraph], Learner]] | None = None,
+    learner: MakeModel,
+    others: Mapping[str, MakeModel] | None = None,
     seed: int = 0,
     output_dir: str | os.PathLike[str] | None = None,
     verbose: bool = True,

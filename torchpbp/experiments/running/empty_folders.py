@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from hydra.experimental.callback import Callback
+
 from torchpbp.errors import RunError
 from torchpbp.experiments.running.run_folder import make_folder
 
@@ -39,12 +41,11 @@ def _make_or_exit(path: str) -> None:
         raise SystemExit(f"RunError: {error}") from None  # other errors of callbacks are mere warnings to Hydra
 
 
-class EmptyFolders:
+class EmptyFolders(Callback):
     """Hydra callback that takes back folders that Hydra made for runs that wrote nothing, and no others.
 
-    Hydra makes the folder of a run before the program can look at the settings. Hydra calls callbacks by the names of their
-    methods, so nothing of Hydra is needed here. A run that is rejected leaves the program at once, without a further call;
-    its folder is then removed as Python exits.
+    Hydra makes the folder of a run before the program can look at the settings. A run that is rejected leaves the program
+    at once, without a further call; its folder is then removed as Python exits.
     """
 
     def __init__(self) -> None:
@@ -68,10 +69,3 @@ class EmptyFolders:
             return
         if folder.relative_to(self.sweep).parts[0] not in self.jobs:  # made by this sweep
             remove_empty(folder, self.sweep)
-
-    def on_run_end(self, config: Any, **kwargs: Any) -> None:
-        """Nothing to do; Hydra calls it nevertheless, as it does the next two."""
-
-    def on_multirun_end(self, config: Any, **kwargs: Any) -> None: ...
-
-    def on_job_start(self, config: Any, **kwargs: Any) -> None: ...

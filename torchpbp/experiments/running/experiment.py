@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from torch import nn
 
 from torchpbp.errors import StructureError
+from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.settings import Constraint, several, whole
+
+MakeModel = Callable[[LatentGraph], Any]
+"""Makes a new model for a graph: a learner's class, or a partial of it with settings."""
 
 
 def seeds_of(seed: int, repeat: int, number: int) -> list[int]:

@@ -157,7 +157,7 @@ def make_folder(path: str | os.PathLike[str]) -> None:
         raise _not_writable(path, error) from error
 
 
-ANOTHER = "Choose another with hydra.run.dir=<folder>."
+ANOTHER = "Choose another with hydra.run.dir=<folder>, or with -m hydra.sweep.dir=<folder>."
 
 
 def _not_writable(path: str | os.PathLike[str], error: OSError | ValueError) -> RunError:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from hydra.experimental.callback import Callback
 
 from torchpbp.errors import DataError, TorchPBPError
 from torchpbp.experiments.running import html
@@ -124,12 +125,11 @@ def format_report(runs: Sequence[Run], metrics: Sequence[str], summary: pd.DataF
     return "\n".join(lines)
 
 
-class SweepSummary:
+class SweepSummary(Callback):
     """Hydra callback that reports on a multirun when it ends, whether or not all its jobs succeeded.
 
-    Hydra calls callbacks by the names of their methods, so nothing of Hydra is needed here. Where a job fails, Hydra
-    leaves without a further call; the report is then made as Python exits. If all jobs until then were rejected, no run has
-    changed, and the folder of the multirun is left as it was.
+    Where a job fails, Hydra leaves without a further call; the report is then made as Python exits. If all jobs until then
+    were rejected, no run has changed, and the folder of the multirun is left as it was.
 
     Args:
         metrics: see :func:`write_sweep_report`.
@@ -175,20 +175,11 @@ class SweepSummary:
         except TorchPBPError as error:
             print(f"No sweep summary: {error}", file=sys.stderr, flush=True)
 
-    def on_run_start(self, config: Any, **kwargs: Any) -> None:
-        """Nothing to do; Hydra calls it nevertheless, as it does the next three."""
-
-    def on_run_end(self, config: Any, **kwargs: Any) -> None: ...
-
-    def on_job_start(self, config: Any, **kwargs: Any) -> None: ...
-
-    def on_job_end(self, config: Any, **kwargs: Any) -> None: ...
-
 
 def _job_records(folder: Path) -> dict[Path, tuple[int, int]]:
     """What tells whether a job has begun since: each that does writes its settings anew."""
-    found = {path: path.stat() for path in folder.rglob(".hydra/overrides.yaml")}
-    return {path: (facts.st_ino, facts.st_mtime_ns) for path, facts in found.items()}
+    records = {path: path.stat() for path in folder.rglob(".hydra/overrides.yaml")}
+    return {path: (facts.st_ino, facts.st_mtime_ns) for path, facts in records.items()}
 
 
 def _brief(value: str) -> str:

@@ -20,7 +20,7 @@ from torch import Tensor
 from torchpbp.classifier import GenerativeClassifier
 from torchpbp.datasets.splice import LETTERS, SITES, SPLICE_CLASSES, Splice, load_splice
 from torchpbp.errors import ArgumentError, DataWarning, StructureError
-from torchpbp.experiments.running.experiment import one_or_more
+from torchpbp.experiments.running.experiment import MakeModel, one_or_more
 from torchpbp.experiments.running.grid import measure_grid
 from torchpbp.experiments.running.plots import write_confusion
 from torchpbp.experiments.running.results import Metrics, environment, metrics_of, text_table, write_results
@@ -30,7 +30,6 @@ from torchpbp.experiments.splice.plots import write_splice_plot
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.settings import Settings, optional, positive, setting, several, whole
 
-Model = Callable[[LatentGraph], Any]
 Predictor = Callable[[Tensor], Labels]
 Classifier = Callable[["SpliceRows"], tuple[Predictor, str]]
 """Learns from rows; returns what predicts, and the settings it chose."""
@@ -96,7 +95,7 @@ class SpliceRows:
 
 
 def run_splice(
-    learner: Model,
+    learner: MakeModel,
     others: Mapping[str, Mapping[str, Any]] | None = None,
     seed: int = 0,
     output_dir: str | os.PathLike[str] | None = None,

@@ -6,10 +6,9 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,21 +17,12 @@ from torch import Tensor
 from torchpbp.distributed import own_share
 from torchpbp.errors import ArgumentError, DataError, StructureError
 from torchpbp.exact.network import DiscreteNetwork
+from torchpbp.experiments.running.experiment import MakeModel
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.settings import whole
 
 Row = dict[str, float | int]
 """One line of metrics.csv."""
-
-
-class Learner(Protocol):
-    """What an experiment asks of a model."""
-
-    def fit(self, data: dict[str, Tensor]) -> Any: ...
-
-    def posterior(self, query: str, evidence: dict[str, Tensor]) -> Tensor: ...
-
-    def save(self, path: Path) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -95,8 +85,8 @@ def answered(network: DiscreteNetwork, questions: Sequence[Question]) -> Answere
 
 
 def measure(
-    network: DiscreteNetwork, learner: Callable[[LatentGraph], Learner], size: int, known: Answered, data_seed: int
-) -> tuple[Learner, Row]:
+    network: DiscreteNetwork, learner: MakeModel, size: int, known: Answered, data_seed: int
+) -> tuple[Any, Row]:
     """Fit a model to samples of a network; the model, its KL and the seconds its fit took.
 
     Args:
@@ -157,7 +147,7 @@ def make_question(graph: LatentGraph, names: Sequence[str], max_values: int, see
 
 
 @torch.no_grad()
-def mean_kl(model: Learner, question: Question, exact: Tensor) -> float:
+def mean_kl(model: Any, question: Question, exact: Tensor) -> float:
     """Mean over the evidence values of KL(exact ‖ learned), in nats.
 
     Args:

@@ -12,13 +12,12 @@ from typing import Any
 import pandas as pd
 
 from torchpbp.exact.network import DiscreteNetwork
-from torchpbp.experiments.running.experiment import check_takes_graph, one_or_more, row_counts, seeds_of
+from torchpbp.experiments.running.experiment import MakeModel, check_takes_graph, one_or_more, row_counts, seeds_of
 from torchpbp.experiments.running.grid import measure_grid
 from torchpbp.experiments.running.results import Metrics, environment, metrics_of, text_table, write_results
 from torchpbp.experiments.synthetic.plots import write_kl_plot
 from torchpbp.experiments.synthetic.questions import (
     Answered,
-    Learner,
     Row,
     answered,
     draw_questions,
@@ -61,7 +60,7 @@ class SyntheticSettings(Settings):
 
 def run_synthetic(
     graph: LatentGraph,
-    learner: Callable[[LatentGraph], Learner],
+    learner: MakeModel,
     network: Callable[[LatentGraph, int, float], DiscreteNetwork] = DiscreteNetwork.random,
     seed: int = 0,
     output_dir: str | os.PathLike[str] | None = None,
@@ -100,7 +99,7 @@ def run_synthetic(
         truth = network(graph, seeds[repeat][0], settings.concentration)
         return truth, answered(truth, asked)
 
-    fitted: list[Learner] = []
+    fitted: list[Any] = []
 
     def one_fit(repeat: int, size: int) -> Row:
         truth, known = drawn(repeat)
