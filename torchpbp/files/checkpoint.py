@@ -219,9 +219,8 @@ def whole_model(load: Load) -> Load:
     """Decorator of a ``load(cls, path, …)``: content that does not make a model raises a CheckpointError that names the file."""
 
     @wraps(load)
-    def checked(cls: type, path: str | os.PathLike[str] | Parcel, *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(path, Parcel):
-            checked_path(path, "a model file")
+    def checked(cls: type, path: str | os.PathLike[str], *args: Any, **kwargs: Any) -> Any:
+        checked_path(path, "a model file")
         with one_model(path):
             return load(cls, path, *args, **kwargs)
 
