@@ -3,9 +3,9 @@
 The same as the command ``torchpbp-train``, which an installed package has.
 """
 
-from torchpbp.experiments.running.program import check_regressor, check_size, main, train
+from torchpbp.experiments.running.program import main, train
 
-__all__ = ["check_regressor", "check_size", "main", "train"]
+__all__ = ["main", "train"]
 
 if __name__ == "__main__":
     main()

@@ -9,15 +9,15 @@ from __future__ import annotations
 import argparse
 
 import torch
-from torchpbp.learning.regressed import core_regression, required_own_scopes
 
 from benchmarks.timing import Comparison, compare, write_comparisons
 from torchpbp import MLP, DiscreteNetwork, build_junction_tree, templates
 from torchpbp.features.maps import OneHot
+from torchpbp.learning.regressions import core_regression
 from torchpbp.moments.joint_tables import JointTables
-from torchpbp.moments.rows import Rows
+from torchpbp.moments.rows import TrainingRows
 from torchpbp.moments.table_moments import TableMoments
-from torchpbp.planning.plan import specify
+from torchpbp.planning import plan_tree
 
 
 def run(sites: int = 60, rows: int = 4_000, hidden: int = 16, epochs: int = 2, rounds: int = 5) -> Comparison:
@@ -33,13 +33,12 @@ def run(sites: int = 60, rows: int = 4_000, hidden: int = 16, epochs: int = 2, r
     network = DiscreteNetwork.random(templates.hmm(sites), seed=0)
     states = {v: network.states[v] for v in network.graph.observed}
     data = network.sample(rows, seed=1)
-    tree = build_junction_tree(network.graph)
-    specification = specify(tree)
-    tables = JointTables(required_own_scopes(tree, specification), states)
+    plan = plan_tree(build_junction_tree(network.graph))
+    tables = JointTables(MLP().required_tables(plan), states)
     tables.add(torch.stack([data[v] for v in states]))
     moments = TableMoments(tables)
-    regressions = [core_regression(tree, specification, n, moments)[0] for n in range(1, len(tree))]
-    table = Rows.of(data, {v: OneHot(s) for v, s in states.items()})
+    regressions = [core_regression(plan, n, moments)[0] for n in range(1, len(plan.tree))]
+    table = TrainingRows.of(data, {v: OneHot(s) for v, s in states.items()})
     quiet = {"enable_progress_bar": False}
     settings = {"folds": 2, "epochs": epochs, "batch_size": 500, "patience": None, "trainer": quiet}
     middle = regressions[len(regressions) // 2]

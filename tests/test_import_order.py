@@ -17,7 +17,7 @@ ROOT = PACKAGE.parent
 
 ORDER: tuple[tuple[str, ...], ...] = (
     ("errors",),
-    ("arguments", "distributed", "lazy", "settings"),
+    ("distributed", "lazy", "settings"),
     ("graph", "files"),
     ("inputs",),
     ("features", "contract"),
@@ -31,9 +31,9 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("neural",),
     ("classifier",),
     ("datasets",),
-    ("prediction",),
     ("plotting",),
     ("experiments",),
+    ("cli",),
     ("__main__",),
     ("train",),
 )

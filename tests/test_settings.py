@@ -80,7 +80,7 @@ def test_accepted_values_become_plain(constraint: Constraint, given: Any, plain:
         (whole(), 1.0, "x: expected a whole number of at least 0, got 1.0."),
         (whole(), True, "x: expected a whole number of at least 0, got True."),
         (whole(), "1", "x: expected a whole number of at least 0, got '1'."),
-        (whole(), 2**63, "got 9223372036854775808, which is beyond the range of 64-bit numbers."),
+        (whole(), 2**64, "got 18446744073709551616, which is beyond the range of 64-bit numbers."),
         pytest.param(whole(), 10**5000, "got 1e+5000, which is beyond the range of 64-bit numbers.", id="10**5000"),
         (whole(), torch.ones(2, dtype=torch.int64), "got tensor([1, 1])."),
         (seed(), 2**64, "got 18446744073709551616, which is beyond the range of 64-bit numbers."),

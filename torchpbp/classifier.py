@@ -13,7 +13,6 @@ import sklearn.exceptions
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
-from torch import nn
 from tqdm.auto import tqdm
 
 from torchpbp.contract.latent_model import LatentModel
@@ -28,7 +27,7 @@ from torchpbp.errors import (
     StructureError,
 )
 from torchpbp.files.checkpoint import REMEDY, checked_labels, plain, require_finite
-from torchpbp.files.loading import LEARNERS, from_content, model_class, unfitted
+from torchpbp.files.loading import LEARNERS, class_in_file, from_content, model_class
 from torchpbp.files.tensors import with_own_storage
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.inputs.classes import checked_classes, read_classes, written_classes
@@ -132,9 +131,9 @@ class GenerativeClassifier(Saved, ClassifierMixin, BaseEstimator):
         # By the rows of X: the models, each with its class alone, would count rows in their own way.
         (columns,) = ColumnReader({v: graph.variables[v] for v in graph.observed}, missing=True).tables(columns, rows)
         classes, counts = np.unique(labels, return_counts=True)
-        lonely = classes[counts == 1].tolist()
-        if lonely:
-            text = f"Classes {lonely[:10]} have 1 row each: their models know nothing but that row. Add rows, or drop them."
+        single = classes[counts == 1].tolist()
+        if single:
+            text = f"Classes {single[:10]} have 1 row each: their models know nothing but that row. Add rows, or drop them."
             warnings.warn(text, DataWarning, stacklevel=2)
         models = []
         new = self._new_model(graph)  # planned once, copied for each class
@@ -261,7 +260,7 @@ class GenerativeClassifier(Saved, ClassifierMixin, BaseEstimator):
                 f"'{name}': expected a learner out of {', '.join(LEARNERS)}, got {made_by!r}. {REMEDY}"
             )
         first = content["models"][0]
-        learner = unfitted(first, name) if options is None else model_class(made_by)
+        learner = class_in_file(first, name).unfitted(first) if options is None else model_class(made_by)
         model = cls(graph, learner, options or None, content["prior"], content["progress"])
         reader.labels = checked_labels(content["labels"], graph.variables, name)
         model._keep(classes, models, graph, reader, bool(content["named"]), log_prior)
@@ -290,13 +289,12 @@ class GenerativeClassifier(Saved, ClassifierMixin, BaseEstimator):
             return self.graph
         if callable(self.graph):
             return self.graph(feature_names(X))
-        if isinstance(self.learner, nn.Module | LatentModel):
-            graph: Any = self.learner.graph
-            return graph
+        if isinstance(self.learner, LatentModel):
+            return self.learner.graph
         raise StructureError("GenerativeClassifier: pass graph=, or a model as learner=.")
 
     def _new_model(self, graph: LatentGraph) -> Any:
-        if isinstance(self.learner, nn.Module | LatentModel):
+        if isinstance(self.learner, LatentModel):
             if self.options:
                 raise StructureError("options= go with a learner class or function, not with a model.")
             return self.learner

@@ -39,10 +39,6 @@ class CheckpointError(TorchPBPError, RuntimeError):
     """A saved model cannot be read, or a model cannot be saved."""
 
 
-class SettingError(TorchPBPError, ValueError):
-    """A setting in a file or on a command line has a value of the wrong type."""
-
-
 class RunError(TorchPBPError, RuntimeError):
     """A run cannot start, or go on, in its folder."""
 

@@ -7,11 +7,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torchpbp.learning.regressed import required_own_scopes
 
 from benchmarks.implementation import Answer, Array, Implementation, Tables, first_step
 from benchmarks.this_library.conversion import network_of, tensors
-from torchpbp import EM, PBP, LatentGraph
+from torchpbp import EM, PBP, KernelRidge, LatentGraph
 from torchpbp.moments.joint_tables import JointTables
 
 
@@ -50,7 +49,7 @@ class CountingAlone(Implementation):
         graph = LatentGraph(self.network.edges, self.network.states, list(self.latent))
         model = PBP(graph)
         self._states = {v: graph.num_states(v) for v in graph.observed}
-        self.scopes = JointTables(required_own_scopes(model.tree, model.specification), self._states).scopes
+        self.scopes = JointTables(KernelRidge().required_tables(model.plan), self._states).scopes
         self._data = tensors(self.data)
 
     def run(self) -> Any:

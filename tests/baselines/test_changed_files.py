@@ -1,4 +1,4 @@
-"""Model files whose tensors were changed: whatever makes no model is refused, also where all types are right."""
+"""Model files whose tensors were changed: what does not make a model raises an error, also where all types are right."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def changed(saved: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("name", LEARNERS)
-def test_tables_that_do_not_fit_are_refused(name: str, change: str, tmp_path: Path) -> None:
+def test_tables_that_do_not_fit_raise(name: str, change: str, tmp_path: Path) -> None:
     path = tmp_path / "model.pt"
     model = LEARNERS[name].fit(DATA)
     model.save(path)

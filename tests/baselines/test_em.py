@@ -30,7 +30,7 @@ GRAPHS = {
 }
 
 
-def holes(data: dict[str, torch.Tensor], share: float, seed: int) -> dict[str, torch.Tensor]:
+def with_missing_values(data: dict[str, torch.Tensor], share: float, seed: int) -> dict[str, torch.Tensor]:
     """The data with values missing at random; each row keeps one at least."""
     generator = torch.Generator().manual_seed(seed)
     names = list(data)
@@ -44,7 +44,7 @@ def holes(data: dict[str, torch.Tensor], share: float, seed: int) -> dict[str, t
 @pytest.mark.parametrize("name", GRAPHS)
 def test_the_objective_never_falls(name, prior, missing):
     graph = GRAPHS[name]
-    data = holes(DiscreteNetwork.random(graph, seed=3).sample(300, seed=4), missing, seed=5)
+    data = with_missing_values(DiscreteNetwork.random(graph, seed=3).sample(300, seed=4), missing, seed=5)
     model = EM(graph, restarts=3, iterations=40, tolerance=0.0, prior=prior, progress=False).fit(data)
     assert len(model.runs) == 3
     for run in model.runs:
@@ -136,7 +136,7 @@ def test_bad_input():
 def test_all_ways_to_write_a_missing_value_are_the_same(learner):
     graph = templates.naive_bayes(3, states=2, observed_states=3)
     network = DiscreteNetwork.random(graph, seed=1, concentration=20.0)  # all states of all variables occur
-    data = holes(network.sample(60, seed=2), 0.3, seed=3)
+    data = with_missing_values(network.sample(60, seed=2), 0.3, seed=3)
     frame = pd.DataFrame({v: x.numpy() for v, x in data.items()})
     ways = {
         "floats": frame.astype(float).where(frame >= 0, np.nan),
@@ -164,7 +164,7 @@ def test_missing_values_carry_information():
     errors = {"all": [], "complete": []}
     for seed in range(3):
         network = DiscreteNetwork.random(templates.naive_bayes(5, states=2, observed_states=3), seed)
-        data = holes(network.sample(2_000, seed=50 + seed), 0.5, seed=seed)
+        data = with_missing_values(network.sample(2_000, seed=50 + seed), 0.5, seed=seed)
         complete = torch.stack(list(data.values())).ge(0).all(dim=0)
         evidence = network.sample(200, seed=90 + seed)
         del evidence["x1"]

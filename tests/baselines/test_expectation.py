@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from tests.baselines.test_em import GRAPHS, holes
+from tests.baselines.test_em import GRAPHS, with_missing_values
 from torchpbp import DiscreteNetwork, LatentGraph, templates
 from torchpbp.baselines import expectation
 from torchpbp.baselines.expectation import ExpectationStep, TableLayout, numbered
@@ -49,7 +49,7 @@ def vectors_of(layout: TableLayout, *networks: DiscreteNetwork) -> torch.Tensor:
 def test_expected_counts_equal_enumeration_in_every_run(name, missing):
     graph = GRAPHS[name]
     networks = [DiscreteNetwork.random(graph, seed) for seed in (1, 2)]
-    rows = holes(networks[0].sample(9, seed=2), missing, seed=3)
+    rows = with_missing_values(networks[0].sample(9, seed=2), missing, seed=3)
     counts = torch.tensor([1.0, 2.0, 1.0, 5.0, 1.0, 3.0, 1.0, 4.0, 2.0], dtype=torch.float64)
     step = ExpectationStep(graph, rows, counts)
     total, found = step(vectors_of(step.layout, *networks))
@@ -69,7 +69,7 @@ def test_patterns_and_blocks_change_nothing(name, monkeypatch):
     }
     graph = {**GRAPHS, **extra}[name]
     networks = [DiscreteNetwork.random(graph, seed) for seed in (1, 2, 3)]
-    rows = holes(networks[0].sample(40, seed=2), 0.2, seed=3)
+    rows = with_missing_values(networks[0].sample(40, seed=2), 0.2, seed=3)
     step = ExpectationStep(graph, rows, torch.ones(40))
     vectors = vectors_of(step.layout, *networks)
     one_by_one = [step(vectors, torch.tensor([i])) for i in range(40)]

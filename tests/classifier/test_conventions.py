@@ -82,7 +82,7 @@ def test_labels_and_numbers_give_the_same_answers(table):
     assert np.allclose(named.predict_proba(gap), numbered.predict_proba(coded.loc[gap.index].assign(x1=-1)), atol=1e-12)
 
 
-def test_gaps_in_training_rows_are_left_to_the_learner(table):
+def test_missing_training_values_are_left_to_the_learner(table):
     graph, frame, y = table
     hidden = np.random.default_rng(0).random(frame.shape) < 0.1
     gaps = frame.assign(x1=frame["x1"].mask(hidden[:, 0]), x3=frame["x3"].mask(hidden[:, 2]))

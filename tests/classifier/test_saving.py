@@ -103,7 +103,7 @@ def test_classes_of_all_types_are_kept(classes: np.ndarray, tmp_path: Path) -> N
     assert loaded.predict(X).tolist() == fitted.predict(X).tolist()
 
 
-def test_classes_that_no_file_holds_are_refused(tmp_path: Path) -> None:
+def test_classes_that_no_file_holds_raise(tmp_path: Path) -> None:
     days = np.array(["2020-01-01", "2020-01-02", "2020-01-03"], dtype="datetime64[D]")
     fitted = kernel().fit(X, KIND)
     fitted.classes_ = days

@@ -15,13 +15,16 @@ from torch import nn
 
 from torchpbp import LatentGraph, Ridge
 from torchpbp.datasets import FEATURES, LabelSequences
-from torchpbp.errors import StructureError
+from torchpbp.errors import ArgumentError
+from torchpbp.experiments import settings_class
 from torchpbp.experiments.embedding.network import stroke_graph
 from torchpbp.experiments.normal_graph.one_embedding import embedding_graph
-from train import check_regressor, check_size
+from torchpbp.experiments.running.configuration import check_configuration, check_overrides, check_size, check_used
 
 CONF = Path(__file__).parents[2] / "conf"
-SETTINGS = {"model", "learner", "trainer", "regressor", "seed", "threads", "objective", "output_dir", "resume"}
+SETTINGS = {"model", "learner", "seed", "threads", "objective", "output_dir", "resume"}
+GROUPS = {"trainer", "regressor"}
+"""Settings that are there only where they are used."""
 
 
 def options(group: str) -> list[str]:
@@ -58,8 +61,10 @@ def composed(*overrides: str) -> DictConfig:
         or choice.startswith(("learner=pbp", "learner=em", "learner=online_em", "learner=spectral"))
         else []
     )
-    if choice == "regressor=messages":  # of discrete variables, and pen strokes are not
+    if choice.startswith("regressor="):
         needed = ["model=synthetic"]
+    if choice.startswith("trainer="):
+        needed = ["model=sequence_labelling"]
     if choice == "learner=normal_graph":  # takes no loops, and the default graph has one
         needed = ["model=ng_one_embedding"]
     return compose("config", overrides=[*needed, *overrides, "output_dir=null"])
@@ -68,8 +73,8 @@ def composed(*overrides: str) -> DictConfig:
 def test_the_promised_choices_exist() -> None:
     expected = "diamond factorial_hmm grid hmm hmm_order2 hmm_order3 latent_tree loopy_network naive_bayes nested_loops"
     assert set(expected.split()) <= set(options("model/graph"))
-    experiments = {"synthetic_consistency", "digits_learning_curve", "digits_missing", "splice"}
-    assert experiments <= set(options("experiment"))
+    assert {"synthetic_consistency", "parity", "splice", "sequence_labelling"} == set(options("experiment"))
+    assert {"digits_learning_curve", "digits_missing", "splice", "learners"} <= set(options("model"))
     assert {"pbp", "pen_average", "gram", "nystroem"} <= set(options("learner"))
     assert {"model=synthetic", "model=digits", "debug=default"} <= set(all_choices())
 
@@ -79,7 +84,8 @@ def test_every_choice_composes_and_builds_its_task_and_learner(choice: str) -> N
     cfg = composed(choice)
     resolved = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
     assert isinstance(resolved, dict)
-    assert set(resolved) == SETTINGS
+    assert SETTINGS <= set(resolved) <= SETTINGS | GROUPS
+    check_used(cfg)
     task = instantiate(cfg.model, _convert_="all")
     inspect.signature(task.func).bind(learner=None, **task.keywords)
     assert type(task.keywords.get("sizes", [])) is list  # no DictConfig or ListConfig reaches the library
@@ -115,16 +121,15 @@ def test_every_choice_composes_and_builds_its_task_and_learner(choice: str) -> N
         ("model=synthetic", "torchpbp.PBP"),
         ("experiment=synthetic_consistency", "torchpbp.PBP"),
         ("model=digits", "torchpbp.ScoreAverage"),
-        ("experiment=digits_learning_curve", "torchpbp.ScoreAverage"),
-        ("experiment=digits_missing", "torchpbp.ScoreAverage"),
+        ("model=digits_learning_curve", "torchpbp.ScoreAverage"),
+        ("model=digits_missing", "torchpbp.ScoreAverage"),
         ("model=digits_embedding", "torchpbp.PBP"),
-        ("experiment=digits_embedding", "torchpbp.PBP"),
         ("model=sequence_labelling", "torchpbp.PBP"),
         ("experiment=sequence_labelling", "torchpbp.PBP"),
-        ("experiment=ng_single_block", "torchpbp.NormalGraphLearner"),
-        ("experiment=ng_one_embedding", "torchpbp.NormalGraphLearner"),
+        ("model=ng_single_block", "torchpbp.NormalGraphLearner"),
+        ("model=ng_one_embedding", "torchpbp.NormalGraphLearner"),
         ("model=ng_deep_graph", "torchpbp.NormalGraphLearner"),
-        ("experiment=jt_synthetic", "torchpbp.PBP"),
+        ("model=jt_synthetic", "torchpbp.PBP"),
     ],
 )
 def test_each_model_has_its_default_learner_and_the_command_line_wins(choice: str, learner: str) -> None:
@@ -162,9 +167,9 @@ def test_the_size_of_the_paper_changes_the_numbers_of_its_model(model: str) -> N
     check_size("paper", model)
 
 
-def test_a_size_without_numbers_for_the_model_is_refused() -> None:
+def test_a_size_without_numbers_for_the_model_raises() -> None:
     check_size("quick", "digits")
-    with pytest.raises(StructureError, match="size=paper: model=digits has no such size"):
+    with pytest.raises(ArgumentError, match="size=paper: model=digits has no such size"):
         check_size("paper", "digits")
 
 
@@ -184,7 +189,7 @@ def test_the_learner_file_shows_every_option_of_the_constructor_with_its_default
 
 
 @pytest.mark.parametrize("name", ["em", "online_em", "normal_graph", "spectral"])
-def test_the_file_of_a_rival_shows_every_option_of_the_constructor_with_its_default(name: str) -> None:
+def test_the_file_of_a_baseline_shows_every_option_of_the_constructor_with_its_default(name: str) -> None:
     learner = instantiate(composed("model=synthetic", f"learner={name}").learner, _convert_="all")
     defaults = {p.name: p.default for p in inspect.signature(learner.func).parameters.values() if p.name != "graph"}
     shown = {k: tuple(v) if isinstance(v, list) else v for k, v in learner.keywords.items()}
@@ -204,50 +209,86 @@ def test_a_regressor_file_shows_every_option_of_the_constructor_with_its_default
 
 
 @pytest.mark.parametrize(
-    ("choice", "learner", "regressor"),
+    ("overrides", "groups"),
     [
-        ("regressor=kernel_ridge", "torchpbp.ScoreAverage", "torchpbp.KernelRidge"),
-        ("regressor=ridge", "torchpbp.PBP", "torchpbp.Ridge"),
-        ("regressor=mlp", "torchpbp.PBP", "torchpbp.MLP"),
+        (["model=digits"], set()),
+        (["model=synthetic", "learner=em"], set()),
+        (["model=digits", "learner=nystroem"], {"regressor"}),
+        (["model=synthetic"], {"regressor"}),
+        (["model=digits_comparison"], {"regressor"}),  # of PBP among the others
+        (["model=synthetic", "regressor=mlp"], {"regressor", "trainer"}),
+        (["model=sequence_labelling"], {"regressor", "trainer"}),
     ],
 )
-def test_pen_digits_take_a_learner_that_goes_with_the_regressor(choice: str, learner: str, regressor: str) -> None:
-    cfg = composed("model=digits", choice)
-    assert (cfg.learner._target_, cfg.regressor._target_) == (learner, regressor)
-    assert cfg.learner.get("regressor", cfg.regressor) == cfg.regressor
+def test_groups_are_there_only_where_they_are_used(overrides: list[str], groups: set[str]) -> None:
+    cfg = composed("seed=0", *overrides)
+    assert GROUPS & set(cfg) == groups
+    check_configuration(cfg)
 
 
-def test_a_regressor_that_the_learner_would_ignore_is_refused() -> None:
-    cfg = composed("model=digits", "learner=gram", "regressor=mlp")
-    with pytest.raises(StructureError, match=r"regressor=mlp: torchpbp\.KernelPBP has kernel regressions of its own"):
-        check_regressor(cfg, ["learner=gram", "regressor=mlp"], "mlp")
-    check_regressor(cfg, ["learner=gram"], "mlp")
-    check_regressor(composed("model=digits", "regressor=mlp"), ["regressor=mlp"], "mlp")
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ["model=digits", "regressor=kernel_ridge"],
+            r"^regressor: run_digits .*ScoreAverage uses no regressor.*nystroem",
+        ),
+        (["model=digits", "regressor=mlp"], r"^regressor: .* would change nothing"),
+        (["model=digits", "+regressor.landmarks=7"], r"^regressor: "),
+        (["model=synthetic", "learner=em", "regressor=mlp"], r"^regressor: run_synthetic .*torchpbp\.EM uses no"),
+        (["model=digits", "trainer=gpu"], r"^trainer: run_digits .* uses no trainer.*regressor=mlp"),
+        (["model=synthetic", "trainer=gpu"], r"^trainer: run_synthetic "),
+        (["model=synthetic", "regressor=ridge", "trainer=cpu", "trainer.devices=3"], r"^trainer: "),
+        (["model=digits", "trainer=ddp"], r"^trainer: "),  # kernel models do not share rows
+        (["model=learners", "trainer=ddp"], r"^trainer: "),
+    ],
+)
+def test_a_group_that_the_run_would_ignore_raises(overrides: list[str], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        check_configuration(composed("seed=0", *overrides))
+
+
+def test_a_group_on_the_command_line_that_the_run_would_ignore_raises() -> None:
+    overrides = ["model=digits", "learner=gram", "regressor=ridge"]
+    with pytest.raises(ArgumentError, match=r"^regressor: run_digits .*KernelPBP uses no regressor"):
+        check_overrides(composed("seed=0", *overrides), overrides)
+    overrides = ["model=digits_learning_curve", "~model.others.nystroem"]
+    check_configuration(composed("seed=0", *overrides))  # which brought a regressor
+    check_overrides(composed("seed=0", *overrides), overrides)
+    overrides += ["+regressor.landmarks=7"]
+    with pytest.raises(ArgumentError, match=r"^regressor\.landmarks: run_digits_curve"):
+        check_overrides(composed("seed=0", *overrides), overrides)
+
+
+@pytest.mark.parametrize(
+    "overrides", [["model=synthetic"], ["model=digits", "learner=nystroem"], ["model=synthetic", "learner=em"]]
+)
+def test_processes_may_share_rows_without_networks(overrides: list[str]) -> None:
+    check_configuration(composed("seed=0", *overrides, "trainer=ddp"))
+
+
+def test_a_learner_setting_that_the_experiment_replaces_raises() -> None:
+    cfg = composed("model=ng_deep_graph", "learner.epochs=3")
+    with pytest.raises(ArgumentError, match=r"^learner\.epochs: run_ng_deep_graph sets it itself"):
+        check_overrides(cfg, ["model=ng_deep_graph", "learner.epochs=3"])
+    check_overrides(cfg, ["model=ng_deep_graph", "learner.delta=0.1", "model.epochs=3"])
+    with pytest.raises(ArgumentError, match=r"^learner\.ridge\.1: run_splice sets it itself"):
+        check_overrides(composed("model=splice"), ["learner.ridge.1=3"])
+    check_overrides(composed("model=synthetic"), ["learner.ridge.1=3"])
 
 
 @pytest.mark.parametrize("model", options("model"))
 def test_a_model_file_shows_every_option_of_the_task_with_its_default(model: str) -> None:
     task = instantiate(composed(f"model={model}").model, _convert_="all")
     own_numbers = {"sizes", "repeats"} if model == "digits_comparison" else set()  # the learning curve's task
-    not_compared = own_numbers | {
-        "learner",
-        "seed",
-        "output_dir",
-        "graph",
-        "graphs",
-        "data",
-        "others",
-        "trainer",
-        "companion",
-        "teacher",
-    }
-    defaults = {p.name: p.default for p in inspect.signature(task.func).parameters.values()}
-    shown = {k: as_tuples(v) for k, v in task.keywords.items()}
-    if "network" in shown:  # a function of the library whose options are not set yet
-        shown["network"] = shown["network"].func
+    not_compared = own_numbers | {"companion", "teacher"}
+    declared = settings_class(task.func.__name__)().to_dict()
+    shown = {k: as_tuples(v) for k, v in task.keywords.items() if k in declared}
     assert {k: v for k, v in shown.items() if k not in not_compared} == {
-        k: v for k, v in defaults.items() if k not in not_compared
+        k: v for k, v in declared.items() if k not in not_compared
     }
+    objects = {"graph", "graphs", "data", "others", "trainer", "network", "verbose"}
+    assert set(task.keywords) - set(declared) <= objects
 
 
 @pytest.mark.parametrize(("graph", "order"), [("hmm", 1), ("hmm_order2", 2), ("hmm_order3", 3)])

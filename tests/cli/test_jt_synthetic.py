@@ -23,7 +23,7 @@ def train_with(folder: Path, *overrides: str) -> dict[str, Any]:
 
 
 def test_the_experiment_measures_all_learners_on_all_structures(tmp_path: Path) -> None:
-    metrics = train_with(tmp_path, "experiment=jt_synthetic")
+    metrics = train_with(tmp_path, "model=jt_synthetic")
     structures = {"hmm_order2", "hmm_order3", "factorial_hmm", "synthetic_junction_tree"}
     learners = {"PBP", "spectral", "EM", "online_EM"}
     measured = {name for name in metrics if name.startswith("error/")}
@@ -33,7 +33,7 @@ def test_the_experiment_measures_all_learners_on_all_structures(tmp_path: Path) 
     assert (tmp_path / "errors.png").stat().st_size > 10_000
 
 
-def test_rivals_can_be_left_out_and_the_main_learner_changed(tmp_path: Path) -> None:
+def test_baselines_can_be_left_out_and_the_main_learner_changed(tmp_path: Path) -> None:
     left_out = ["~model.others.EM", "~model.others.online_EM", "~model.graphs.hmm_order3"]
     metrics = train_with(tmp_path, "model=jt_synthetic", "learner=spectral", "model.sizes=[200]", *left_out)
     assert metrics["learner"] == "SpectralJunctionTree"

@@ -110,7 +110,7 @@ def test_gaps_are_missing_values(files: Path, tmp_path: Path, capsys: pytest.Cap
         ("weight,colour,legs\n1,red,9\n", "state 9 is out of range"),
         ("weight,colour,legs\n1,red,2.5\n", "2.5"),
         ("weight,weight,colour,legs\n1,1,red,2\n", "columns ['weight'] are there twice"),
-        ("weight,colour,legs\n1,red,2,4\n", "is no CSV table"),
+        ("weight,colour,legs\n1,red,2,4\n", "is not a CSV table"),
         (
             "weight;colour;legs\n1;red;2\n",
             "missing columns ['weight', 'colour', 'legs']; its header has weight;colour;legs",
@@ -137,7 +137,7 @@ def test_bad_files(files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
         ([rows, rows], "is not a readable torchpbp model"),
         ([files / "classifier.pt", tmp_path / "nowhere.csv"], "No file at"),
         ([files / "classifier.pt", tmp_path], "No file at"),
-        ([files / "classifier.pt", tmp_path / "latin.csv"], "is no CSV table"),
+        ([files / "classifier.pt", tmp_path / "latin.csv"], "is not a CSV table"),
         ([files / "kernel.pt", rows], "holds a KernelPBP, not a classifier. Ask it with 'python -m torchpbp query'"),
         ([files / "classifier.pt", rows, "--output", tmp_path / "a file" / "x.csv"], "could not be written"),
     ):
@@ -165,7 +165,7 @@ def test_kernel_models_and_averages_are_shown_and_asked(files: Path, capsys: pyt
     assert "posteriors of the first member:" in printed
 
 
-def test_a_classifier_is_shown_and_refuses_queries(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_classifier_is_shown_and_rejects_queries(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", str(files / "classifier.pt")]) == 0
     shown = capsys.readouterr().out
     assert "classes: bird, mouse" in shown

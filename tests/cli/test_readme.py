@@ -13,7 +13,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from torchpbp.datasets import DigitsDataModule, hide_points
-from torchpbp.experiments.digits.rivals import PartialDistanceNeighbour
+from torchpbp.experiments.digits.baselines import PartialDistanceNeighbour
 from train import train
 
 ROOT = Path(__file__).parents[2]
@@ -57,7 +57,7 @@ def test_quickstart_runs(quickstart: tuple[dict[str, Any], Path]) -> None:
 
 @pytest.mark.parametrize("page", [name for name in PAGES if name != "README.md" and blocks(PAGES[name], "python")])
 def test_pages_run(page: str, quickstart: tuple[dict[str, Any], Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages go on from README; their own blocks run one after the other."""
+    """Pages continue from README; their own blocks run one after the other."""
     namespace, folder = quickstart
     monkeypatch.chdir(folder)
     own = dict(namespace)

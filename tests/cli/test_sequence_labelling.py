@@ -36,7 +36,7 @@ def test_debug_run_as_people_start_it(tmp_path: Path) -> None:
     metrics = json.loads((output / "metrics.json").read_text())
     assert metrics["kl_standard_error/softmax/40"] is None  # one repeat
     assert f"{metrics['kl/pbp refined +200 labels/40']:.4f}" in result.stdout
-    assert "singles: 2" in result.stdout  # the model's own learner
-    assert "18/18" in result.stderr  # one bar for all trainings, to its end
+    assert "learner=pbp_pairs" in result.stdout  # the model's own learner
+    assert "2/2" in result.stderr  # one bar for all sizes
     assert "GPU available" not in result.stdout + result.stderr
     assert len(pd.read_csv(output / "metrics.csv")) == 18

@@ -132,7 +132,7 @@ def test_bad_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("name", [n for n in LEARNERS if n != "PBP"])
-def test_a_learner_refuses_the_files_of_others(name: str, files: dict[str, Path]) -> None:
+def test_a_learner_rejects_the_files_of_others(name: str, files: dict[str, Path]) -> None:
     with pytest.raises(CheckpointError, match=f"holds no PBP model but one of {name}"):
         PBP.load(files[name])
     with pytest.raises(CheckpointError, match="holds no"):

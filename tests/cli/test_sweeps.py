@@ -14,8 +14,8 @@ import yaml
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
-from torchpbp.errors import DataError
-from train import main
+from torchpbp.errors import ArgumentError, DataError
+from torchpbp.experiments.running.program import start
 
 ROOT = Path(__file__).parents[2]
 SEARCHES = sorted(path.stem for path in (ROOT / "conf" / "sweep" / "optuna").glob("*.yaml"))
@@ -47,16 +47,16 @@ def test_a_multirun_ends_with_its_summary(tmp_path: Path) -> None:
     assert table["kl/200"].tolist() == pytest.approx([statistics.fmean(kl[0::2]), statistics.fmean(kl[1::2])])
     errors = [statistics.stdev(values) / 2**0.5 for values in (kl[0::2], kl[1::2])]
     assert table["kl/200 standard error"].tolist() == pytest.approx(errors)
-    end = result.stdout[result.stdout.rindex("Output folder") :]
+    end = result.stdout[result.stdout.rindex("jobs, ") - 2 :]
     assert "4 jobs, 4 with results" in end
     assert f"{statistics.fmean(kl[0::2]):.4g} ± {errors[0]:.2g}" in end
 
 
 @pytest.mark.slow
 def test_a_multirun_with_a_failure_has_its_summary_too(tmp_path: Path) -> None:
-    result = run(tmp_path, "-m", *QUICK, "seed=1", "model.repeats=1,0")
+    result = run(tmp_path, "-m", *QUICK[:3], "seed=1", "model.questions=[[a1,b1]],[[a1,A]]")
     assert result.returncode != 0
-    assert "repeats: expected at least 1, got 0" in result.stderr
+    assert "'A'" in result.stderr  # a latent, which the run notices
     assert "2 jobs, 1 with results" in result.stdout
     assert "job 1: no metrics.json: failed or not finished" in result.stdout
     (sweep,) = (tmp_path / "multirun").iterdir()
@@ -64,17 +64,17 @@ def test_a_multirun_with_a_failure_has_its_summary_too(tmp_path: Path) -> None:
 
 
 def test_train_returns_its_objective(tmp_path: Path) -> None:
-    value = main(composed(*QUICK, "objective=kl/200"))
+    value = start(composed(*QUICK, "objective=kl/200"))
     assert isinstance(value, float)
     assert 0 < value < 1
-    assert main(composed(*QUICK)) is None
-    with pytest.raises(DataError, match=r"objective=kl: the run has no such metric. There are: kl/200, "):
-        main(composed(*QUICK, "objective=kl"))
+    assert start(composed(*QUICK)) is None
+    with pytest.raises(DataError, match=r"objective=kl: the run has no such metric. Choose among: kl/200, "):
+        start(composed(*QUICK, "objective=kl"))
 
 
 def test_a_search_without_an_objective_stops_before_it_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(DataError, match="A search needs the metric it looks at"):
-        main(composed(*QUICK, "objective=''"))
+    with pytest.raises(ArgumentError, match="A search needs the metric it looks at"):
+        start(composed(*QUICK, "objective=''"))
     assert "KL mean" not in capsys.readouterr().out
 
 

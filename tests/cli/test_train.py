@@ -60,17 +60,20 @@ def test_debug_run_writes_the_promised_files(debug_run: tuple[subprocess.Complet
 
 
 @pytest.mark.slow
-def test_debug_run_prints_config_progress_table_and_folder(
+def test_debug_run_prints_choices_progress_table_and_report(
     debug_run: tuple[subprocess.CompletedProcess[str], Path],
 ) -> None:
     result, folder = debug_run
     (output,) = (folder / "outputs").iterdir()
     metrics = json.loads((output / "metrics.json").read_text())
-    config = result.stdout.index("_target_: torchpbp.experiments.run_synthetic")
+    lines = result.stdout.splitlines()
+    assert lines[0] == "model=synthetic learner=pbp regressor=ridge seed=3"
+    assert lines[-1] == f"Report: {output / 'report.html'}"
+    assert len(lines) < 12
     heading = result.stdout.index("KL mean")
-    assert config < heading < result.stdout.index(f"Output folder: {output}")
-    assert "seed: 3" in result.stdout
-    assert "${" not in result.stdout  # resolved
+    settings = (output / ".hydra" / "resolved.yaml").read_text()
+    assert "seed: 3" in settings
+    assert "${" not in settings
     assert f"{metrics['kl/2000']:.6f}" in result.stdout[heading:]
     assert "4/4" in result.stderr  # the progress bar came to its end
 

@@ -93,9 +93,9 @@ def test_the_command_runs_outside_the_checkout(installed: Path, tmp_path: Path) 
     assert [Path(path) for path in used] == [installed / "torchpbp" / "conf"]
     assert settings["job"]["name"] == "train"  # as with train.py
     assert "torchpbp-train model=digits debug=default" in (folder / "report.html").read_text()
-    refused = run([*command, "model=digits", "size=paper"], tmp_path, **alone)  # looks into conf itself
-    assert refused.returncode != 0
-    assert "size=paper: model=digits has no such size" in refused.stderr
+    rejected = run([*command, "model=digits", "size=paper"], tmp_path, **alone)  # looks into conf itself
+    assert rejected.returncode != 0
+    assert "size=paper: model=digits has no such size" in rejected.stderr
 
 
 def test_the_checkout_has_its_settings_beside_the_package() -> None:

@@ -11,10 +11,12 @@ import torch
 
 from torchpbp import (
     EM,
+    PBP,
     DiscreteNetwork,
     KernelPBP,
     NormalGraphLearner,
     OnlineEM,
+    RefinedPBP,
     ScoreAverage,
     SpectralJunctionTree,
     templates,
@@ -27,6 +29,8 @@ COLOURS = ["red", "green", "blue"]
 QUICK = {"restarts": 2, "iterations": 20, "progress": False}
 
 LEARNERS: dict[str, Callable[[], Any]] = {
+    "PBP": lambda: PBP(GRAPH),
+    "RefinedPBP": lambda: RefinedPBP(GRAPH, steps=2, folds=2, progress=False),
     "KernelPBP": lambda: KernelPBP(GRAPH),
     "EM": lambda: EM(GRAPH, **QUICK),
     "OnlineEM": lambda: OnlineEM(GRAPH, exponents=[0.7, 1.0], **QUICK),

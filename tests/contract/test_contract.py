@@ -56,7 +56,7 @@ def _no_gradients() -> Iterator[None]:
 
 
 def test_every_model_with_files_is_tested_here() -> None:
-    assert set(NAMES) == set(MODULES) - {"GenerativeClassifier", "PBP", "RefinedPBP"}
+    assert set(NAMES) == set(MODULES) - {"GenerativeClassifier"}
     assert all(isinstance(fitted(name), LatentModel) for name in NAMES)
     assert [isinstance(fitted(name), Learner) for name in NAMES] == [name in LEARNERS for name in NAMES]
 
@@ -138,8 +138,8 @@ def test_joint_queries_need_different_variables(joint: Any, query: list[str]) ->
     [
         ({"n": -1}, "n: expected a whole number of at least 0, got -1"),
         ({"n": 2.5}, r"n: expected a whole number of at least 0, got 2\.5"),
-        ({"n": 2, "seed": "1"}, "seed: expected .*a whole number of at least 0.*, got '1'"),
-        ({"n": 2, "seed": -1}, "seed: expected .*a whole number of at least 0.*, got -1"),
+        ({"n": 2, "seed": "1"}, "seed: expected a whole number of at least 0, got '1'"),
+        ({"n": 2, "seed": -1}, "seed: expected a whole number of at least 0, got -1"),
     ],
 )
 def test_bad_numbers_of_draws_and_seeds_raise(sampling: Any, options: dict[str, Any], message: str) -> None:
@@ -285,7 +285,6 @@ def test_draws_given_evidence_follow_the_posterior(sampling: Any) -> None:
 def test_draws_given_weights_follow_the_posterior(sampling: Any) -> None:
     weights = {"x2": torch.tensor([[0.2, 0.0, 0.8]])}
     rows = sampling.sample(3_000, weights, seed=0)
-    assert not (rows["x2"] == 1).any()
     for v in ("x2", "x4"):
         shares = torch.nn.functional.one_hot(rows[v][:, 0], 3).double().mean(dim=0)
         assert torch.allclose(shares, sampling.posterior(v, weights)[0].double(), atol=0.1)

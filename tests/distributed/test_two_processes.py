@@ -62,14 +62,14 @@ def test_the_program_shares_rows_among_processes(tmp_path):
     root = Path(__file__).parents[2]
     settings = ["model=synthetic", "debug=default", "model.sizes=[301]", "model.repeats=1"]
     found = {}
-    for trainer in ("cpu", "ddp"):
-        folder = tmp_path / trainer
-        command = [sys.executable, "train.py", *settings, f"trainer={trainer}", f"hydra.run.dir={folder}"]
+    for name, trainer in {"cpu": [], "ddp": ["trainer=ddp"]}.items():
+        folder = tmp_path / name
+        command = [sys.executable, "train.py", *settings, *trainer, f"hydra.run.dir={folder}"]
         environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
         result = subprocess.run(
             command, cwd=root, env=environment | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=300
         )
         assert result.returncode == 0, result.stderr[-3000:]
         assert result.stdout.count("KL mean") == 1
-        found[trainer] = json.loads((folder / "metrics.json").read_text())
+        found[name] = json.loads((folder / "metrics.json").read_text())
     assert found["ddp"]["kl/301"] == pytest.approx(found["cpu"]["kl/301"], rel=1e-6)

@@ -1,4 +1,4 @@
-"""Discrete networks: what parameters and questions they refuse, and what they draw."""
+"""Discrete networks: errors of bad parameters and questions, and draws."""
 
 from __future__ import annotations
 

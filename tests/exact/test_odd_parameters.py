@@ -1,4 +1,4 @@
-"""Tables and settings that no network can be made of are refused in words; tables of odd sizes and kinds are taken."""
+"""Tables and settings that no network can be made of raise clear errors; tables of odd sizes and kinds are taken."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_scaling_a_factor_keeps_its_gradient() -> None:
 
 @pytest.mark.parametrize("size", [40, 70])  # more than memory can hold; more than a tensor can have dimensions
 @pytest.mark.parametrize("make", [DiscreteNetwork.random, PBP, SpectralJunctionTree])
-def test_graphs_whose_cliques_have_too_many_states_are_refused(make: Any, size: int) -> None:
+def test_graphs_whose_cliques_have_too_many_states_raise(make: Any, size: int) -> None:
     hidden = [f"h{i:02d}" for i in range(size)]
     edges = [*itertools.combinations(hidden, 2), *((h, f"x{h}") for h in hidden)]
     graph = LatentGraph(edges, dict.fromkeys([*hidden, *(f"x{h}" for h in hidden)], 2), hidden, directed=False)
@@ -82,12 +82,12 @@ def test_one_name_will_do_for_a_joint_table() -> None:
         (
             lambda g: DiscreteNetwork.random(g, -1),
             ArgumentError,
-            "seed: expected a whole number of at least 0, .* got -1",
+            "seed: expected a whole number of at least 0, got -1",
         ),
         (
             lambda g: DiscreteNetwork.random(g, 0.5),
             ArgumentError,
-            "seed: expected a whole number of at least 0, .* got 0.5",
+            "seed: expected a whole number of at least 0, got 0.5",
         ),
         (lambda g: DiscreteNetwork.random(g, 0, math.inf), ArgumentError, "concentration: expected a positive number"),
         (lambda g: DiscreteNetwork.random(g, 0, "1"), ArgumentError, "concentration: expected a positive number"),

@@ -14,8 +14,9 @@ from torchpbp.baselines.spectral import SpectralJunctionTree
 from torchpbp.datasets import FEATURES, DigitsDataModule
 from torchpbp.errors import DataError, StructureError
 from torchpbp.experiments.digits.binned_strokes import BinnedStrokes
-from torchpbp.experiments.digits.classification import accuracy, fit_classifier, predict
+from torchpbp.experiments.digits.classification import fit_classifier, predict
 from torchpbp.experiments.digits.distortions import slanted_copies
+from torchpbp.experiments.running.scores import accuracy
 
 
 class Recorder:
@@ -80,7 +81,7 @@ def test_discrete_learners_read_digits(learner: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [-1.0, 100.1, 640.0, -math.inf, math.inf])
-def test_points_outside_the_square_are_refused(value: float) -> None:
+def test_points_outside_the_square_raise(value: float) -> None:
     model = BinnedStrokes(Recorder, cells=4)
     row = [*[10.0] * 5, value, *[10.0] * 10]
     for action in (model.fit, model.log_evidence):

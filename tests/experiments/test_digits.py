@@ -17,11 +17,12 @@ import torchpbp
 from torchpbp import PBP, RBF, KernelPBP, Nystroem, templates
 from torchpbp.classifier import GenerativeClassifier
 from torchpbp.datasets import FEATURES, DigitsDataModule, hide_points
-from torchpbp.errors import DataError, DataWarning, StructureError
+from torchpbp.errors import ArgumentError, DataError, DataWarning, StructureError
 from torchpbp.experiments import run_digits, run_digits_curve, run_digits_missing
-from torchpbp.experiments.digits.classification import calibration_error, class_table, complete, confusion, log_loss
-from torchpbp.experiments.digits.rivals import PartialDistanceNeighbour, rivals
+from torchpbp.experiments.digits.baselines import PartialDistanceNeighbour, baselines
+from torchpbp.experiments.digits.classification import complete
 from torchpbp.experiments.digits.run import draw_samples, first_rows
+from torchpbp.experiments.running.scores import calibration_error, class_table, confusion, log_loss
 
 
 def chain() -> KernelPBP:
@@ -202,11 +203,11 @@ def test_one_repeat_has_no_standard_error(capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().out.splitlines()[-1].split()[:2] == ["3", "KernelPBP"]
 
 
-def test_hidden_points_table_has_all_contestants(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_hidden_points_table_has_all_classifiers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     metrics = run_digits_missing(data(), chain(), hidden=[0, 4], limit=100, output_dir=tmp_path)
     printed = capsys.readouterr().out
     table = pd.read_csv(tmp_path / "metrics.csv").set_index("classifier")
-    assert list(table.index) == ["KernelPBP", *rivals(0)]
+    assert list(table.index) == ["KernelPBP", *baselines(0)]
     for name, line in table.iterrows():
         assert line["hidden_0"] > line["hidden_4"] > 0.4
         assert metrics[f"test/accuracy/{name}/4"] == pytest.approx(line["hidden_4"])
@@ -233,12 +234,12 @@ def test_partial_distance_neighbour_is_the_definition() -> None:
     [
         ({"learner": KernelPBP}, StructureError, "Choose learner=pen_average, learner=gram or learner=nystroem"),
         ({"learner": KernelPBP(templates.pen_strokes(points=4))}, StructureError, "observes x1, y1, x2.* got x1, y1"),
-        ({"limit": 0}, DataError, "limit: expected at least 1 row"),
-        ({"samples": 0}, DataError, "samples: expected at least 1, got 0"),
-        ({"data": DigitsDataModule(hide=0.5)}, DataError, "the experiment hides points itself"),
+        ({"limit": 0}, ArgumentError, "limit: expected None or a whole number of at least 1, got 0"),
+        ({"samples": 0}, ArgumentError, "samples: expected a whole number of at least 1, got 0"),
+        ({"data": DigitsDataModule(hide=0.5)}, ArgumentError, "the experiment hides points itself"),
     ],
 )
-def test_bad_settings_are_refused(options: dict[str, Any], error: type[Exception], text: str) -> None:
+def test_bad_settings_raise(options: dict[str, Any], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         run(**options)
 
@@ -248,15 +249,15 @@ def test_bad_settings_are_refused(options: dict[str, Any], error: type[Exception
     [
         ({"sizes": []}, "sizes: expected one or more whole numbers"),
         ({"sizes": [1]}, "sizes: .* at least 2"),
-        ({"repeats": 0}, "repeats: expected at least 1, got 0"),
+        ({"repeats": 0}, "repeats: expected a whole number of at least 1, got 0"),
         ({"sizes": [5000]}, "expected at least 5000 rows to draw from"),
     ],
 )
-def test_bad_curves_are_refused(options: dict[str, Any], text: str) -> None:
-    with pytest.raises(DataError, match=text):
+def test_bad_curves_raise(options: dict[str, Any], text: str) -> None:
+    with pytest.raises((ArgumentError, DataError), match=text):
         run_digits_curve(DigitsDataModule(), chain(), verbose=False, **options)
 
 
-def test_nothing_to_hide_is_refused() -> None:
-    with pytest.raises(DataError, match="hidden: expected one or more"):
+def test_nothing_to_hide_raises() -> None:
+    with pytest.raises(ArgumentError, match="hidden: expected one or more"):
         run_digits_missing(data(), chain(), hidden=[], verbose=False)

@@ -1,4 +1,4 @@
-"""Other strokes from given ones: slanted, distorted, with gaps."""
+"""Other strokes from given ones: slanted, distorted, with missing values."""
 
 import pytest
 import torch
@@ -89,18 +89,18 @@ def test_distortion_of_a_straight_line_is_finite():
 def test_hidden_at_random_hides_whole_points_in_the_share_asked_for():
     strokes = load_digits().train_x[:4000]
     seen = hidden_at_random(strokes, 0.5, 6, torch.Generator().manual_seed(0))
-    gaps = seen.isnan().reshape(-1, 8, 2)
-    assert torch.equal(gaps[..., 0], gaps[..., 1])
-    counts = gaps[..., 0].sum(dim=1)
+    hidden = seen.isnan().reshape(-1, 8, 2)
+    assert torch.equal(hidden[..., 0], hidden[..., 1])
+    counts = hidden[..., 0].sum(dim=1)
     shares = torch.bincount(counts, minlength=7) / 4000
     assert torch.allclose(shares, torch.tensor([0.5] + [0.5 / 6] * 6), atol=0.03)
-    assert torch.allclose(gaps[..., 0].float().mean(dim=0), torch.full((8,), 0.5 * 3.5 / 8), atol=0.03)
+    assert torch.allclose(hidden[..., 0].float().mean(dim=0), torch.full((8,), 0.5 * 3.5 / 8), atol=0.03)
     assert torch.equal(seen[~seen.isnan()], strokes[~seen.isnan()])
     assert torch.equal(hidden_at_random(strokes, 0.0, 6), strokes)
     assert bool(hidden_at_random(strokes, 1.0, 8).isnan().any(dim=1).all())
 
 
-def test_bad_distortions_and_gaps():
+def test_bad_distortions_and_hidden():
     with pytest.raises(ShapeError, match="2 x points"):
         distorted(torch.zeros(3, 15), 1.0, 0.0, 0.0, 0.0)
     with pytest.raises(DataError, match="shear: expected a standard deviation"):

@@ -12,44 +12,67 @@ import pytest
 import torch
 
 from torchpbp import EM, PBP, templates
-from torchpbp.errors import DataError, StructureError
-from torchpbp.experiments.running.experiment import ascending, check_positive, check_takes_graph, seeds_of
+from torchpbp.errors import ArgumentError, StructureError
+from torchpbp.experiments.running.experiment import check_takes_graph, one_or_more, row_counts, seeds_of
+from torchpbp.experiments.running.grid import measure_grid
 from torchpbp.experiments.running.results import environment, metrics_of, write_results
+from torchpbp.experiments.running.run_folder import run_folder
+from torchpbp.settings import several, whole
 
 
 def test_sizes_are_sorted_whole_and_different() -> None:
-    found = ascending("sizes", [1e3, 50, 1000, 7])  # type: ignore[list-item]  # as on a command line
-    assert found == [7, 50, 1000]
-    assert all(type(n) is int for n in found)
-    assert ascending("label_only", [5, 0], least=0) == [0, 5]
+    sizes = row_counts().check("sizes", [1e3, 50, 1000, 7])  # as on a command line
+    assert sizes == (7, 50, 1000)
+    assert all(type(n) is int for n in sizes)
+    assert row_counts(least=0).check("label_only", [5, 0]) == (0, 5)
 
 
 @pytest.mark.parametrize(
     ("values", "least", "message"),
     [
-        ([], 1, r"sizes: expected one or more positive whole numbers, got \[\]"),
-        ([10, 0], 1, r"sizes: expected one or more positive whole numbers, got \[10, 0\]"),
-        ([2.5], 1, r"positive whole numbers, got \[2\.5\]"),
+        ([], 1, r"sizes: expected one or more whole numbers of at least 1, got \[\]"),
+        ([10, 0], 1, r"sizes: expected one or more whole numbers of at least 1, got \[10, 0\]"),
+        ([2.5], 1, r"of at least 1, got \[2\.5\]"),
         ([9], 10, r"sizes: expected one or more whole numbers of at least 10, got \[9\]"),
-        ([-1], 0, r"sizes: expected one or more whole numbers, 0 for none, got \[-1\]"),
+        ([-1], 0, r"sizes: expected one or more whole numbers of at least 0, got \[-1\]"),
+        ("12", 1, "sizes: expected one or more"),
+        ([True], 1, "sizes: expected one or more"),
+        ([float("nan"), float("inf")], 1, "sizes: expected one or more"),
+        (5, 1, "sizes: expected one or more"),
     ],
 )
-def test_sizes_that_make_no_experiment(values: list[Any], least: int, message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        ascending("sizes", values, least)
+def test_sizes_that_make_no_experiment(values: Any, least: int, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        row_counts(least).check("sizes", values)
 
 
-def test_the_number_at_fault_is_named() -> None:
-    check_positive(rows=1, epochs=[1, 2])
-    with pytest.raises(DataError, match="epochs: expected at least 1, got 0"):
-        check_positive(rows=1, epochs=0)
-    with pytest.raises(DataError, match=r"states: expected at least 1, got \[2, 0\]"):
-        check_positive(states=[2, 0])
-    with pytest.raises(DataError, match=r"states: expected at least 1, got \[\]"):
-        check_positive(states=[])
+def test_an_empty_list_is_not_one_or_more() -> None:
+    constraint = one_or_more(several(whole(1)))
+    assert constraint.check("states", [2, 1]) == (2, 1)
+    for values in ([2, 0], []):
+        with pytest.raises(ArgumentError, match="states: expected one or more"):
+            constraint.check("states", values)
 
 
-def test_learners_with_a_graph_of_their_own_are_refused() -> None:
+def test_points_are_measured_in_order_and_kept_for_a_resumed_run(tmp_path: Path) -> None:
+    calls: list[tuple[Any, ...]] = []
+
+    def measure(repeat: int, name: str) -> dict[str, Any]:
+        calls.append((repeat, name))
+        if (repeat, name) == (1, "a") and len(calls) == 3:
+            raise ZeroDivisionError
+        return {"value": 10 * repeat + len(name)}
+
+    points = [(repeat, name) for repeat in (0, 1) for name in ("a", "bb")]
+    with pytest.raises(ZeroDivisionError), run_folder(tmp_path, {}, False):
+        list(measure_grid("test", points, measure, tmp_path, False))
+    with run_folder(tmp_path, {}, True):
+        results = list(measure_grid("test", points, measure, tmp_path, False, always=points[:1]))
+    assert results == [(point, {"value": 10 * point[0] + len(point[1])}) for point in points]
+    assert calls == [(0, "a"), (0, "bb"), (1, "a"), (0, "a"), (1, "a"), (1, "bb")]
+
+
+def test_learners_with_a_graph_of_their_own_are_rejected() -> None:
     check_takes_graph("Networks", PBP)
     check_takes_graph("Networks", EM)
     with pytest.raises(

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from torchpbp import EM, PBP, DiscreteNetwork, SpectralJunctionTree, templates
-from torchpbp.errors import DataError, StructureError
+from torchpbp.errors import ArgumentError, StructureError
 from torchpbp.experiments import run_jt_synthetic
 from torchpbp.experiments.jt_synthetic.run import measure
 
@@ -122,7 +122,9 @@ def test_pbp_is_no_worse_than_spectral():
         "second order": templates.hmm(5, states=2, observed_states=4, order=2),
         "factorial": templates.factorial_hmm(3, observed_states=8),
     }
-    found = run_jt_synthetic(graphs, PBP, {"spectral": SpectralJunctionTree}, [2_000], 5, 300, seed=77, verbose=False)
+    found = run_jt_synthetic(
+        graphs, PBP, {"spectral": SpectralJunctionTree}, sizes=[2_000], repeats=5, test_rows=300, seed=77, verbose=False
+    )
     for name in graphs:
         pbp, spectral = found[f"error/{name}/PBP/2000"], found[f"error/{name}/spectral/2000"]
         assert pbp <= 1.1 * spectral
@@ -130,13 +132,13 @@ def test_pbp_is_no_worse_than_spectral():
 
 
 def test_bad_input():
-    with pytest.raises(DataError, match="sizes: expected one or more positive whole numbers"):
+    with pytest.raises(ArgumentError, match="sizes: expected one or more whole numbers of at least 1"):
         run_jt_synthetic(GRAPHS, PBP, sizes=[0])
-    with pytest.raises(DataError, match="test_rows: expected at least 1, got 0"):
+    with pytest.raises(ArgumentError, match="test_rows: expected a whole number of at least 1, got 0"):
         run_jt_synthetic(GRAPHS, PBP, test_rows=0)
     with pytest.raises(StructureError, match="graphs: expected one or more structures"):
         run_jt_synthetic({}, PBP)
     with pytest.raises(StructureError, match="expected a learner that takes the model's graph, got a PBP"):
         run_jt_synthetic(GRAPHS, PBP(GRAPHS["chain"]))
-    with pytest.raises(DataError, match="'PBP' is the name of the main learner"):
+    with pytest.raises(ArgumentError, match="'PBP' is the name of the main learner"):
         run_jt_synthetic(GRAPHS, functools.partial(PBP, pool=4), {"PBP": PBP}, **SMALL)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from torchpbp import EM, DiscreteNetwork, LatentGraph, templates
-from torchpbp.errors import DataError, QueryError, StructureError
+from torchpbp.errors import ArgumentError, QueryError, StructureError
 from torchpbp.experiments.learners.questions import kinds, kl, thinned
 from torchpbp.experiments.learners.run import run_learners
 
@@ -81,7 +81,7 @@ def test_kl_is_zero_for_equals_and_counts_impossible_answers() -> None:
     assert float(kl(p, torch.tensor([[0.25, 0.75, 0.0], [0.0, 1.0, 0.0]]))[1]) > 100
 
 
-def test_run_notes_errors_and_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_notes_errors_of_answers_and_messages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     metrics = run_learners(
         lambda graph: EM(graph, restarts=1, iterations=30, progress=False),
         {"chain": CHAIN},
@@ -107,7 +107,7 @@ def test_run_notes_errors_and_refusals(tmp_path: Path, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"rows": 0}, DataError, "rows: expected at least 1, got 0"),
+        ({"rows": 0}, ArgumentError, "rows: expected a whole number of at least 1, got 0"),
         ({"graphs": {}}, StructureError, "graphs: expected at least one graph"),
     ],
 )

@@ -15,12 +15,12 @@ import torch
 from torchpbp import EM, DiscreteNetwork, NormalGraphLearner
 from torchpbp.baselines.normal_graph import RULES, learn_block
 from torchpbp.baselines.normal_graph.rules import Rule, block_log_likelihood
-from torchpbp.errors import DataError, StructureError
+from torchpbp.errors import ArgumentError, StructureError
 from torchpbp.experiments import run_ng_deep_graph, run_ng_one_embedding, run_ng_single_block
 from torchpbp.experiments.normal_graph.comparison import compare
 from torchpbp.experiments.normal_graph.deep_graph import deep_graph
 from torchpbp.experiments.normal_graph.one_embedding import embedding_graph, embedding_network
-from torchpbp.experiments.normal_graph.rules import learn_by_rules, lines_of, truth_line
+from torchpbp.experiments.normal_graph.rules import Case, learn_rule, lines_of, truth_line
 from torchpbp.experiments.normal_graph.single_block import draw_messages
 
 SMALL: dict[Any, dict[str, Any]] = {
@@ -108,7 +108,8 @@ def test_repeats_learned_together_are_those_learned_alone() -> None:
     mask = (torch.arange(50) < 30).double()
     options: dict[str, Any] = {"start": "parameters", "epochs": 6}
     seeds = [s * 1_000_003 for s in (7, 8, 9)]  # of the first start of learners with seeds 7, 8 and 9
-    traces = learn_by_rules(NormalGraphLearner, embedding_graph(3), samples, seeds, mask=mask, **options)
+    case = Case("c", embedding_graph(3), samples, seeds, mask=mask, options=options)
+    traces = {rule: learn_rule(NormalGraphLearner, case, rule) for rule in RULES}
     lines = pd.DataFrame(lines_of("c", traces, True))
     for rule in RULES:
         for i, sample in enumerate(samples):
@@ -187,17 +188,22 @@ def test_larger_exponents_make_sharper_messages() -> None:
 @pytest.mark.parametrize(
     ("task", "options", "error", "text"),
     [
-        (run_ng_single_block, {"inputs": [2]}, DataError, "expected one number per case in each, got 1, 2 and 2"),
-        (run_ng_single_block, {"rows": 1}, DataError, "rows: expected at least 2"),
-        (run_ng_single_block, {"iterations": 0}, DataError, "iterations: expected at least 1, got 0"),
-        (run_ng_one_embedding, {"mismatched": []}, DataError, "mismatched: expected at least 1"),
-        (run_ng_one_embedding, {"split_rows": 1}, DataError, "split_rows: expected at least 2"),
-        (run_ng_one_embedding, {"repeats": 0}, DataError, "repeats: expected at least 1, got 0"),
-        (run_ng_deep_graph, {"epochs": 0}, DataError, "epochs: expected at least 1, got 0"),
+        (run_ng_single_block, {"inputs": [2]}, ArgumentError, "expected one number per case in each, got 1, 2 and 2"),
+        (run_ng_single_block, {"rows": 1}, ArgumentError, "rows: expected a whole number of at least 2"),
+        (
+            run_ng_single_block,
+            {"iterations": 0},
+            ArgumentError,
+            "iterations: expected a whole number of at least 1, got 0",
+        ),
+        (run_ng_one_embedding, {"mismatched": []}, ArgumentError, "mismatched: expected one or more"),
+        (run_ng_one_embedding, {"split_rows": 1}, ArgumentError, "split_rows: expected a whole number of at least 2"),
+        (run_ng_one_embedding, {"repeats": 0}, ArgumentError, "repeats: expected a whole number of at least 1, got 0"),
+        (run_ng_deep_graph, {"epochs": 0}, ArgumentError, "epochs: expected a whole number of at least 1, got 0"),
         (run_ng_deep_graph, {"learner": EM}, StructureError, "Choose learner=normal_graph"),
         (run_ng_one_embedding, {"learner": partial(EM)}, StructureError, "whose blocks learn by rules"),
     ],
 )
-def test_bad_settings_are_refused(task: Any, options: dict[str, Any], error: type[Exception], text: str) -> None:
+def test_bad_settings_raise(task: Any, options: dict[str, Any], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         run(task, **options)

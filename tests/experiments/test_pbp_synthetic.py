@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from torchpbp import EM, PBP, DiscreteNetwork, LatentGraph, OnlineEM, templates
-from torchpbp.errors import DataError, StructureError
+from torchpbp.errors import ArgumentError, StructureError
 from torchpbp.experiments import run_pbp_synthetic
-from torchpbp.experiments.pbp_synthetic.run import summarised
+from torchpbp.experiments.pbp_synthetic.run import summarise
 
 GRAPH = templates.loopy_network(observed_states=3)
 QUICK = {"restarts": 2, "iterations": 5, "progress": False}
@@ -93,7 +93,7 @@ def test_a_size_is_measured_alike_whichever_others_are_asked_for() -> None:
 
 def test_the_summary_averages_kl_and_takes_the_median_of_seconds() -> None:
     rows = [("a", 10, 0, 1.0, 5.0), ("a", 10, 1, 2.0, 1.0), ("a", 10, 2, 3.0, 2.0), ("b", 10, 0, 4.0, 7.0)]
-    found = summarised(pd.DataFrame(rows, columns=["learner", "rows", "repeat", "kl", "fit_seconds"]))
+    found = summarise(pd.DataFrame(rows, columns=["learner", "rows", "repeat", "kl", "fit_seconds"]))
     assert found["learner"].tolist() == ["a", "b"]
     assert found["kl"].tolist() == [2.0, 4.0]
     assert found["fit_seconds"].tolist() == [2.0, 7.0]
@@ -101,13 +101,13 @@ def test_the_summary_averages_kl_and_takes_the_median_of_seconds() -> None:
 
 
 def test_bad_input() -> None:
-    with pytest.raises(StructureError, match="others: 'pbp' is the name of the main learner"):
+    with pytest.raises(ArgumentError, match="others: 'pbp' is the name of the main learner"):
         run_pbp_synthetic(GRAPH, PBP, {"pbp": PBP})
     with pytest.raises(StructureError, match="em: expected a learner that takes the model's graph, got a PBP"):
         run_pbp_synthetic(GRAPH, PBP, {"em": PBP(GRAPH)})  # type: ignore[dict-item]
-    with pytest.raises(DataError, match="sizes: expected one or more positive whole numbers, got"):
+    with pytest.raises(ArgumentError, match="sizes: expected one or more whole numbers of at least 1, got"):
         run_pbp_synthetic(GRAPH, PBP, sizes=[])
-    with pytest.raises(DataError, match="repeats: expected at least 1, got 0"):
+    with pytest.raises(ArgumentError, match="repeats: expected a whole number of at least 1, got 0"):
         run_pbp_synthetic(GRAPH, PBP, repeats=0)
-    with pytest.raises(DataError, match="expected a query followed by its evidence variables"):
+    with pytest.raises(ArgumentError, match="expected a query followed by its evidence variables"):
         run_pbp_synthetic(GRAPH, PBP, question=["d"])

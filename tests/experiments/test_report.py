@@ -19,10 +19,11 @@ from matplotlib.figure import Figure
 
 import torchpbp.experiments.running.program
 from torchpbp import EM, PBP, DiscreteNetwork, templates
+from torchpbp.__main__ import main
 from torchpbp.errors import DataError
 from torchpbp.experiments.running.html import page, picture, pivoted, section, shortened, table
 from torchpbp.experiments.running.program import train
-from torchpbp.experiments.running.report import main, write_report
+from torchpbp.experiments.running.report import write_report
 
 ROOT = Path(__file__).parents[2]
 EVIL = "<script>alert('&')</script>"
@@ -136,7 +137,7 @@ def test_results_settings_and_circumstances_are_there(run_dir: Path) -> None:
 def test_a_report_can_be_written_again(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (run_dir / ".hydra" / "config.yaml").write_text(CONFIG)
     write_report(run_dir, seconds=1.0)
-    assert main([str(run_dir)]) == 0
+    assert main(["report", str(run_dir)]) == 0
     assert capsys.readouterr().out.strip() == str(run_dir / "report.html")
     words = Page((run_dir / "report.html").read_text(encoding="utf-8")).words
     assert words["pre"][0] == CONFIG.strip()
@@ -150,29 +151,85 @@ def test_an_empty_folder_gives_a_page_too(tmp_path: Path) -> None:
     assert read.all("img") == []
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("metrics.json", "{", "metrics.json: not valid JSON"),
-        ("metrics.csv", "", "metrics.csv: not a CSV table"),
-        (".hydra/config.yaml", "a: [", "config.yaml: not valid YAML"),
-    ],
-)
-def test_broken_files_are_named(
-    name: str, content: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+BROKEN: dict[str, tuple[str, bytes, str]] = {
+    "cut JSON": ("metrics.json", b"{", "metrics.json: not valid JSON"),
+    "binary JSON": ("metrics.json", b"\xff\xfe\x00", "metrics.json: not valid JSON"),
+    "nested JSON": ("metrics.json", b"[" * 100_000, "metrics.json: not valid JSON"),
+    "a list of metrics": ("metrics.json", b"[1, 2]", "metrics.json: expected a mapping of names to values, got a list"),
+    "null": ("metrics.json", b"null", "metrics.json: expected a mapping of names to values, got a NoneType"),
+    "empty CSV": ("metrics.csv", b"", "metrics.csv: not valid CSV"),
+    "binary CSV": ("metrics.csv", b"\x89PNG\xff\xfe\x00\x00", "metrics.csv: not valid CSV"),
+    "cut YAML": (".hydra/config.yaml", b"a: [", "config.yaml: not valid YAML"),
+    "binary YAML": (".hydra/config.yaml", b"\x00\xff", "config.yaml: not valid YAML"),
+    "a date that is none": (".hydra/config.yaml", b"a: 2001-99-99", "config.yaml: not valid YAML"),
+    "an object of Python": (".hydra/config.yaml", b"a: !!python/object:os.system {}", "config.yaml: not valid YAML"),
+    "a truth value that is none": (".hydra/config.yaml", b"a: !!bool x", "config.yaml: not valid YAML"),
+    "a time that is none": (".hydra/config.yaml", b"a: !!timestamp x", "config.yaml: not valid YAML"),
+    "an unhashable key": (".hydra/config.yaml", b"? [1]\n: 2", "config.yaml: not valid YAML"),
+    "nested YAML": (".hydra/config.yaml", b"[" * 20_000, "config.yaml: not valid YAML"),
+    "a list of settings": (
+        ".hydra/config.yaml",
+        b"- 1",
+        "config.yaml: expected a mapping of names to values, got a list",
+    ),
+    "a text": (".hydra/config.yaml", b"text", "config.yaml: expected a mapping of names to values, got a str"),
+    "numbers as overrides": (".hydra/overrides.yaml", b"[1, 2]", "overrides.yaml: expected a YAML list of overrides"),
+    "a mapping of overrides": (".hydra/overrides.yaml", b"a: 1", "overrides.yaml: expected a YAML list of overrides"),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_broken_files_are_named(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name, content, message = BROKEN[kind]
     (tmp_path / ".hydra").mkdir()
-    (tmp_path / name).write_text(content)
+    (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=message):
         write_report(tmp_path)
     assert not (tmp_path / "report.html").exists()
-    assert main([str(tmp_path)]) == 1
-    assert message in capsys.readouterr().err
+    assert main(["report", str(tmp_path)]) == 1
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert printed.count("\n") == 1  # one line, no traceback
 
 
-def test_a_folder_is_needed(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="expected the folder of a run"):
-        write_report(tmp_path / "nowhere")
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        (".hydra/config.yaml", b""),
+        (".hydra/config.yaml", b"model: 5\nseed: [1, {a: b}]\n1: 2\n"),
+        (".hydra/config.yaml", b"model: {_target_: [1]}\n"),
+        (".hydra/config.yaml", b"model: &a\n  _target_: *a\n"),
+        (".hydra/overrides.yaml", b""),
+        ("metrics.json", b'{"a": {"b": [1]}, "c": NaN, "d": 1' + b"0" * 400 + b', "e": "\\ud800", "f/1": null}'),
+        ("cut.png", b"\x89PNG\r\n\x1a\n\x00"),
+        ("model.pt", b"PK\x03\x04"),
+    ],
+)
+def test_odd_files_are_shown_all_the_same(name: str, content: bytes, tmp_path: Path) -> None:
+    (tmp_path / ".hydra").mkdir()
+    (tmp_path / name).write_bytes(content)
+    (tmp_path / "folder.csv").mkdir()
+    assert Page(write_report(tmp_path).read_text(encoding="utf-8")).words["h1"] == [tmp_path.name]
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "metrics.json").write_text("{}")
+
+    def denied(path: Path, *_: Any, **__: Any) -> str:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_text", denied)
+    with pytest.raises(DataError, match=r"metrics.json: cannot be read \(Permission denied\)"):
+        write_report(tmp_path)
+
+
+@pytest.mark.parametrize("path", ["nowhere", "", "a\0b", "x" * 5000])
+def test_a_folder_is_needed(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for command, what in (("report", "the folder of a run"), ("sweep", "a multirun folder")):
+        assert main([command, path]) == 1
+        printed = capsys.readouterr().err
+        assert f"Expected {what}" in printed
+        assert "which is not a folder" in printed
 
 
 # -- pieces ------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from torchpbp import PBP, KernelPBP, templates
 from torchpbp.datasets import LabelledSignals, LabelSequences
-from torchpbp.errors import DataError, ShapeError, StructureError
+from torchpbp.errors import ArgumentError, DataError, ShapeError, StructureError
 from torchpbp.experiments import run_sequence_labelling
 from torchpbp.experiments.labelling.heads import CRFHead, LabelHead, PBPHead, SignalEncoder, SoftmaxHead
 from torchpbp.experiments.labelling.run import measure
@@ -257,19 +257,21 @@ def test_bad_settings() -> None:
     def run(**options: Any) -> None:
         run_sequence_labelling(**{"data": TASK, "learner": PAIRS, "verbose": False, **options})
 
-    with pytest.raises(DataError, match=r"sizes: expected one or more whole numbers of at least 10, got \[5\]"):
+    with pytest.raises(ArgumentError, match=r"sizes: expected one or more whole numbers of at least 10, got \[5\]"):
         run(sizes=[5])
-    with pytest.raises(DataError, match=r"label_only: expected one or more whole numbers, 0 for none, got \[-1\]"):
+    with pytest.raises(
+        ArgumentError, match=r"label_only: expected one or more whole numbers of at least 0, got \[-1\]"
+    ):
         run(label_only=[-1])
-    with pytest.raises(DataError, match="repeats: expected at least 1, got 0"):
+    with pytest.raises(ArgumentError, match="repeats: expected a whole number of at least 1, got 0"):
         run(repeats=0)
-    with pytest.raises(DataError, match=r"window: expected an odd number of sites.*got 2"):
+    with pytest.raises(ArgumentError, match=r"window: expected an odd number of sites.*got 2"):
         run(window=2)
     with pytest.raises(StructureError, match="expected a learner that takes the model's graph, got a KernelPBP"):
         run(learner=KernelPBP(templates.pen_strokes()))
 
 
-def test_heads_refuse_what_does_not_fit(exact_head: PBPHead) -> None:
+def test_heads_reject_what_does_not_fit(exact_head: PBPHead) -> None:
     with pytest.raises(ShapeError, match=r"scores: expected shape \(batch, 6, labels\), got \(2, 5, 3\)"):
         exact_head(torch.zeros(2, 5, 3, dtype=torch.float64))
     model = exact_head.layer.model

@@ -15,9 +15,9 @@ from torchpbp import PBP, templates
 from torchpbp.classifier import GenerativeClassifier
 from torchpbp.datasets import load_splice
 from torchpbp.datasets.splice import grouped_folds
-from torchpbp.errors import DataError, StructureError
+from torchpbp.errors import ArgumentError, StructureError
 from torchpbp.experiments.splice.choice import Choice
-from torchpbp.experiments.splice.run import Rows, _drawn, _naive_bayes, run_splice
+from torchpbp.experiments.splice.run import SpliceRows, _drawn, _naive_bayes, run_splice
 
 SMALL: dict[str, Any] = {
     "learner": PBP,
@@ -46,7 +46,7 @@ class CountsLetters:
         return torch.where(x >= 0, self.logs[torch.arange(60), x.clamp(min=0)], 0.0).sum(dim=1)
 
 
-def test_run_measures_all_contestants_and_writes_files(tmp_path: Path) -> None:
+def test_run_measures_all_classifiers_and_writes_files(tmp_path: Path) -> None:
     graph = templates.hmm(60, 2, 4)
     others = {"letters": {"learner": CountsLetters, "graph": graph}}
     metrics = run_splice(others=others, output_dir=tmp_path, **SMALL)
@@ -84,21 +84,21 @@ def test_drawn_rows_keep_the_shares_of_the_classes() -> None:
 
 def test_unknown_letters_say_nothing_to_naive_bayes() -> None:
     data = load_splice()
-    predict, _ = _naive_bayes(Rows(data, data.filled(), torch.arange(len(data.y))))
+    predict, _ = _naive_bayes(SpliceRows(data, data.filled(), torch.arange(len(data.y))))
     assert predict(torch.full((1, 60), -1)).tolist() == [2]  # the most frequent class
 
 
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"folds_used": 11}, DataError, "folds_used: expected a number from 1 to folds=10, got 11"),
-        ({"sizes": (10,)}, DataError, "sizes: expected numbers of rows of at least 30"),
-        ({"sizes": (5000,)}, DataError, "sizes: expected at most the .* rows of a fold, got 5000"),
-        ({"structures": ()}, StructureError, "structures, ridges: expected at least one candidate each"),
+        ({"folds_used": 11}, ArgumentError, "folds_used: expected a number from 1 to folds=10, got 11"),
+        ({"sizes": (10,)}, ArgumentError, "sizes: expected one or more numbers of rows of at least 30"),
+        ({"sizes": (5000,)}, ArgumentError, "sizes: expected at most the .* rows of a fold, got 5000"),
+        ({"structures": ()}, ArgumentError, "structures: expected one or more pairs"),
         (
             {"structures": ((1, 2), (1, 0))},
-            StructureError,
-            r"expected pairs \(order, hidden states\) from 1 on, got \[1, 0\]",
+            ArgumentError,
+            r"expected one or more pairs \(order, hidden states\) .* from 1 on, got \(\(1, 2\), \(1, 0\)\)",
         ),
         ({"others": {"EM": {"learner": PBP}}}, StructureError, "others.EM: expected the entries learner and graph"),
         (
@@ -118,7 +118,7 @@ def test_bad_settings(options: dict[str, Any], error: type[Exception], message: 
 def test_choice_counts_the_held_out_rows_that_classifiers_get_right() -> None:
     """The quick way, models planned and rows counted once, against a classifier fitted anew for each candidate."""
     data = load_splice()
-    rows = Rows(data, data.filled(), _drawn(data.y, torch.arange(len(data.y)), 240, 3))
+    rows = SpliceRows(data, data.filled(), _drawn(data.y, torch.arange(len(data.y)), 240, 3))
     ridges = ((1.0, 10.0), (1.0, 1000.0))
     choice = Choice(PBP, ((1, 1), (1, 2)), ridges, inner_folds=2, seed=5)
     found = choice.right(rows.x, rows.y, rows.group)
@@ -141,7 +141,7 @@ def test_choice_counts_the_held_out_rows_that_classifiers_get_right() -> None:
 @pytest.mark.filterwarnings("ignore:Columns .* hold one state only")
 def test_a_learner_that_needs_rows_is_fitted_to_them() -> None:
     data = load_splice()
-    rows = Rows(data, data.filled(), _drawn(data.y, torch.arange(len(data.y)), 90, 3))
+    rows = SpliceRows(data, data.filled(), _drawn(data.y, torch.arange(len(data.y)), 90, 3))
     made: list[PBP] = []
 
     class Rowwise(PBP):

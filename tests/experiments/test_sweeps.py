@@ -13,12 +13,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from hydra.experimental.callback import Callback
 
-from torchpbp.errors import DataError
-from torchpbp.experiments.running.objective import checked_objective, objective_value
+from torchpbp.__main__ import main
+from torchpbp.errors import ArgumentError, DataError
+from torchpbp.experiments.running.objective import check_objective, objective_value
 from torchpbp.experiments.running.sweep_plots import draw_sweep
-from torchpbp.experiments.running.sweep_report import SweepSummary, main, report
+from torchpbp.experiments.running.sweep_report import write_sweep_report
 from torchpbp.experiments.running.sweeps import (
     DONE,
     NO_METRICS,
@@ -89,7 +89,7 @@ def test_failed_jobs_are_counted_and_named(tmp_path: Path) -> None:
     assert table[["runs", "failed"]].to_numpy().tolist() == [[1, 1], [0, 1]]
     assert np.isnan(table["kl"][1])
     assert run_table(runs)["status"].tolist() == [DONE, NO_METRICS, NO_METRICS]
-    text = report(tmp_path)
+    text = write_sweep_report(tmp_path)
     assert "3 jobs, 1 with results" in text
     assert f"job 2: {NO_METRICS} (a=2 seed=1)" in text
 
@@ -168,9 +168,25 @@ def test_a_broken_metrics_file_is_named(tmp_path: Path, content: str | bytes) ->
     path = add_job(tmp_path, "seed=2", {"kl": 1.0}) / "metrics.json"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(
-        DataError, match=r"1/metrics\.json: (not valid JSON|expected an object of name -> value, got a list)"
+        DataError, match=r"1/metrics\.json: (not valid JSON|expected a mapping of names to values, got a list)"
     ):
         read_sweep(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "plan", ["hydra: 5", "hydra: {sweeper: {_target_: [1]}}", "hydra: {}", "a: 1", "- 1", "a: [", "a: !!bool x"]
+)
+def test_an_odd_plan_raises(plan: str, tmp_path: Path) -> None:
+    add_job(tmp_path, "seed=1", {"kl": 1.0})
+    (tmp_path / "multirun.yaml").write_text(plan)
+    with pytest.raises(DataError, match=r"multirun\.yaml: (expected what Hydra|expected a mapping|not valid YAML)"):
+        read_sweep(tmp_path)
+
+
+def test_whole_numbers_beyond_floating_point_are_left_out(tmp_path: Path) -> None:
+    add_job(tmp_path, "seed=1", {"kl": 1.0, "huge": 10**400, "count": 3})
+    (run,) = read_sweep(tmp_path)
+    assert run.metrics == {"kl": 1.0, "count": 3.0}
 
 
 @pytest.mark.parametrize(("content", "message"), [("a: [", "not valid YAML"), ("a: 1", "expected a YAML list")])
@@ -181,8 +197,8 @@ def test_a_broken_overrides_file_is_named(tmp_path: Path, content: str, message:
         read_sweep(tmp_path)
 
 
-def test_folders_without_runs_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"nowhere, which is no folder. They are in multirun/"):
+def test_folders_without_runs_raise(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"nowhere', which is not a folder"):
         read_sweep(tmp_path / "nowhere")
     with pytest.raises(DataError, match=r"expected a folder per job with \.hydra/overrides\.yaml, found none"):
         read_sweep(tmp_path)
@@ -228,7 +244,7 @@ def test_command_line_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFi
     sweep, output = tmp_path / "sweep", tmp_path / "out"
     for a, seed in itertools.product([0.1, 0.123456789], [1, 2]):
         add_job(sweep, f"a={a} seed={seed}", {"kl": a + seed, "acc": 0.5 * seed})
-    assert main([str(sweep), "--metric", "kl", "--metric", "acc", "--output", str(output)]) == 0
+    assert main(["sweep", str(sweep), "--metric", "kl", "--metric", "acc", "--output", str(output)]) == 0
     printed = capsys.readouterr().out
     assert ["0.1235", "2", "1.623", "±", "0.5", "0.75", "±", "0.25"] in [line.split() for line in printed.splitlines()]
     assert str(output) in printed
@@ -246,7 +262,7 @@ def test_the_page_of_a_sweep_leads_to_those_of_its_runs(tmp_path: Path) -> None:
     (done / "report.html").write_text("run")
     add_job(sweep, "a=y seed=1", None)
     for output in (sweep, tmp_path / "elsewhere"):
-        report(sweep, output=output)
+        write_sweep_report(sweep, output=output)
         text = (output / "report.html").read_text(encoding="utf-8")
         (target,) = re.findall(r'<a href="([^"]+)">job 0: a=&lt;b&gt; seed=1</a>', text)
         assert (output / unquote(target)).read_text() == "run"
@@ -256,40 +272,34 @@ def test_the_page_of_a_sweep_leads_to_those_of_its_runs(tmp_path: Path) -> None:
 
 
 def test_command_line_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(tmp_path / "nowhere")]) == 1
-    assert "nowhere, which is no folder" in capsys.readouterr().err
+    assert main(["sweep", str(tmp_path / "nowhere")]) == 1
+    assert "nowhere', which is not a folder" in capsys.readouterr().err
     add_job(tmp_path, "seed=1", {"kl": 1.0})
-    assert main([str(tmp_path), "--metric", "nix"]) == 1
+    assert main(["sweep", str(tmp_path), "--metric", "nix"]) == 1
     assert "There are: kl." in capsys.readouterr().err
     assert not (tmp_path / "summary.csv").exists()
 
 
 def test_a_sweep_of_failures_still_has_a_report(tmp_path: Path) -> None:
     add_job(tmp_path, "seed=1", None)
-    assert "1 jobs, 0 with results" in report(tmp_path)
+    assert "1 jobs, 0 with results" in write_sweep_report(tmp_path)
     assert (tmp_path / "sweep.csv").exists()
     assert not (tmp_path / "sweep.png").exists()
-
-
-def test_the_callback_has_all_methods_that_hydra_calls() -> None:
-    called = [name for name in dir(Callback) if name.startswith("on_")]
-    assert len(called) >= 6
-    assert [name for name in called if not hasattr(SweepSummary(), name)] == []
 
 
 def test_objective_is_a_finite_number_of_the_run() -> None:
     metrics = {"kl/10": 0.5, "rows": 3, "graph": "g", "error": None, "bad": float("nan")}
     assert objective_value(metrics, "kl/10") == 0.5
     assert type(objective_value(metrics, "rows")) is float
-    with pytest.raises(DataError, match=r"objective=kl: the run has no such metric. There are: kl/10, rows, bad"):
+    with pytest.raises(DataError, match=r"objective=kl: the run has no such metric. Choose among: kl/10, rows, bad"):
         objective_value(metrics, "kl")
     for name in ("graph", "error", "bad"):
         with pytest.raises(DataError, match=f"objective={name}: expected a finite number, got"):
             objective_value(metrics, name)
 
 
-def test_a_search_without_objective_is_refused() -> None:
-    assert checked_objective(None) is None
-    assert checked_objective("kl") == "kl"
-    with pytest.raises(DataError, match=r"expected objective=<name in metrics\.json>, got none"):
-        checked_objective("")
+def test_a_search_without_objective_raises() -> None:
+    check_objective(None)
+    check_objective("kl")
+    with pytest.raises(ArgumentError, match=r"expected objective=<name in metrics\.json>, got none"):
+        check_objective("")

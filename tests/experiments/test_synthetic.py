@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from torchpbp import PBP, DiscreteNetwork, LatentGraph, templates
-from torchpbp.errors import DataError, QueryError, StructureError
+from torchpbp.errors import ArgumentError, QueryError, StructureError
 from torchpbp.experiments import run_synthetic
 from torchpbp.experiments.running.results import replacing, write_json
 from torchpbp.experiments.synthetic.questions import Question, draw_questions, make_question, mean_kl
@@ -149,22 +149,22 @@ def test_evidence_of_probability_zero_is_left_out() -> None:
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
-        ({"sizes": []}, DataError, "sizes: expected one or more positive whole numbers, got \\[\\]"),
-        ({"sizes": [10.5]}, DataError, "sizes: .* got \\[10.5\\]"),
-        ({"repeats": 0}, DataError, "repeats: expected at least 1, got 0"),
-        ({"questions": 0}, DataError, "questions: expected at least 1, got 0"),
-        ({"questions": []}, DataError, "questions: .* got an empty list"),
-        ({"questions": [["a1"]]}, DataError, "questions: expected a query followed by its evidence variables"),
-        ({"questions": ["a1"]}, DataError, "questions: expected a query followed by its evidence variables"),
+        ({"sizes": []}, ArgumentError, "sizes: expected one or more whole numbers of at least 1, got \\[\\]"),
+        ({"sizes": [10.5]}, ArgumentError, "sizes: .* got \\[10.5\\]"),
+        ({"repeats": 0}, ArgumentError, "repeats: expected a whole number of at least 1, got 0"),
+        ({"questions": 0}, ArgumentError, "questions: expected a whole number of at least 1 or .*, got 0"),
+        ({"questions": []}, ArgumentError, "questions: .* one or more questions, .* got \\[\\]"),
+        ({"questions": [["a1"]]}, ArgumentError, "questions: expected a query followed by its evidence variables"),
+        ({"questions": ["a1"]}, ArgumentError, "questions: .* each a query followed by its evidence variables"),
         ({"questions": [["a1", "A"]]}, QueryError, "'A'"),
-        ({"evidence_variables": 0}, DataError, "evidence_variables: expected at least 1, got 0"),
-        ({"max_values": 0}, DataError, "max_values: expected at least 1, got 0"),
+        ({"evidence_variables": 0}, ArgumentError, "evidence_variables: expected a whole number of at least 1, got 0"),
+        ({"max_values": 0}, ArgumentError, "max_values: expected a whole number of at least 1, got 0"),
         ({"learner": PBP(templates.diamond())}, StructureError, "PBP with a graph of its own. Choose learner=pbp"),
         ({"graph": templates.hmm(length=1)}, StructureError, "at least two observables"),
         ({"graph": templates.hmm(states=None)}, StructureError, "unknown cardinality"),
     ],
 )
-def test_bad_settings_are_refused(options: dict[str, Any], error: type[Exception], text: str) -> None:
+def test_bad_settings_raise(options: dict[str, Any], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         run(**options)
 

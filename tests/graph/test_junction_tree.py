@@ -35,7 +35,7 @@ def assert_junction_tree_of(tree: JunctionTree, graph: LatentGraph) -> None:
         below = nx.descendants(nx.bfs_tree(shape, 0), node) | {node}
         assert tree.inside[node] == {v for v, home in homes if home in below}
         assert tree.outside(node) == set(graph.observed) - tree.inside[node]
-    # What was cut off must be unable to hold evidence, and hang on a separator that stays in the tree.
+    # Pruned cliques contain no observable, and are attached to a separator of the tree.
     for node in range(len(tree), len(full)):
         assert full.parent[node] < node
 
@@ -214,7 +214,9 @@ def test_every_possible_root_gives_a_valid_tree():
 
 @pytest.mark.parametrize("wanted", [["h1", "h5"], ["nobody"], ["x1", "h1"], [1, "h1"]])
 def test_an_impossible_root_raises(wanted):
-    with pytest.raises(StructureError, match=r"No inner clique contains the wanted root {.*}; inner cliques are: {h"):
+    with pytest.raises(
+        StructureError, match=r"No inner clique contains the requested root {.*}; inner cliques are: {h"
+    ):
         build_junction_tree(templates.hmm(5), root=wanted)
 
 

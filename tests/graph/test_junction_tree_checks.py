@@ -103,5 +103,5 @@ def test_validate_checks_pruned_cliques_too():
     bad = replace(tree, pruned=((frozenset(["k", "l", "y"]), 0), *tree.pruned[1:]))
     with pytest.raises(StructureError, match="Running intersection fails"):
         bad.validate()
-    with pytest.raises(StructureError, match="Each pruned clique must hang on a node"):
+    with pytest.raises(StructureError, match="The parent of each pruned clique must be a node"):
         replace(tree, pruned=((tree.pruned[0][0], 99),)).validate()

@@ -22,7 +22,7 @@ from omegaconf import DictConfig
 from torchpbp.experiments.running.program import interruptible, train
 
 CONF = Path(__file__).parents[2] / "conf"
-QUICK = ["debug=default", "model.verbose=false", "trainer.enable_progress_bar=false"]
+QUICK = ["debug=default", "model.verbose=false"]
 SYNTHETIC = ["model=synthetic", *QUICK, "model.sizes=[100,300]", "model.repeats=4", "model.max_values=5"]
 NETS = [
     *SYNTHETIC,
@@ -31,6 +31,7 @@ NETS = [
     "regressor.epochs=3",
     "regressor.folds=2",
     "regressor.hidden=[4]",
+    "trainer.enable_progress_bar=false",
 ]
 
 
@@ -116,7 +117,7 @@ def results(folder: Path) -> dict[str, Any]:
 
 
 def kill_and_resume(folder: Path, overrides: list[str], kills: int, seed: int) -> None:
-    """Kill a run again and again at random moments, go on each time, and compare the end with that of an undisturbed run.
+    """Kill a run again and again at random moments, resume it each time, and compare the end with that of an undisturbed run.
 
     Args:
         folder: empty.

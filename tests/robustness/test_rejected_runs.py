@@ -74,26 +74,30 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_an_accepted_run_is_recorded_as_by_hydra(finished: Path) -> None:
     records = {path.name: yaml.safe_load(path.read_text()) for path in (finished / ".hydra").iterdir()}
-    assert set(records) == {"config.yaml", "hydra.yaml", "overrides.yaml"}
+    assert set(records) == {"config.yaml", "resolved.yaml", "hydra.yaml", "overrides.yaml"}
     assert records["overrides.yaml"] == SYNTHETIC
     assert records["config.yaml"]["model"]["repeats"] == 4
     assert records["config.yaml"]["output_dir"] == "${hydra:runtime.output_dir}"
     assert records["hydra.yaml"]["hydra"]["overrides"]["task"] == SYNTHETIC
     assert records["hydra.yaml"]["hydra"]["runtime"]["output_dir"] == str(finished)
+    assert records["resolved.yaml"]["output_dir"] == str(finished)
     assert (finished / "train.log").is_file()
 
 
 REJECTED = {
     "other settings": (["resume=true", "model.repeats=3"], "model.repeats was 4 and is 3"),
     "another seed": (["resume=true", "seed=7"], "seed was 0 and is 7"),
-    "another regressor": (["resume=true", "regressor=mlp"], "regressor._target_ was"),
-    "a bad type": (["model.repeats=abc"], "model.repeats: expected a whole number"),
-    "a regressor that is not used": (["learner=em", "regressor=mlp"], "regressor=mlp: torchpbp.EM has"),
+    "another regressor": (["resume=true", "regressor=kernel_ridge"], "regressor._target_ was"),
+    "an invalid value": (["model.repeats=abc"], "model.repeats: expected a whole number"),
+    "a regressor that is not used": (
+        ["learner=em", "regressor=mlp"],
+        "regressor: run_synthetic with the learner torchpbp.EM uses no regressor",
+    ),
     "a size that does not exist": (["size=paper"], "size=paper: model=synthetic has no such size"),
-    "no GPU": (["trainer=gpu"], "expected a GPU, found none"),
+    "no GPU": (["regressor=mlp", "trainer=gpu"], "expected a GPU, found none"),
     "no objective": (["objective=''"], "A search needs the metric"),
     "several processes": (["resume=true", "trainer=ddp"], "resume: expected a run in one process"),
-    "a graph that cannot be made": (["model.graph.states=-1"], "states"),
+    "a graph that cannot be made": (["model.graph.states=-1"], "expected at least 1 state, got -1"),
 }
 
 
@@ -164,7 +168,7 @@ def test_records_are_written_once_the_folder_is_claimed(tmp_path: Path) -> None:
         assert not (tmp_path / "b").exists()
 
 
-def test_records_that_cannot_be_written_are_told(tmp_path: Path) -> None:
+def test_records_that_cannot_be_written_raise(tmp_path: Path) -> None:
     (tmp_path / ".hydra").write_text("a file")
     with (
         pytest.raises(RunError, match="expected a folder that can be written to"),
@@ -201,7 +205,7 @@ def test_a_rejected_multirun_leaves_its_folder_as_it_was(tmp_path: Path) -> None
     assert contents(sweep) == before
     assert [state(sweep / job) for job in "01"] == jobs
     result = program(tmp_path, *arguments, "seed=1,2,x", "resume=true")  # finished, finished, rejected
-    assert "seed: expected a whole number of at least 0, got 'x'" in result.stderr
+    assert "seed: expected a whole number of at least 0, to start random streams from, got 'x'" in result.stderr
     assert contents(sweep) == before
     assert not (sweep / "2").exists()
     assert [state(sweep / job) for job in "01"] == jobs

@@ -1,4 +1,4 @@
-"""Every experiment of several parts keeps those that are done, and goes on to the results of a run never stopped."""
+"""Every experiment of several parts keeps those that are done, and a resumed run has the results of one never stopped."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def quick_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Figure, "savefig", savefig)
 
 
-def going_on(cfg: DictConfig) -> DictConfig:
+def resumed(cfg: DictConfig) -> DictConfig:
     """The same settings, resumed."""
     return OmegaConf.merge(cfg, {"resume": True})
 
@@ -127,7 +127,7 @@ def test_a_run_stopped_between_parts_goes_on_to_the_same_results(
     check_files(stopped)
     with monkeypatch.context() as patch:
         rest = counted(patch)
-        train(going_on(cfg))
+        train(resumed(cfg))
         assert rest == every[half:]  # what was done is not done again
     assert results(stopped) == results(plain)
     pd.testing.assert_frame_equal(table(stopped), table(plain), check_exact=True)
@@ -178,7 +178,7 @@ def test_parts_of_another_version_are_not_used(tmp_path: Path, monkeypatch: pyte
     content["settings"]["versions"]["torchpbp"] = "0.0.1"
     noted.write_text(json.dumps(content))
     with pytest.raises(RunError, match=r"versions\.torchpbp was '0\.0\.1' and is"):
-        train(going_on(cfg))
+        train(resumed(cfg))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -195,7 +195,7 @@ def test_a_killed_process_leaves_its_parts_to_the_next(tmp_path: Path, monkeypat
     kept = list(killed.glob(".run/parts/*.pt"))
     with monkeypatch.context() as patch:
         rest = counted(patch)
-        train(going_on(cfg))
+        train(resumed(cfg))
     assert 1 <= len(rest) == 8 - len(kept)
     assert results(killed) == results(plain)
     pd.testing.assert_frame_equal(table(killed), table(plain), check_exact=True)

@@ -63,7 +63,7 @@ def test_ctrl_c_leaves_a_run_that_can_go_on(tmp_path: Path) -> None:
     os.kill(child, signal.SIGINT)
     assert ended(child) == 130, log.read_text()
     last = log.read_text().strip().splitlines()[-1]
-    assert last == f"Interrupted. To go on: the same command with resume=true hydra.run.dir={folder}"
+    assert last == f"Interrupted. To resume: the same command with resume=true hydra.run.dir={folder}"
     check_files(folder)
     kept = sorted(folder.glob(".run/parts/*.pt"))
     stamps = {path: path.stat().st_mtime_ns for path in kept}
@@ -84,7 +84,7 @@ def test_ctrl_c_in_lightning_leaves_a_checkpoint_that_training_goes_on_from(tmp_
     assert wait_for(last.exists, child), log.read_text()
     os.kill(child, signal.SIGINT)
     assert ended(child) == 130, log.read_text()
-    assert "Interrupted. To go on" in log.read_text()
+    assert "Interrupted. To resume" in log.read_text()
     state = torch.load(last, weights_only=True)
     assert state["epoch"] < 11
     train(cfg)
@@ -112,7 +112,7 @@ def test_a_run_with_other_settings_is_not_gone_on_with(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_second_process_is_refused_and_a_dead_one_is_forgotten(tmp_path: Path) -> None:
+def test_a_second_process_is_rejected_and_a_dead_one_is_forgotten(tmp_path: Path) -> None:
     log = tmp_path / "log"
 
     def hold() -> None:

@@ -18,15 +18,12 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from torchpbp.baselines.expectation import ExpectationStep, numbered
-from torchpbp.contract.abilities import JointQueries, Learner, Sampling
-from torchpbp.contract.model_files import SaveOptions
+from torchpbp.baselines.network_learner import NetworkLearner
 from torchpbp.distributed import gather_objects
 from torchpbp.errors import DataError, StructureError
 from torchpbp.exact.network import DiscreteNetwork
-from torchpbp.files.checkpoint import checked_labels, require_finite
 from torchpbp.graph.latent_graph import LatentGraph, require_graph, require_states
 from torchpbp.inputs.columns import ColumnReader, DataLike
-from torchpbp.inputs.evidence import EvidenceLike
 from torchpbp.inputs.missing_values import informative
 from torchpbp.lazy import pandas as pd
 from torchpbp.learning.fitting import check_labels
@@ -67,7 +64,7 @@ STREAM = 0x454D
 """Sets the seeds of starts apart from all others."""
 
 
-class EM(Learner, JointQueries, Sampling):
+class EM(NetworkLearner):
     """Maximum likelihood by expectation maximisation, the best of several random starts.
 
     Args:
@@ -85,7 +82,6 @@ class EM(Learner, JointQueries, Sampling):
 
     Attributes:
         settings: as an :class:`EMSettings`.
-        network: the fitted network, with hidden variables that can be queried like others.
         runs: how each run went; not part of a model file.
 
     Example:
@@ -116,34 +112,10 @@ class EM(Learner, JointQueries, Sampling):
             raise StructureError(
                 "start: expected a network on the learner's own graph, with the same parents and states."
             )
-        self.graph = graph
+        super().__init__(graph)
         self.settings = EMSettings(restarts, iterations, tolerance, prior, seed, progress)
         self.start = start
-        self.labels = {}
-        self.missing = {}
-        self.fitted = False
         self.runs: list[Run] = []
-        self._network: DiscreteNetwork | None = None
-
-    latent_remedy = " Its network answers about latents too: model.network.posterior(…)."
-
-    @property
-    def network(self) -> DiscreteNetwork:
-        """The fitted network."""
-        self.require_fitted()
-        assert self._network is not None
-        return self._network
-
-    @property
-    def device(self) -> torch.device:
-        """Where the fitted network is; learning is done on the CPU."""
-        return torch.device("cpu") if self._network is None else self._network.device
-
-    def to(self, device: torch.device | str) -> EM:
-        """Move the fitted network to a device and return the learner."""
-        if self._network is not None:
-            self._network.to(device)
-        return self
 
     def fit(self, data: DataLike) -> EM:
         """Learn from rows of the observables, in which values may be missing at random.
@@ -180,14 +152,9 @@ class EM(Learner, JointQueries, Sampling):
             vectors, self.runs = self._run(step, starts, candidates, bar)
         best = _best(self.runs)
         tables = step.layout.tables(vectors[best : best + 1])
-        self._adopt({scope[-1]: table[0] for scope, table in tables.items()}, reader.labels)
-        self.missing = reader.missing_values.over_processes().shares
+        learned = {scope[-1]: table[0] for scope, table in tables.items()}
+        self._adopt(learned, reader.labels, reader.missing_values.over_processes().shares)
         return self
-
-    def _adopt(self, tables: Mapping[str, Any], labels: dict[str, tuple[Any, ...]]) -> None:
-        self._network = DiscreteNetwork(self.graph, tables)
-        self.labels = self._network.labels = labels
-        self.fitted = True
 
     def _candidates(self) -> list[tuple[int, float | None]]:
         """Seeds of the starts, with the exponents of online EM.
@@ -270,27 +237,6 @@ class EM(Learner, JointQueries, Sampling):
         now, before = objective[-1], objective[-2]
         return math.isfinite(before) and abs(now - before) <= self.settings.tolerance * abs(now + before) / 2
 
-    # -- answers -------------------------------------------------------------------------------------------------
-
-    def posterior(self, query: str | Sequence[str], evidence: EvidenceLike = None) -> Any:
-        """P(query | evidence) of observables, (batch, states…); a DataFrame for a DataFrame."""
-        return self._ask(query, evidence, lambda names, checked: self.network.posterior(names, checked))
-
-    def posteriors(self, evidence: EvidenceLike = None) -> Any:
-        """Posteriors of all observables that some row does not observe; a DataFrame for a DataFrame."""
-        return self._ask_all(evidence, lambda names, checked: self.network.posteriors(checked))
-
-    def log_evidence(self, evidence: EvidenceLike = None) -> Tensor:
-        """(batch,) log P(evidence)."""
-        return self.network.log_evidence(self.read_evidence(evidence))
-
-    def sample(
-        self, n: int, evidence: EvidenceLike = None, seed: int | None = None, *, include_latent: bool = False
-    ) -> dict[str, Tensor]:
-        """name -> (n,) states without evidence, (n, batch) with; see :meth:`torchpbp.DiscreteNetwork.sample`."""
-        given = None if evidence is None else self.read_evidence(evidence)
-        return self.network.sample(n, given, seed, include_latent=include_latent)
-
     def diagnostics(self) -> pd.DataFrame:
         """One row per run: seed, iterations, objective at the end, whether it converged, and whether it was kept."""
         self.require_fitted()
@@ -303,29 +249,10 @@ class EM(Learner, JointQueries, Sampling):
         frame = pd.DataFrame(rows, columns=columns)
         return frame.drop(columns="exponent") if all(r.exponent is None for r in self.runs) else frame
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.graph!r}, {'fitted' if self.fitted else 'not fitted'})"
-
-    # -- files ---------------------------------------------------------------------------------------------------
-
-    def pack(self, name: object, options: SaveOptions) -> dict[str, Any]:
-        """Graph, tables and labels."""
-        tables = {v: table.detach() for v, table in self.network.cpts.items()}
-        require_finite({f"tables.{v}": table for v, table in tables.items()}, name, saving=True)
-        return {
-            "graph": self.graph.to_dict(),
-            "tables": tables,
-            "labels": {v: list(x) for v, x in checked_labels(self.labels, self.graph.variables, name).items()},
-            "missing": self.missing,
-        }
-
     @classmethod
     def unpack(cls, content: Mapping[str, Any], name: object) -> EM:
         """The model with default settings, which files do not hold."""
-        model = cls(LatentGraph.from_dict(content["graph"]))
-        model._adopt(content["tables"], checked_labels(content["labels"], model.graph.variables, name))
-        model.missing = dict(content.get("missing", {}))
-        return model
+        return cls(LatentGraph.from_dict(content["graph"]))._restore(content, name)
 
 
 def _best(runs: Sequence[Run]) -> int:

@@ -68,11 +68,11 @@ class TableLayout:
         """
         raised = counts + prior
         totals = raised.new_zeros(len(raised), len(self.widths)).index_add_(1, self.group, raised)
-        found = raised / totals.clamp(min=1e-300)[:, self.group]
+        shares = raised / totals.clamp(min=1e-300)[:, self.group]
         empty = totals <= 0
         if bool(empty.any()):
-            found = torch.where(empty[:, self.group], (1 / self.widths)[self.group], found)
-        return found
+            shares = torch.where(empty[:, self.group], (1 / self.widths)[self.group], shares)
+        return shares
 
 
 class ExpectationStep:
@@ -114,7 +114,7 @@ class ExpectationStep:
         for v, values in rows.items():
             self.evidence[holders[v][0]][v] = values
         self.ends = set(rows) - {v for scope in self.layout.scopes for v in scope[:-1]}
-        self.gaps = {v for v, values in rows.items() if bool((values < 0).any())}
+        self.incomplete = {v for v, values in rows.items() if bool((values < 0).any())}
         self._number_patterns()
 
     def __call__(self, vectors: Tensor, chosen: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -184,7 +184,7 @@ class ExpectationStep:
         if scope[-1] not in self.ends:
             return table, (RUN, *scope)
         states = self.evidence[node][scope[-1]][rows]
-        if scope[-1] in self.gaps:
+        if scope[-1] in self.incomplete:
             table = torch.cat([table, table.sum(dim=-1, keepdim=True)], dim=-1)
             states = states.remainder(table.shape[-1])  # -1 stands for the last
         return _picked(table, states), (RUN, *scope[:-1], ROW)

@@ -74,8 +74,8 @@ def _plan(
         taken = tuple(pool[i] for i in positions)
         pool = [m for i, m in enumerate(pool) if i not in positions]
         later = set(output).union(*pool)
-        found = [m for m in dict.fromkeys(m for scope in taken for m in scope) if m in later]
-        kept = output if not pool else tuple(sorted(found, key=lambda m: (m == -1, m)))
+        remaining = [m for m in dict.fromkeys(m for scope in taken for m in scope) if m in later]
+        kept = output if not pool else tuple(sorted(remaining, key=lambda m: (m == -1, m)))
         steps.append((tuple(positions), taken, kept))
         pool.append(kept)
     return tuple(steps)

@@ -15,8 +15,7 @@ from torchpbp.contract.latent_model import LatentModel
 from torchpbp.inputs.columns import DataLike
 from torchpbp.inputs.evidence import Evidence, EvidenceLike, query_names
 from torchpbp.lazy import pandas as pd
-from torchpbp.settings import optional, whole
-from torchpbp.settings import seed as seed_constraint
+from torchpbp.settings import drawn_seed, whole
 
 
 class Learner(LatentModel):
@@ -90,10 +89,9 @@ class Sampling(LatentModel):
                 one value per row of it.
         """
         count = whole(0).check("n", n)
-        start = optional(seed_constraint()).check("seed", seed)
         checked = self.read_evidence(evidence)
         generator = torch.Generator(device=self.device)
-        generator.manual_seed(int(torch.randint(2**62, (1,))) if start is None else start)
+        generator.manual_seed(drawn_seed(seed))
         values = draw(checked.repeat_interleave(count), generator)
         if evidence is None:
             return values

@@ -109,6 +109,6 @@ def packed(model: Any, name: object, options: SaveOptions) -> dict[str, Any]:
         CheckpointError: a model without a file format.
     """
     kind = class_name(type(model))
-    if kind is None:
+    if kind is None or not isinstance(model, Saved):
         raise CheckpointError(f"{name}: {type(model).__name__} has no file format, so no model file can hold it.")
     return {"format": FORMAT, "version": VERSION, "learner": kind, **model.pack(name, options)}

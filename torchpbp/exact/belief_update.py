@@ -100,13 +100,13 @@ class BeliefUpdate:
 
     def _with_evidence(self, weights: Mapping[str, Tensor]) -> set[int]:
         """Nodes that hold evidence in their subtrees; the root always, if there is any."""
-        found: set[int] = set()
+        nodes: set[int] = set()
         for v in weights:
             node = self.model.top[v]
-            while node >= 0 and node not in found:
-                found.add(node)
+            while node >= 0 and node not in nodes:
+                nodes.add(node)
                 node = self.model.tree.parent[node]
-        return found
+        return nodes
 
     @cached_property
     def _plain(self) -> _Plain:
@@ -147,9 +147,9 @@ class BeliefUpdate:
                 Other tables are then not calibrated.
         """
         tree = self.model.tree
-        telling = self._with_evidence(weights)
-        known = self._plain if telling else None  # subtrees without evidence send what they always send
-        tables = [p if known is None or n in telling else known.tables[n] for n, p in enumerate(self.potentials)]
+        observed_nodes = self._with_evidence(weights)
+        known = self._plain if observed_nodes else None  # subtrees without evidence send what they always send
+        tables = [p if known is None or n in observed_nodes else known.tables[n] for n, p in enumerate(self.potentials)]
         for v, weight in weights.items():
             node = self.model.top[v]
             tables[node] = tables[node] * weight.mT.reshape(*self._weight[v], batch)
@@ -160,9 +160,9 @@ class BeliefUpdate:
         log_total = self.potentials[0].new_zeros(())
         for node in range(len(tree) - 1, 0, -1):
             parent = tree.parent[node]
-            if known is not None and node not in telling:
+            if known is not None and node not in observed_nodes:
                 sent[node] = known.sent[node]
-                if parent not in telling:
+                if parent not in observed_nodes:
                     continue  # in the parent's own message
                 message, log_scale = known.messages[node], known.logs[node]
                 log_total = log_total + log_scale

@@ -94,9 +94,9 @@ class Elimination:
         self, start: Sequence[int], states: Mapping[int, int], needed: int, used: set[int]
     ) -> tuple[list[int], list[int]]:
         """Variables connected with the given ones through unobserved ones, and the factors between them, now ``used``."""
-        found, seen = list(start), set(start)
+        connected, seen = list(start), set(start)
         factors: list[int] = []
-        for v in found:  # grows while it is walked: a queue
+        for v in connected:  # grows while it is walked: a queue
             for f in self._touching[v]:
                 if f not in used and needed >> f & 1:
                     used.add(f)
@@ -104,8 +104,8 @@ class Elimination:
                     for u in self._scopes[f]:
                         if u not in seen and u not in states:
                             seen.add(u)
-                            found.append(u)
-        return found, factors
+                            connected.append(u)
+        return connected, factors
 
     def _possible(self, states: Mapping[int, int], needed: int, used: set[int], place: Sequence[int]) -> bool:
         """Whether the parts of the network that say nothing about the query allow the evidence."""
@@ -138,13 +138,13 @@ class Elimination:
 
     def _steps_in_tree(self, variables: Iterable[int]) -> int:
         """Work of the clique tree's pass, in units of this one's steps: it skips subtrees without evidence."""
-        found: set[int] = set()
+        nodes: set[int] = set()
         for v in variables:
             node = self._top[v]
-            while node >= 0 and node not in found:
-                found.add(node)
+            while node >= 0 and node not in nodes:
+                nodes.add(node)
                 node = self._parent[node]
-        return sum(STEPS_PER_CLIQUE + self._cells[node] // CELLS_PER_STEP for node in found)
+        return sum(STEPS_PER_CLIQUE + self._cells[node] // CELLS_PER_STEP for node in nodes)
 
     def _sliced(self, factor: int, states: Mapping[int, int]) -> Part:
         """A table at the observed states."""
@@ -181,7 +181,7 @@ def plain_states(
         return {}
     if type(evidence) is not dict:
         return None
-    found = {}
+    known = {}
     for name, value in evidence.items():
         state: Any = value
         if name in labels:
@@ -189,20 +189,20 @@ def plain_states(
         if type(state) is not int or not -1 <= state < states.get(name, -1):
             return None
         if state >= 0:
-            found[name] = state
-    return found
+            known[name] = state
+    return known
 
 
 def _ancestors(graph: LatentGraph) -> list[int]:
     """For each variable a number with the bits of itself and its ancestors."""
     number = {v: i for i, v in enumerate(graph.names)}
-    found: dict[str, int] = {}
+    bits_of: dict[str, int] = {}
     for v in graph.topological_order():
         bits = 1 << number[v]
         for p in graph.parents(v):
-            bits |= found[p]
-        found[v] = bits
-    return [found[v] for v in graph.names]
+            bits |= bits_of[p]
+        bits_of[v] = bits
+    return [bits_of[v] for v in graph.names]
 
 
 def _eliminated(parts: Iterable[Part], variables: Sequence[int], place: Sequence[int], kept: int | None) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -28,8 +29,7 @@ from torchpbp.graph.bif import BIF, read_bif, write_bif
 from torchpbp.graph.latent_graph import Domain, LatentGraph, require_graph
 from torchpbp.inputs.evidence import Evidence, EvidenceLike, query_names
 from torchpbp.lazy import pandas as pd
-from torchpbp.settings import positive
-from torchpbp.settings import seed as seed_constraint
+from torchpbp.settings import Constraint, positive
 
 
 class DiscreteNetwork(JointQueries, Sampling):
@@ -112,7 +112,7 @@ class DiscreteNetwork(JointQueries, Sampling):
             concentration: of the Dirichlet or gamma distribution; small values give near-deterministic tables.
         """
         require_graph(graph, "DiscreteNetwork.random")
-        seed = seed_constraint().check("seed", seed)
+        seed = Constraint("a whole number of at least 0", _any_seed).check("seed", seed)
         positive().check("concentration", concentration)
         rng = np.random.default_rng(seed)
 
@@ -360,3 +360,10 @@ class DiscreteNetwork(JointQueries, Sampling):
 
     def __repr__(self) -> str:
         return f"DiscreteNetwork({self.graph!r})"
+
+
+def _any_seed(value: Any) -> int:
+    """A seed of any size: numpy's generators take them all, and the starts of EM are drawn from 64 bits."""
+    if isinstance(value, bool) or operator.index(value) < 0:
+        raise ValueError
+    return operator.index(value)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torchpbp.exact.calibration import Scope
 from torchpbp.graph.latent_graph import LatentGraph
-from torchpbp.graph.pgmpy_models import bayesian_network, markov_network, read_pgmpy
+from torchpbp.graph.pgmpy_models import make_pgmpy, read_pgmpy
 
 
 def read_network(
@@ -47,7 +47,7 @@ def make_network(
     """
     tables = [(scope, table.detach().cpu().numpy()) for scope, table in factors]
     if graph.directed:
-        return bayesian_network(graph.edges, states, graph.latent, tables)
+        return make_pgmpy(graph.edges, states, graph.latent, tables, directed=True)
     told = {v for scope, _ in tables if len(scope) > 1 for v in scope}
     tables = [(s, t) for s, t in tables if len(s) > 1 or s[0] not in told or (t != 1).any()]  # ones say nothing
-    return markov_network(graph.edges, states, graph.latent, tables)
+    return make_pgmpy(graph.edges, states, graph.latent, tables, directed=False)

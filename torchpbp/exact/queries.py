@@ -73,8 +73,8 @@ class Queries:
         """
         if observed is None or len(names) > 1 or method != "hugin" or self.elimination is None or names[0] in observed:
             return None
-        found = self.elimination.posterior(names[0], observed)
-        return None if found is None else torch.from_numpy(found).unsqueeze(0).to(self.device)
+        marginal = self.elimination.posterior(names[0], observed)
+        return None if marginal is None else torch.from_numpy(marginal).unsqueeze(0).to(self.device)
 
     def posterior(self, names: Scope, evidence: Evidence, method: Method) -> Tensor:
         """(batch, states…) P(names | evidence)."""

@@ -87,11 +87,4 @@ def load(path: str | os.PathLike[str], map_location: torch.device | str = "cpu")
 
 def from_content(content: Mapping[str, Any], name: object, map_location: torch.device | str = "cpu") -> Any:
     """The model whose file holds this content, or which another model's file holds as a member."""
-    kind = class_in_file(content, name)
-    return kind.from_content(content, name, map_location)
-
-
-def unfitted(content: Mapping[str, Any], name: object) -> Any:
-    """A model with the settings of the one whose content this is, nothing learned; None if files do not hold them all."""
-    kind = class_in_file(content, name)
-    return kind.unfitted(content) if hasattr(kind, "unfitted") else None
+    return class_in_file(content, name).from_content(content, name, map_location)

@@ -13,10 +13,9 @@ Steps 1 and 2 are in :mod:`torchpbp.graph.skeleton`, 3 and 4 in :mod:`torchpbp.g
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from torchpbp.errors import StructureError
 from torchpbp.graph.clique_tree import CliqueTree, braces, log_states, rooted
@@ -24,9 +23,6 @@ from torchpbp.graph.latent_graph import LatentGraph, require_graph
 from torchpbp.graph.root_choice import choose_root
 from torchpbp.graph.skeleton import skeleton_with_leaves
 from torchpbp.graph.tree_draft import MAX_NEIGHBOURS, bound_degree, contract, prune
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 SHOWN = 4
 """Number of observables listed in the name of a separator."""
@@ -143,12 +139,6 @@ class JunctionTree(CliqueTree):
                 raise StructureError(
                     f"Node {node} {braces(self.cliques[node])} has {neighbours} neighbours, at most {MAX_NEIGHBOURS} allowed."
                 )
-
-    def draw(self, core_groups: Mapping[int, Sequence[str]] | None = None, ax: Axes | None = None) -> Axes:
-        """Draw cliques, separators and root with matplotlib; core groups too where given (``model.core_groups``)."""
-        from torchpbp.graph.drawing import draw_tree
-
-        return draw_tree(self, core_groups or {}, ax)
 
     def __str__(self) -> str:
         lines = [f"JunctionTree: {len(self.cliques)} cliques, {len(self.leaves)} leaves, depth {max(self.depth)}"]

@@ -107,52 +107,35 @@ def _ordered(part: Any, states: Mapping[str, tuple[Hashable, ...]], directed: bo
     return ((*scope[1:], scope[0]), np.moveaxis(table, 0, -1)) if directed else (scope, table)
 
 
-def bayesian_network(
+def make_pgmpy(
     edges: Iterable[tuple[str, str]],
     states: Mapping[str, Sequence[Hashable]],
     latent: Iterable[str],
     tables: Iterable[tuple[Scope, Table]],
+    directed: bool,
 ) -> Any:
-    """A DiscreteBayesianNetwork of pgmpy.
+    """A DiscreteBayesianNetwork or DiscreteMarkovNetwork of pgmpy.
 
     Args:
-        edges: (parent, child).
+        edges: pairs of names; (parent, child) if directed.
         states: name -> labels of its states.
         latent: latent variables.
-        tables: ((parents…, variable), conditional probabilities) of each variable.
+        tables: ((parents…, variable), conditional probabilities) of each variable if directed; (scope, factor) otherwise.
+        directed: whether to make a Bayesian network.
     """
     models, factors = _pgmpy("models"), _pgmpy("factors.discrete")
-    model = models.DiscreteBayesianNetwork(list(edges), latents=set(latent))
-    model.add_nodes_from(v for v in states if v not in model)
-    for scope, table in tables:
-        *parents, v = scope
-        model.add_cpds(
-            factors.TabularCPD(
-                v,
-                len(states[v]),
-                table.reshape(-1, table.shape[-1]).T,
-                evidence=parents or None,
-                evidence_card=[len(states[p]) for p in parents] or None,
-                state_names={u: list(states[u]) for u in scope},
-            )
-        )
-    model.check_model()
-    return model
-
-
-def markov_network(
-    edges: Iterable[tuple[str, str]],
-    states: Mapping[str, Sequence[Hashable]],
-    latent: Iterable[str],
-    tables: Iterable[tuple[Scope, Table]],
-) -> Any:
-    """A DiscreteMarkovNetwork of pgmpy; arguments as of :func:`bayesian_network`, with a factor per table."""
-    models, factors = _pgmpy("models"), _pgmpy("factors.discrete")
-    model = models.DiscreteMarkovNetwork(list(edges), latents=list(latent))
+    make = models.DiscreteBayesianNetwork if directed else models.DiscreteMarkovNetwork
+    model = make(list(edges), latents=set(latent) if directed else list(latent))
     model.add_nodes_from(v for v in states if v not in model)
     for scope, table in tables:
         names = {v: list(states[v]) for v in scope}
-        model.add_factors(factors.DiscreteFactor(list(scope), table.shape, table, state_names=names))
+        if not directed:
+            model.add_factors(factors.DiscreteFactor(list(scope), table.shape, table, state_names=names))
+            continue
+        *parents, v = scope
+        values = table.reshape(-1, table.shape[-1]).T
+        sizes = [len(states[p]) for p in parents]
+        model.add_cpds(factors.TabularCPD(v, len(states[v]), values, parents or None, sizes or None, state_names=names))
     model.check_model()
     return model
 

@@ -124,7 +124,10 @@ class Observable(nn.Module):
             drawn = self.density(estimate).sample(1, generator)[0].to(torch.float64)
             known = evidence.real.get(self.name)
             return drawn if known is None else torch.where(known.isnan(), drawn, known)
-        drawn = torch.multinomial(self._distribution(estimate, evidence, floor), 1, generator=generator)
+        probabilities = self._distribution(estimate, evidence, floor)
+        if self.name in evidence.soft:  # the floor is for states that evidence does not exclude
+            probabilities = probabilities * (evidence.soft[self.name] > 0)
+        drawn = torch.multinomial(probabilities, 1, generator=generator)
         states = evidence.hard.get(self.name)
         return drawn.squeeze(1) if states is None else torch.where(states < 0, drawn.squeeze(1), states)
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torchpbp.contract.abilities import Learner, Sampling
 from torchpbp.contract.model_files import SaveOptions, packed
 from torchpbp.errors import ArgumentError, LabelWarning, StructureError
-from torchpbp.files.loading import from_content, unfitted
+from torchpbp.files.loading import class_in_file, from_content
 from torchpbp.inputs.columns import DataLike
 from torchpbp.inputs.evidence import EvidenceLike
 from torchpbp.lazy import pandas as pd
@@ -62,7 +62,7 @@ class ScoreAverage(nn.Module, Learner, Sampling):
         super().__init__()
         if not members:
             raise StructureError("ScoreAverage: expected at least one member, got none.")
-        others = [type(m).__name__ for m in members if not isinstance(m, nn.Module) or not hasattr(m, "log_evidence")]
+        others = [type(m).__name__ for m in members if not isinstance(m, nn.Module) or not isinstance(m, Learner)]
         if others:
             raise StructureError(f"ScoreAverage: expected models such as KernelPBP(graph), got {others}.")
         given = ScoreAverageSettings([1.0] * len(members) if weights is None else weights, floor)  # type: ignore[arg-type]
@@ -168,7 +168,7 @@ class ScoreAverage(nn.Module, Learner, Sampling):
     @classmethod
     def unfitted(cls, content: Mapping[str, Any]) -> ScoreAverage | None:
         """A model of members with the settings that a file holds; None if it does not hold those of all."""
-        members = [unfitted(m, "member") for m in content["members"]]
+        members = [class_in_file(m, "member").unfitted(m) for m in content["members"]]
         return None if None in members else cls(members, content["weights"], content["floor"])
 
 

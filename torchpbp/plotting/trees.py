@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from torchpbp.errors import StructureError
-from torchpbp.graph.drawing import SEPARATOR, SEPARATOR_EDGE, Layout, draw_cliques, draw_tree, lay_out, tree_axes
 from torchpbp.graph.junction_tree import JunctionTree, build_junction_tree
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.inference.observable import prepare
 from torchpbp.inputs.evidence import EvidenceLike
 from torchpbp.models.two_stage_model import TwoStageModel
 from torchpbp.plotting.evidence import condition, one_row, written_values
+from torchpbp.plotting.tree_layout import EDGE, SEPARATOR, SEPARATOR_EDGE, Layout, draw_cliques, lay_out, tree_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,7 +32,7 @@ def plot_junction_tree(
     core_groups: Mapping[int, Sequence[str]] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw a junction tree: cliques as boxes, separators on the edges.
+    """Draw a junction tree: cliques as boxes, separators on the edges, core groups in blue.
 
     Args:
         model: a model, fitted or not, whose core groups are drawn as well; a tree; or a graph, whose tree is built.
@@ -57,7 +57,32 @@ def plot_junction_tree(
     unknown = [n for n in core_groups or {} if not 0 < n < len(tree)]
     if unknown:
         raise StructureError(f"core_groups: the tree has separators above nodes 1 to {len(tree) - 1}, got {unknown}.")
-    return draw_tree(tree, core_groups or {}, ax)
+    groups = core_groups or {}
+    layout = lay_out(tree)
+    ax, font = tree_axes(layout, ax)
+    for node in range(1, len(tree)):
+        parent = tree.parent[node]
+        x, y = (layout.across[node], layout.across[parent]), (layout.down[node], layout.down[parent])
+        ax.plot(x, y, color=EDGE, linewidth=1, zorder=1)
+        label = ", ".join(sorted(tree.separators[node])) or "∅"
+        if node in groups:
+            label += "\nα: " + ", ".join(groups[node])
+        ax.text(
+            0.5 * (x[0] + x[1]),
+            0.5 * (y[0] + y[1]),
+            label,
+            ha="center",
+            va="center",
+            fontsize=0.85 * font,
+            color="#1f4e79" if node in groups else "black",
+            bbox={"boxstyle": "square,pad=0.2", "facecolor": SEPARATOR, "edgecolor": SEPARATOR_EDGE, "linewidth": 0.6},
+            zorder=2,
+        )
+    draw_cliques(tree, layout, ax, font)
+    ax.set_title(
+        "Junction tree: root pink, leaves blue with their observables in brackets, separators yellow", fontsize=9
+    )
+    return ax
 
 
 def plot_messages(model: TwoStageModel, evidence: EvidenceLike = None, *, row: int = 0, ax: Axes | None = None) -> Axes:

@@ -36,7 +36,7 @@ GRAPHS = {
 }
 
 
-def with_gaps(rows: dict[str, Tensor]) -> dict[str, Tensor]:
+def with_missing_values(rows: dict[str, Tensor]) -> dict[str, Tensor]:
     """Each row its own pattern of observed variables."""
     n = len(next(iter(rows.values())))
     return {v: torch.where((torch.arange(n) // 2**i) % 2 == 0, x, -1) for i, (v, x) in enumerate(rows.items())}
@@ -52,7 +52,7 @@ def messages_of(network: DiscreteNetwork, evidence: dict[str, Tensor]):
 @pytest.mark.parametrize("name", GRAPHS)
 def test_posteriors_and_evidence_equal_exact_inference(name: str) -> None:
     network = DiscreteNetwork.random(GRAPHS[name], seed=1)
-    evidence = with_gaps(network.sample(64, seed=2))
+    evidence = with_missing_values(network.sample(64, seed=2))
     converted, messages = messages_of(network, evidence)
     torch.testing.assert_close(messages.log_evidence(), network.log_evidence(evidence), rtol=0, atol=1e-10)
     expected = network.posteriors(evidence, include_latent=True)

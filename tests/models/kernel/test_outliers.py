@@ -1,4 +1,4 @@
-"""Values far from the others: refused while fitting where numbers cannot hold them, answered rightly as evidence."""
+"""Values far from the others: an error while fitting where numbers cannot hold them, answered rightly as evidence."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def with_outlier(value: float, row: int = 7) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("value", [1e8, -1e8, 1e20, 1e39, 1e80, 1e150])
-def test_outliers_that_leave_no_digits_for_the_others_are_refused(value: float, kernel: str) -> None:
+def test_outliers_that_leave_no_digits_for_the_others_raise(value: float, kernel: str) -> None:
     for options in ({}, {"landmarks": 10}, {"bandwidth": 1.0}):
         model = KernelPBP(GRAPH, kernel=KERNELS[kernel], **options)
         with pytest.raises(
@@ -54,7 +54,7 @@ def test_outliers_that_leave_no_digits_for_the_others_are_refused(value: float, 
 
 
 @pytest.mark.parametrize("value", [1e200, -1.7e308])
-def test_outliers_whose_squares_leave_the_range_of_numbers_are_refused(value: float) -> None:
+def test_outliers_whose_squares_leave_the_range_of_numbers_raise(value: float) -> None:
     for dtype in (torch.float32, torch.float64):
         with pytest.raises(DataError, match=r"column 'x', row 7: value .* is too large: its square"):
             KernelPBP(GRAPH, dtype=dtype).fit(with_outlier(value))
@@ -99,7 +99,7 @@ def test_the_unit_of_a_column_does_not_matter(scale: float, kernel: str, dtype: 
     torch.testing.assert_close(a.variance / scale / scale, b.variance)
 
 
-def test_columns_too_narrow_for_squares_are_refused() -> None:
+def test_columns_too_narrow_for_squares_raise() -> None:
     data = rows()
     with pytest.raises(DataError, match=r"Column 'x': all values lie within .*e-200 of each other"):
         KernelPBP(GRAPH).fit({**data, "x": 1e-200 * data["x"]})

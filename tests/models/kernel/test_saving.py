@@ -30,7 +30,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def gappy(rows: int, seed: int) -> dict[str, torch.Tensor]:
-    """Training rows with gaps, none of them empty."""
+    """Training rows with missing values, none of them empty."""
     return {**hidden_parts(rows, seed), "x1": strokes(rows, seed)["x1"]}
 
 
@@ -128,7 +128,7 @@ def test_numbers_of_numpy_are_written_as_numbers(tmp_path: Path) -> None:
     assert PBP.load(tmp_path / "pbp.pt").settings.rank == 2
 
 
-def test_files_of_others_are_refused(tmp_path: Path) -> None:
+def test_files_of_others_raise(tmp_path: Path) -> None:
     KernelPBP(stroke_graph()).fit(strokes(10)).save(tmp_path / "kernel.pt")
     ScoreAverage([KernelPBP(stroke_graph())]).fit(strokes(10)).save(tmp_path / "average.pt")
     with pytest.raises(
@@ -144,7 +144,7 @@ def test_files_of_others_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "key", ["operators", "examples", "scales", "specification", "dtype", "dtype that is none", "kernel"]
 )
-def test_parts_that_do_not_fit_together_are_refused(key: str, tmp_path: Path) -> None:
+def test_parts_that_do_not_fit_together_raise(key: str, tmp_path: Path) -> None:
     path = tmp_path / "model.pt"
     KernelPBP(stroke_graph()).fit(strokes(20)).save(path)
     saved = torch.load(path, weights_only=True)

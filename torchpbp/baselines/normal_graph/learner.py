@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,17 +10,14 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from torchpbp.baselines.network_learner import NetworkLearner
 from torchpbp.baselines.normal_graph.block_learning import STARTS, LearningTrace, Start, WeightedRows, learn
 from torchpbp.baselines.normal_graph.conversion import convert, tables_from_thetas, thetas_from_tables
-from torchpbp.baselines.normal_graph.propagation import BranchMessages, propagate
 from torchpbp.baselines.normal_graph.rules import RULES, Rule
-from torchpbp.contract.abilities import JointQueries, Learner, Sampling
 from torchpbp.contract.model_files import SaveOptions
 from torchpbp.distributed import world_size
 from torchpbp.errors import DataError, ShapeError, StructureError
 from torchpbp.exact.network import DiscreteNetwork
-from torchpbp.files.checkpoint import checked_labels, require_finite
-from torchpbp.files.tensors import with_own_storage
 from torchpbp.graph.latent_graph import LatentGraph, require_graph
 from torchpbp.inputs.columns import ColumnReader, DataLike
 from torchpbp.inputs.evidence import Evidence, EvidenceLike, read_evidence
@@ -28,8 +25,6 @@ from torchpbp.inputs.missing_values import informative
 from torchpbp.lazy import pandas as pd
 from torchpbp.settings import Settings, choice, flag, non_negative, setting, whole
 from torchpbp.settings import seed as seed_constraint
-
-ROWS_AT_ONCE = 1 << 15
 
 
 @dataclass(frozen=True)
@@ -65,7 +60,7 @@ class NormalGraphRun:
     held_out_log_evidence: tuple[float, ...]
 
 
-class NormalGraphLearner(Learner, JointQueries, Sampling):
+class NormalGraphLearner(NetworkLearner):
     """A network without loops, learned block by block from messages [NG].
 
     With ``rule="ml"`` and ``inner_iterations=1`` this is expectation maximisation. All starts run as one batch; the one
@@ -114,46 +109,20 @@ class NormalGraphLearner(Learner, JointQueries, Sampling):
         progress: bool = True,
     ) -> None:
         require_graph(graph, "NormalGraphLearner")
+        super().__init__(graph)
         self.settings = NormalGraphSettings(
             rule, epochs, inner_iterations, restarts, start, delta, history, seed, progress
         )
         self.rule = Rule(rule, inner_iterations, delta)
-        self.graph = graph
         self.converted = convert(graph)
-        self.labels = {}
-        self.missing = {}
-        self.fitted = False
         self.runs: list[NormalGraphRun] = []
         self.trace = LearningTrace()
         self.best = 0
-        self._thetas: dict[str, Tensor] | None = None
-
-    latent_remedy = " Its network answers about latents too: model.network.posterior(…)."
 
     @property
     def thetas(self) -> dict[str, Tensor]:
         """Variable -> (joint states of its parents, states) learned matrix; a prior has one row."""
-        self.require_fitted()
-        assert self._thetas is not None
-        return self._thetas
-
-    @property
-    def device(self) -> torch.device:
-        """Where the learned matrices are; learning is done on the CPU."""
-        return next(iter(self._thetas.values())).device if self._thetas else torch.device("cpu")
-
-    def to(self, device: torch.device | str) -> NormalGraphLearner:
-        """Move the learned matrices to a device and return the learner."""
-        if self._thetas is not None:
-            self._thetas = {name: theta.to(device) for name, theta in self._thetas.items()}
-        return self
-
-    @property
-    def network(self) -> DiscreteNetwork:
-        """The fitted network with its tables."""
-        network = DiscreteNetwork(self.graph, tables_from_thetas(self.graph, self.thetas))
-        network.labels = dict(self.labels)
-        return network.to(self.device)
+        return thetas_from_tables(self.graph, self.network.cpts)
 
     # -- learning ------------------------------------------------------------------------------------------------
 
@@ -173,6 +142,7 @@ class NormalGraphLearner(Learner, JointQueries, Sampling):
         codes = known if mask is None else codes  # the entries of a mask keep their rows
         self.fit_evidence(Evidence(codes.shape[1], dict(zip(self._states(), codes, strict=True))), mask)
         self.labels, self.missing = reader.labels, reader.missing_values.shares
+        self.network.labels = reader.labels
         return self
 
     def fit_evidence(self, evidence: EvidenceLike, mask: Any = None) -> NormalGraphLearner:
@@ -214,42 +184,10 @@ class NormalGraphLearner(Learner, JointQueries, Sampling):
         self.runs = [NormalGraphRun(seed, *(tuple(c[i]) for c in columns)) for i, seed in enumerate(seeds)]
         self.trace = trace
         self.best = max(range(len(seeds)), key=lambda i: self.runs[i].log_evidence[-1])
-        self._thetas = {name: theta[self.best].clone() for name, theta in thetas.items()}
-        self.missing = {}
-        self.fitted = True
+        self._adopt(
+            tables_from_thetas(self.graph, {name: theta[self.best] for name, theta in thetas.items()}), self.labels
+        )
         return self
-
-    # -- answers -------------------------------------------------------------------------------------------------
-
-    def posterior(self, query: str | Sequence[str], evidence: EvidenceLike = None) -> Any:
-        """P(query | evidence) of observables, (batch, states…); a DataFrame for a DataFrame."""
-
-        def answer(names: tuple[str, ...], read: Evidence) -> Any:
-            if len(names) > 1:
-                return self.network.posterior(names, read)
-            branch = self.converted.branch[names[0]]
-            return torch.cat([m.posterior(branch) for m in self._possible(read)])
-
-        return self._ask(query, evidence, answer)
-
-    def posteriors(self, evidence: EvidenceLike = None) -> Any:
-        """Posteriors of all observables that some row does not observe; a DataFrame for a DataFrame."""
-
-        def answer(names: list[str], read: Evidence) -> dict[str, Tensor]:
-            chunks = [[m.posterior(self.converted.branch[v]) for v in names] for m in self._possible(read)]
-            return {v: torch.cat([chunk[i] for chunk in chunks]) for i, v in enumerate(names)}
-
-        return self._ask_all(evidence, answer)
-
-    def log_evidence(self, evidence: EvidenceLike = None) -> Tensor:
-        """(batch,) log P(evidence), from the constants taken out of the messages; -inf where it is impossible."""
-        read = self.read_evidence(evidence)
-        return read.scaled(torch.cat([messages.log_evidence() for messages in self._messages(read)]))
-
-    def sample(self, n: int, evidence: EvidenceLike = None, seed: int | None = None) -> dict[str, Tensor]:
-        """name -> (n,) states of the observables without evidence, (n, batch) with."""
-        given = None if evidence is None else self.read_evidence(evidence)
-        return self.network.sample(n, given, seed)
 
     def diagnostics(self) -> pd.DataFrame:
         """One row per start: seed, epochs, what it reached in the last one, and whether it was kept."""
@@ -260,60 +198,25 @@ class NormalGraphLearner(Learner, JointQueries, Sampling):
         ]
         return pd.DataFrame(rows, columns=["seed", "epochs", "aggregated", "log_evidence", "kept"])
 
-    def __repr__(self) -> str:
-        return f"NormalGraphLearner({self.graph!r}, {'fitted' if self.fitted else 'not fitted'})"
-
-    def _messages(self, evidence: Evidence) -> list[BranchMessages]:
-        result = []
-        for first in range(0, max(evidence.batch, 1), ROWS_AT_ONCE):  # no rows make one empty part
-            part = evidence.rows(slice(first, first + ROWS_AT_ONCE))
-            weights = {self.converted.entry[v]: w for v, w in self._weights(part).items()}
-            result.append(propagate(self.converted.graph, self.thetas, weights, part.batch, device=self.device))
-        return result
-
-    def _possible(self, evidence: Evidence) -> list[BranchMessages]:
-        messages = self._messages(evidence)
-        bad = torch.cat([m.log_evidence() for m in messages]).isinf().nonzero().flatten().tolist()
-        if bad:
-            raise DataError(
-                f"The evidence in {len(bad)} row(s) has probability 0, first in row {bad[0]}; no posterior exists there. "
-                "log_evidence() returns -inf for such rows."
-            )
-        return messages
-
     def _states(self) -> dict[str, int]:
         return {v: self.graph.num_states(v) for v in self.graph.observed}
 
     def _weights(self, evidence: Evidence) -> dict[str, Tensor]:
-        weights = {v: evidence.weights(v, k, torch.float64, self.device) for v, k in self._states().items()}
+        weights = {v: evidence.weights(v, k, torch.float64, "cpu") for v, k in self._states().items()}
         return {v: w for v, w in weights.items() if w is not None}
 
     # -- files ---------------------------------------------------------------------------------------------------
 
     def pack(self, name: object, options: SaveOptions) -> dict[str, Any]:
-        """Graph, rule, tables and labels."""
-        tables = tables_from_thetas(self.graph, self.thetas)
-        require_finite({f"tables.{v}": table for v, table in tables.items()}, name, saving=True)
-        return {
-            "graph": self.graph.to_dict(),
-            "rule": self.rule.name,
-            "tables": tables,
-            "labels": {v: list(x) for v, x in checked_labels(self.labels, self.graph.variables, name).items()},
-            "missing": self.missing,
-        }
+        """Graph, rule, tables, labels and shares of missing values."""
+        return {**super().pack(name, options), "rule": self.rule.name}
 
     @classmethod
     def unpack(cls, content: Mapping[str, Any], name: object) -> NormalGraphLearner:
         """The model with default settings but for the rule: files do not hold the others."""
         graph = LatentGraph.from_dict(content["graph"])
         DiscreteNetwork(graph, content["tables"])  # raises before product spaces of the declared sizes are allocated
-        model = cls(graph, rule=content["rule"])
-        tables = {v: with_own_storage(table) for v, table in content["tables"].items()}
-        model._thetas = thetas_from_tables(graph, tables)
-        model.fitted = True
-        model.labels = checked_labels(content["labels"], graph.variables, name)
-        model.missing = dict(content.get("missing", {}))
-        return model
+        return cls(graph, rule=content["rule"])._restore(content, name)
 
 
 def _checked_mask(mask: Any, rows: int) -> Tensor:

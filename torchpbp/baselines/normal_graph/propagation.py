@@ -59,12 +59,7 @@ class BranchMessages:
 
 
 def propagate(
-    graph: NormalGraph,
-    thetas: Thetas,
-    evidence: Mapping[str, Tensor],
-    rows: int,
-    lead: tuple[int, ...] = (),
-    device: torch.device | str = "cpu",
+    graph: NormalGraph, thetas: Thetas, evidence: Mapping[str, Tensor], rows: int, lead: tuple[int, ...] = ()
 ) -> BranchMessages:
     """Send every message once, in an order in which each is final.
 
@@ -75,7 +70,6 @@ def propagate(
             no information.
         rows: N.
         lead: leading dimensions, such as the number of starts.
-        device: of the matrices and the evidence.
 
     Returns:
         All messages, each (*lead, N, states).
@@ -91,7 +85,7 @@ def propagate(
         states = graph.states[branch]
         weights = evidence.get(branch)
         if weights is None or (direction == "forward" and (branch, "backward") in ends):
-            weights = torch.ones(rows, states, dtype=torch.float64, device=device)  # evidence enters a lone branch once
+            weights = torch.ones(rows, states, dtype=torch.float64)  # evidence enters a lone branch once
         if weights.shape[-2:] != (rows, states):
             raise ShapeError(
                 f"Evidence at branch '{branch}': expected (…, {rows}, {states}), got {tuple(weights.shape)}."
@@ -117,8 +111,7 @@ def _send_blocks(result: BranchMessages, senders: list[Round], thetas: Thetas) -
         forward = direction == "forward"
         inward: list[Message] = [(b.input if forward else b.output, direction) for b in blocks]
         outward: list[Message] = [(b.output if forward else b.input, direction) for b in blocks]
-        device = result.value[inward[0]].device
-        matrices = [thetas[b.name] if b.fixed is None else b.fixed.to(device) for b in blocks]
+        matrices = [thetas[b.name] if b.fixed is None else b.fixed for b in blocks]
         if len(blocks) == 1:
             sent = [result.value[inward[0]] @ (matrices[0] if forward else matrices[0].mT)]
         else:

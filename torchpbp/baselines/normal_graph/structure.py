@@ -182,7 +182,7 @@ class NormalGraph:
         return tuple(rounds)
 
     def _components(self) -> tuple[str, ...]:
-        """One branch of each connected part; refuses loops.
+        """One branch of each connected part; a loop raises a StructureError.
 
         In a graph of branches and nodes without loops, walking on never meets a node twice.
         """

@@ -20,8 +20,8 @@ ROUNDING = 1e-3
 class BinnedStrokes(nn.Module):
     """A hidden Markov model over the cells of a grid on the writing square, behind the sixteen coordinates.
 
-    A point of which one coordinate is missing is missing; one outside the square is refused. Log-evidence is the logarithm of the cells' probability, not a
-    density; for comparing classes that makes no difference.
+    A point of which one coordinate is missing is missing; one outside the square raises. Log-evidence is the logarithm of
+    the cells' probability, not a density; for comparing classes that makes no difference.
 
     Args:
         learner: makes a discrete model for a graph.

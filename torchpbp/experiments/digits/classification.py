@@ -1,32 +1,27 @@
-"""Fitting and judging classifiers of the pen digits."""
+"""Classifiers of the pen digits: one model per class."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
-import pandas as pd
 import torch
 from torch import Tensor, nn
 
 from torchpbp.classifier import GenerativeClassifier
 from torchpbp.datasets.digits import FEATURES
 from torchpbp.distributed import own_share
-from torchpbp.errors import DataError, StructureError
+from torchpbp.errors import ArgumentError, StructureError
+from torchpbp.experiments.running.scores import Floats, Labels
 from torchpbp.models.pbp import PBP
 
 if TYPE_CHECKING:
     from torchpbp.datasets.digits_module import DigitsDataModule
 
-Floats = npt.NDArray[np.float64]
-Labels = npt.NDArray[Any]
-
 
 def check_learner(learner: object) -> nn.Module:
-    """Refuse a learner that is no model of the sixteen coordinates."""
+    """Reject a learner that is not a model of the sixteen coordinates."""
     if not isinstance(learner, nn.Module):
         raise StructureError(
             "Pen digits: expected a learner with a graph over the pen's points, got one that takes its graph from the model "
@@ -41,12 +36,10 @@ def check_learner(learner: object) -> nn.Module:
     return learner
 
 
-def check_data(data: DigitsDataModule, limit: int | None) -> None:
-    """Refuse settings under which the experiments would not measure what they say; then load the rows."""
-    if limit is not None and limit < 1:
-        raise DataError(f"limit: expected at least 1 row or None for all, got {limit}.")
+def check_data(data: DigitsDataModule) -> None:
+    """Load the rows, which must be complete."""
     if data.hidden_points:
-        raise DataError("data: expected complete rows (hide=0), since the experiment hides points itself.")
+        raise ArgumentError("data: expected complete rows (hide=0), since the experiment hides points itself.")
     data.setup()
 
 
@@ -68,44 +61,6 @@ def predict(classifier: GenerativeClassifier, x: Tensor) -> tuple[Labels, Floats
     start = time.perf_counter()
     log_proba = classifier.predict_log_proba(x.double())
     return classifier.classes_[log_proba.argmax(axis=1)], log_proba, time.perf_counter() - start
-
-
-def accuracy(predicted: Labels, true: Labels) -> float:
-    """Share of rows predicted right."""
-    return float((predicted == true).mean())
-
-
-def log_loss(log_proba: Floats, classes: Labels, true: Labels) -> float:
-    """Mean negative log-probability of the true class, in nats; infinite if a true class was never learned."""
-    position = {c: i for i, c in enumerate(classes.tolist())}
-    of_truth = [row[position[c]] if c in position else -np.inf for row, c in zip(log_proba, true.tolist(), strict=True)]
-    return -float(np.mean(of_truth))
-
-
-def calibration_error(confidence: Floats, right: npt.NDArray[np.bool_], bins: int = 15) -> float:
-    """Expected calibration error: mean |accuracy − confidence| over equal bins of confidence, weighted by rows.
-
-    Args:
-        confidence: (rows,) probability of the predicted class.
-        right: (rows,) whether the prediction is right.
-        bins: number of bins from 0 to 1.
-    """
-    cell = np.minimum((confidence * bins).astype(np.int64), bins - 1)
-    gap = np.bincount(cell, weights=right - confidence, minlength=bins)
-    return float(np.abs(gap).sum() / len(confidence))
-
-
-def confusion(predicted: Labels, true: Labels, classes: Sequence[Any]) -> npt.NDArray[np.int64]:
-    """(classes, classes) numbers of rows, true class down, predicted class across."""
-    return np.array([[int(((true == t) & (predicted == p)).sum()) for p in classes] for t in classes], dtype=np.int64)
-
-
-def class_table(matrix: npt.NDArray[np.int64], classes: Sequence[Any]) -> pd.DataFrame:
-    """Precision, recall and number of rows of each class; NaN where there is nothing to divide by."""
-    right = np.diag(matrix).astype(np.float64)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        precision, recall = right / matrix.sum(axis=0), right / matrix.sum(axis=1)
-    return pd.DataFrame({"class": list(classes), "precision": precision, "recall": recall, "count": matrix.sum(axis=1)})
 
 
 def complete(classifier: GenerativeClassifier, x: Tensor) -> Tensor:

@@ -91,7 +91,7 @@ def distorted(
 
 
 def hidden_at_random(points: Tensor, share: float, most: int, generator: torch.Generator | None = None) -> Tensor:
-    """Hide 1 to ``most`` points (NaN) in a random ``share`` of the strokes: practice for evidence with gaps.
+    """Hide 1 to ``most`` points (NaN) in a random ``share`` of the strokes: practice for evidence with missing values.
 
     Args:
         points: (n, 2 · points) strokes.

@@ -9,12 +9,14 @@ import torch
 from torch import Tensor
 
 from torchpbp.datasets.digits import LARGEST
-from torchpbp.errors import DataError
 from torchpbp.experiments.digits.distortions import slanted_copies
 from torchpbp.features.completion import complete_rows
 from torchpbp.graph.latent_graph import Continuous
+from torchpbp.settings import between, choice
 
-KINDS = ("coordinates", "points")
+MOST = 0.99  # with all of them missing there is nothing to learn from
+SHARE, KIND, FILL = between(0.0, MOST), choice("coordinates", "points"), choice("mean", "draw")
+"""What the settings missing_training, missing_kind and missing_fill accept."""
 WIDTH = 7.0
 """Bandwidth in which strokes are alike, as in learner=pen_average."""
 
@@ -45,10 +47,8 @@ def hide_values(x: Tensor, share: float, kind: str, seed: int) -> Tensor:
         kind: "coordinates" or "points".
         seed: of the draws.
     """
-    if not 0 <= share < 1:
-        raise DataError(f"missing_training: expected a share from 0 to below 1, got {share}.")
-    if kind not in KINDS:
-        raise DataError(f"missing_kind: expected one of {', '.join(KINDS)}; got {kind!r}.")
+    SHARE.check("missing_training", share)
+    KIND.check("missing_kind", kind)
     per = 2 if kind == "points" else 1
     hidden = np.random.default_rng(seed).random((len(x), x.shape[1] // per)) < share
     return x.masked_fill(torch.from_numpy(hidden.repeat(per, axis=1)), torch.nan)
@@ -60,7 +60,7 @@ def training_rows(
     """Training strokes with a share of them missing, and slanted copies.
 
     To slant a stroke and to bring it back into its box, one must know all of it: where copies are wanted, strokes are
-    completed first, class by class, from strokes like them. Without copies the learner gets the gaps themselves. Strokes
+    completed first, class by class, from strokes like them. Without copies the learner gets the missing values themselves. Strokes
     of which nothing is left are dropped.
 
     Args:
@@ -73,8 +73,7 @@ def training_rows(
         fill: how strokes are completed, "mean" or "draw" (see :mod:`torchpbp.features.completion`).
         seed: of all draws.
     """
-    if fill not in ("mean", "draw"):
-        raise DataError(f"missing_fill: expected 'mean' or 'draw', got {fill!r}.")
+    FILL.check("missing_fill", fill)
     hidden = hide_values(x, share, kind, seed)
     missing = float(hidden.isnan().double().mean())
     kept = ~hidden.isnan().all(dim=1)

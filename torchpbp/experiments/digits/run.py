@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,23 +17,15 @@ from torchpbp.classifier import GenerativeClassifier
 from torchpbp.contract.model_files import SaveOptions, packed
 from torchpbp.datasets.digits import FEATURES, POINTS
 from torchpbp.datasets.splits import hide_points
-from torchpbp.errors import CheckpointError, DataError, DataWarning
-from torchpbp.experiments.digits.classification import (
-    accuracy,
-    calibration_error,
-    check_data,
-    check_learner,
-    class_table,
-    complete,
-    confusion,
-    fit_classifier,
-    log_loss,
-    predict,
-)
-from torchpbp.experiments.digits.missing_training import training_rows
-from torchpbp.experiments.running.plots import write_completed_digits, write_confusion, write_digits
-from torchpbp.experiments.running.results import Metrics, write_csv, write_json
+from torchpbp.errors import CheckpointError, DataWarning
+from torchpbp.experiments.digits.classification import check_data, check_learner, complete, fit_classifier, predict
+from torchpbp.experiments.digits.missing_training import FILL, KIND, SHARE, training_rows
+from torchpbp.experiments.digits.plots import write_completed_digits, write_digits
+from torchpbp.experiments.running.plots import write_confusion
+from torchpbp.experiments.running.results import Metrics, environment, write_csv, write_results
+from torchpbp.experiments.running.scores import accuracy, calibration_error, class_table, confusion, log_loss
 from torchpbp.files.checkpoint import write_checkpoint
+from torchpbp.settings import Settings, non_negative, optional, setting, whole
 
 if TYPE_CHECKING:
     from torchpbp.datasets.digits_module import DigitsDataModule
@@ -41,19 +33,38 @@ if TYPE_CHECKING:
 COMPLETED_PER_CLASS = 2
 
 
+@dataclass(frozen=True)
+class DigitsSettings(Settings):
+    """Settings of :func:`run_digits`.
+
+    Args:
+        limit: validation and test rows at most; all by default.
+        samples: digits drawn from each class for samples.png.
+        copies: slanted copies of each training stroke to learn from as well.
+        slant: how far they lean (see :func:`torchpbp.experiments.digits.distortions.slanted_copies`).
+        missing_training: probability with which values of training strokes are hidden, as if they were missing.
+        missing_kind: "coordinates" hides each by itself, "points" both coordinates of a point.
+        missing_fill: how strokes are completed before they are slanted (see
+            :func:`torchpbp.experiments.digits.missing_training.training_rows`); without copies the learner deals with
+            missing values itself.
+    """
+
+    limit: int | None = setting(None, optional(whole(1)))
+    samples: int = setting(4, whole(1))
+    copies: int = setting(2, whole(0))
+    slant: float = setting(0.15, non_negative())
+    missing_training: float = setting(0.0, SHARE)
+    missing_kind: str = setting("coordinates", KIND)
+    missing_fill: str = setting("mean", FILL)
+
+
 def run_digits(
     data: DigitsDataModule,
     learner: nn.Module,
     seed: int = 0,
-    limit: int | None = None,
-    samples: int = 4,
-    copies: int = 2,
-    slant: float = 0.15,
-    missing_training: float = 0.0,
-    missing_kind: str = "coordinates",
-    missing_fill: str = "mean",
     output_dir: str | os.PathLike[str] | None = None,
     verbose: bool = True,
+    **options: Any,
 ) -> Metrics:
     """Fit one model per class, then predict validation and test rows, the latter also with half of their points hidden.
 
@@ -61,31 +72,20 @@ def run_digits(
         data: the pen digits; its ``train_size`` sets the rows per class to learn from.
         learner: an unfitted model of the sixteen coordinates, copied for each class.
         seed: of the points to hide and of the digits drawn.
-        limit: validation and test rows at most; all by default.
-        samples: digits drawn from each class for samples.png.
-        copies: slanted copies of each training stroke to learn from as well.
-        slant: how far they lean (see :func:`torchpbp.experiments.digits.distortions.slanted_copies`).
-        missing_training: probability with which values of training strokes are hidden, as if they were missing.
-        missing_kind: "coordinates" hides each by itself, "points" both coordinates of a point.
-        missing_fill: how strokes are completed before they are slanted (see :func:`torchpbp.experiments.digits.missing_training.training_rows`);
-            without copies the learner deals with missing values itself.
         output_dir: folder for metrics.json, metrics.csv (a row per class), predictions.csv, confusion.png, samples.png,
             completed.png, and classifier.pt, the fitted classifier (``torchpbp.load`` reads it, ``python -m torchpbp predict``
             uses it). ``None``: no files.
         verbose: show progress bars (stderr) and results (stdout).
+        options: see :class:`DigitsSettings`.
 
     Returns:
         "val/accuracy", "test/accuracy", "test/log_loss" (nats), "test/calibration_error", "test/accuracy_half_hidden",
         "test/precision/<digit>" and "test/recall/<digit>", seconds, and the facts of the run.
-
-    Raises:
-        StructureError: a learner that is no model of pen strokes.
-        DataError: numbers that make no experiment.
     """
+    settings = DigitsSettings.from_dict(options)
     check_learner(learner)
-    check_data(data, limit)
-    if samples < 1:
-        raise DataError(f"samples: expected at least 1, got {samples}.")
+    check_data(data)
+    limit = settings.limit
     val_x, val_y = data.val_x[:limit], data.val_y[:limit].numpy()
     test_x, test_y = data.test_x[:limit], data.test_y[:limit].numpy()
     hidden_x = hide_points(data.test_x, POINTS // 2, seed)[:limit]
@@ -93,11 +93,11 @@ def run_digits(
     rows = training_rows(
         data.train_x,
         data.train_y,
-        share=missing_training,
-        kind=missing_kind,
-        copies=copies,
-        slant=slant,
-        fill=missing_fill,
+        share=settings.missing_training,
+        kind=settings.missing_kind,
+        copies=settings.copies,
+        slant=settings.slant,
+        fill=settings.missing_fill,
         seed=seed,
     )
     classifier, fit_seconds = fit_classifier(learner, rows.x, rows.y, verbose)
@@ -123,22 +123,19 @@ def run_digits(
         "rows/train": rows.originals,
         "rows/slanted": len(rows.y) - rows.originals,
         "missing/share": rows.missing,
-        "missing/kind": missing_kind if missing_training else "none",
+        "missing/kind": settings.missing_kind if settings.missing_training else "none",
         "rows/val": len(val_y),
         "rows/test": len(test_y),
         "learner": type(learner).__name__,
         "seed": seed,
-        "threads": torch.get_num_threads(),
-        "torch": str(torch.__version__),
+        **environment(),
     }
     if output_dir is not None:
-        folder = Path(output_dir)
         predictions = {"row": np.arange(len(test_y)), "true": test_y, "predicted": predicted, "probability": confidence}
-        write_json(folder / "metrics.json", metrics)
-        write_csv(folder / "metrics.csv", table)
+        folder = write_results(output_dir, metrics, table)
         write_csv(folder / "predictions.csv", pd.DataFrame(predictions))
         write_confusion(folder / "confusion.png", matrix, every)
-        write_digits(folder / "samples.png", draw_samples(classifier, samples, seed), classes.tolist())
+        write_digits(folder / "samples.png", draw_samples(classifier, settings.samples, seed), classes.tolist())
         chosen = first_rows(test_y, COMPLETED_PER_CLASS)
         seen = hidden_x[chosen]
         completed = complete(classifier, seen)
@@ -176,19 +173,8 @@ def save_classifier(path: Path, classifier: GenerativeClassifier) -> None:
 def format_digits(metrics: Metrics, table: pd.DataFrame) -> str:
     """The results as text for a terminal."""
     lines = [f"{'class':>5}  {'precision':>9}  {'recall':>9}  {'count':>6}"]
-    rows: Sequence[Any] = list(table.itertuples(index=False, name=None))
-    lines += [f"{c:>5}  {p:>9.4f}  {r:>9.4f}  {n:>6}" for c, p, r, n in rows]
-    shown = [
-        "val/accuracy",
-        "test/accuracy",
-        "test/accuracy_half_hidden",
-        "test/log_loss",
-        "test/calibration_error",
-        "fit_seconds",
-        "predict_seconds",
-    ]
-    lines += [f"{name:<26} {metrics[name]:.4f}" for name in shown]
-    lines += [
-        f"{name:<26} {metrics[name]}" for name in ("rows/train", "rows/val", "rows/test", "missing/share", "threads")
-    ]
-    return "\n".join(lines)
+    lines += [f"{c:>5}  {p:>9.4f}  {r:>9.4f}  {n:>6}" for c, p, r, n in table.itertuples(index=False, name=None)]
+    scores = ("val/accuracy", "test/accuracy", "test/accuracy_half_hidden", "test/log_loss", "test/calibration_error")
+    lines += [f"{name:<26} {metrics[name]:.4f}" for name in (*scores, "fit_seconds", "predict_seconds")]
+    counts = ("rows/train", "rows/val", "rows/test", "missing/share", "threads")
+    return "\n".join([*lines, *(f"{name:<26} {metrics[name]}" for name in counts)])

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from torchpbp.datasets.digits import CLASSES, POINTS
-from torchpbp.experiments.digits.classification import accuracy, calibration_error, log_loss
 from torchpbp.experiments.embedding.opinions import Opinion, fit_temperature
 from torchpbp.experiments.running.results import Metrics
+from torchpbp.experiments.running.scores import accuracy, calibration_error, log_loss
 
 HALF = POINTS // 2
 

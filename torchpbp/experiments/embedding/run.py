@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,12 +27,50 @@ from torchpbp.experiments.embedding.training import MOST_HIDDEN, StrokeTraining,
 from torchpbp.experiments.running.results import Metrics, environment, write_csv, write_results
 from torchpbp.experiments.running.run_folder import Parts
 from torchpbp.models.pbp import PBP
+from torchpbp.settings import Settings, between, non_negative, optional, positive, setting, several, text, whole
 
 if TYPE_CHECKING:
     from torchpbp.datasets.digits_module import DigitsDataModule
 
 CPU: Mapping[str, Any] = {"accelerator": "cpu", "devices": 1, "strategy": "auto", "enable_progress_bar": True}
 TWIN = "twin_"
+
+
+@dataclass(frozen=True)
+class EmbeddingSettings(Settings):
+    """Settings of :func:`run_digits_embedding`, by which a configuration is checked before anything is made."""
+
+    states: int = setting(24, whole(1))
+    hidden_states: int = setting(32, whole(1))
+    width: int = setting(64, whole(1))
+    window: int = setting(1, whole(0))
+    softness: float = setting(0.1, positive())
+    two_stage: int = setting(1, whole(0))
+    random: int = setting(1, whole(0))
+    epochs: int = setting(120, whole(1))
+    batch_size: int = setting(256, whole(1))
+    learning_rate: float = setting(3e-3, positive())
+    weight_decay: float = setting(0.01, non_negative())
+    smoothing: float = setting(0.05, between(0, 1))
+    averaging: float = setting(0.998, between(0, 1))
+    hide: float = setting(0.7, between(0, 1))
+    rotation: float = setting(8.0, non_negative())
+    shear: float = setting(0.2, non_negative())
+    warp: float = setting(0.1, non_negative())
+    jitter: float = setting(2.0, non_negative())
+    teacher: Any = None
+    lessons: int = setting(3, whole(1))
+    lesson_weight: float = setting(1.0, non_negative())
+    lesson_power: float = setting(0.5, non_negative())
+    lesson_rows: int = setting(128, whole(1))
+    companion: Any = None
+    companion_weight: float = setting(0.2, non_negative())
+    companion_gain: float = setting(0.15, non_negative())
+    copies: int = setting(2, whole(0))
+    slant: float = setting(0.15, non_negative())
+    hidden: tuple[int, ...] = setting((0, 2, 4, 6), several(whole(0)))
+    limit: int | None = setting(None, optional(whole(1)))
+    ckpt_path: str | None = setting(None, optional(text()))
 
 
 def run_digits_embedding(
@@ -130,7 +169,8 @@ def run_digits_embedding(
         "val/accuracy/<classifier>" (rows complete and with half of their points hidden), "temperature/<classifier>",
         numbers of parameters, seconds, and the facts of the run.
     """
-    check_data(data, limit)
+    optional(whole(1)).check("limit", limit)
+    check_data(data)
     settings = TrainingSettings(
         epochs, batch_size, learning_rate, weight_decay, smoothing, averaging, hide, rotation, shear, warp, jitter, seed
     )

@@ -48,7 +48,7 @@ def start_remembering(model: PBP, seed: int, noise: float = 0.5) -> None:
     """
     generator = torch.Generator().manual_seed(seed)
     tree = model.tree
-    for node, operator in zip(range(1, len(tree)), model._separators, strict=True):
+    for node, operator in zip(range(1, len(tree)), model.separator_operators, strict=True):
         weight = operator.weight
         drawn = torch.randn(weight.shape, generator=generator, dtype=torch.float64).to(weight)
         if tree.leaf_observables[node] == (DIGIT,):

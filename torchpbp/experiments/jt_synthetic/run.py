@@ -7,56 +7,96 @@ chains nor how parameters were drawn, and shows its synthetic junction tree as a
 
 from __future__ import annotations
 
-import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any, Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
 
 import pandas as pd
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from torchpbp.baselines.spectral import SpectralJunctionTree
 from torchpbp.distributed import own_share
-from torchpbp.errors import DataError, StructureError
+from torchpbp.errors import ArgumentError, StructureError
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.experiments.jt_synthetic.plots import write_error_and_time_plot
-from torchpbp.experiments.running.experiment import ascending, check_positive, check_takes_graph, seeds_of
-from torchpbp.experiments.running.results import Metrics, environment, metrics_of, write_results
-from torchpbp.experiments.running.run_folder import Parts
+from torchpbp.experiments.running.experiment import MakeModel, check_takes_graph, row_counts, seeds_of
+from torchpbp.experiments.running.grid import measure_grid
+from torchpbp.experiments.running.results import Metrics, environment, metrics_of, text_table, write_results
 from torchpbp.graph.latent_graph import LatentGraph
-from torchpbp.models.answers import Answers
+from torchpbp.models.operator_model import OperatorModel
+from torchpbp.settings import Settings, positive, setting, whole
 
 Row = dict[str, float | int | str]
 """One line of metrics.csv."""
+COLUMNS = {
+    "rows": ("N", "{:,}"),
+    "learner": ("learner", "{}"),
+    "error": ("error", "{:.4f}"),
+    "error_standard_error": ("std err", "{:.4f}"),
+    "median_error": ("median", "{:.4f}"),
+    "seconds": ("seconds", "{:.3f}"),
+}
 MEASURED = ("error", "signed_error", "median_error", "negative_share", "seconds")
 
 
-class JointLearner(Protocol):
-    """What this experiment asks of a model."""
+@dataclass(frozen=True)
+class JTSyntheticSettings(Settings):
+    """Settings of :func:`run_jt_synthetic`.
 
-    def fit(self, data: dict[str, Tensor]) -> Any: ...
+    Args:
+        sizes: numbers of training rows.
+        repeats: networks drawn for each structure.
+        test_rows: of each network.
+        concentration: of the Dirichlet distribution behind the networks' tables. With 1, observables that each depend on
+            one or two binary latents are nearly independent of each other.
+    """
 
-    def log_evidence(self, evidence: dict[str, Tensor]) -> Tensor: ...
+    sizes: tuple[int, ...] = setting((100, 1_000, 10_000), row_counts())
+    repeats: int = setting(2, whole(1))
+    test_rows: int = setting(1_000, whole(1))
+    concentration: float = setting(0.3, positive())
 
 
-Maker = Callable[[LatentGraph], JointLearner]
+class TestedNetwork:
+    """A network drawn at random, with test rows and their exact log-probabilities.
+
+    Args:
+        graph: its structure.
+        seeds: of the network, of training rows and of test rows.
+        settings: of the experiment.
+    """
+
+    def __init__(self, graph: LatentGraph, seeds: list[int], settings: JTSyntheticSettings) -> None:
+        self.network_seed, self._data_seed, test_seed = seeds
+        self._truth = DiscreteNetwork.random(graph, self.network_seed, settings.concentration)
+        self.test = self._truth.sample(settings.test_rows, seed=test_seed)
+        self.exact = self._truth.log_evidence(self.test)
+
+    def training_rows(self, size: int) -> dict[str, Tensor]:
+        """This process's share of the rows to learn from."""
+        share = own_share(size)
+        return {v: x[share] for v, x in self._truth.sample(size, seed=self._data_seed).items()}
+
+    @cached_property
+    def error_of_independence(self) -> float:
+        """Mean error of the product of exact marginals at the test rows: the cost of ignoring all dependence."""
+        marginals = self._truth.posteriors()
+        logs = sum((marginals[v][0][x].log() for v, x in self.test.items()), start=torch.zeros_like(self.exact))
+        return float(((logs - self.exact).exp() - 1).abs().mean())
 
 
 def run_jt_synthetic(
     graphs: Mapping[str, LatentGraph],
-    learner: Maker,
-    others: Mapping[str, Maker] | None = None,
-    sizes: Sequence[int] = (100, 1_000, 10_000),
-    repeats: int = 2,
-    test_rows: int = 1_000,
+    learner: MakeModel,
+    others: Mapping[str, MakeModel] | None = None,
     seed: int = 0,
-    concentration: float = 0.3,
     output_dir: str | os.PathLike[str] | None = None,
     verbose: bool = True,
+    **options: Any,
 ) -> Metrics:
     """Learn random networks of each structure and compare estimates of P(all observables) with the truth.
 
@@ -67,14 +107,10 @@ def run_jt_synthetic(
         graphs: name -> structure, known to the learners.
         learner: makes a new model for a graph; it goes by the name of its class.
         others: name -> the same for learners to compare with.
-        sizes: numbers of training rows.
-        repeats: networks drawn for each structure.
-        test_rows: of each network.
         seed: of networks and data.
-        concentration: of the Dirichlet distribution behind the networks' tables. With 1, observables that each depend on
-            one or two binary latents are nearly independent of each other.
         output_dir: folder for metrics.json, metrics.csv (a line per fit) and errors.png. ``None``: no files.
         verbose: show a progress bar (stderr) and the table of results (stdout).
+        options: see :class:`JTSyntheticSettings`.
 
     Returns:
         For each structure, learner and size, averaged over repeats: "error/…" (mean over test rows, of estimates as the model
@@ -82,71 +118,67 @@ def run_jt_synthetic(
         are), "median_error/…", "negative_share/…" (of test rows with an estimate that is not positive) and "seconds/…"
         (to plan the structure and to fit). "error_of_independence/<structure>" is that of the product of the exact
         marginals.
-
-    Raises:
-        DataError: numbers that make no experiment, or two learners of one name.
-        StructureError: no graphs, or a learner with a graph of its own.
     """
+    settings = JTSyntheticSettings.from_dict(options)
     check_takes_graph("jt_synthetic", learner)
     if not graphs:
         raise StructureError("graphs: expected one or more structures, got none.")
-    sizes = ascending("sizes", sizes)
-    check_positive(repeats=repeats, test_rows=test_rows)
     main = _name(learner)
     if main in (others or {}):
-        raise DataError(f"others: '{main}' is the name of the main learner. Give it another name.")
+        raise ArgumentError(f"others: '{main}' is the name of the main learner. Give it another name.")
     makers = {main: learner, **(others or {})}
+
+    @lru_cache(maxsize=1)
+    def network(structure: str, repeat: int) -> TestedNetwork:
+        return TestedNetwork(graphs[structure], seeds_of(seed, repeat, 3), settings)
+
+    @lru_cache(maxsize=1)
+    def data(structure: str, repeat: int, size: int) -> dict[str, Tensor]:
+        return network(structure, repeat).training_rows(size)
+
+    def one_fit(structure: str, repeat: int, size: int, name: str) -> Row:
+        drawn = network(structure, repeat)
+        rows = data(structure, repeat, size)
+        return measure(makers[name], graphs[structure], rows, drawn.test, drawn.exact)[1]
+
+    repeats = range(settings.repeats)
+    points = [
+        (g, repeat, size, name) for g in graphs for repeat in repeats for size in settings.sizes for name in makers
+    ]
     rows: list[Row] = []
-    parts = Parts(output_dir)
-    total = len(graphs) * repeats * len(sizes) * len(makers)
-    with tqdm(total=total, desc="jt_synthetic", unit="fit", disable=not verbose) as bar:
-        for structure, graph in graphs.items():
-            for repeat in range(repeats):
-                network_seed, data_seed, test_seed = seeds_of(seed, repeat, 3)
-                truth = DiscreteNetwork.random(graph, network_seed, concentration)
-                test = truth.sample(test_rows, seed=test_seed)
-                exact = truth.log_evidence(test)
-                facts: Row = {
-                    "structure": structure,
-                    "repeat": repeat,
-                    "network_seed": network_seed,
-                    "error_of_independence": _error_of_independence(truth, test, exact),
-                }
-                for size in sizes:
-                    share = own_share(size)
-                    data = {v: x[share] for v, x in truth.sample(size, seed=data_seed).items()}
-                    for name, maker in makers.items():
-                        ask = partial(_measured, maker, graph, data, test, exact)
-                        measured = parts.get(f"{structure},{repeat},{size},{name}", ask)
-                        rows.append({**facts, "rows": size, "learner": name, **measured})
-                        bar.set_postfix_str(f"{structure} N={size:,} {name}", refresh=False)
-                        bar.update()
+    for (structure, repeat, size, name), measured in measure_grid("jt_synthetic", points, one_fit, output_dir, verbose):
+        drawn = network(structure, repeat)
+        facts: Row = {"structure": structure, "repeat": repeat, "network_seed": drawn.network_seed}
+        facts |= {"error_of_independence": drawn.error_of_independence, "rows": size, "learner": name}
+        rows.append({**facts, **measured})
     table = pd.DataFrame(rows)
     summary = summarise(table)
-    metrics = as_metrics(summary)
+    names = {m: m for m in (*MEASURED, "error_standard_error")}
+    metrics = metrics_of(summary, ("structure", "learner", "rows"), names)
     independent = table.groupby("structure", sort=False)["error_of_independence"].mean()
     metrics |= {f"error_of_independence/{name}": float(value) for name, value in independent.items()}
     metrics |= {f"graph/{name}": repr(graph) for name, graph in graphs.items()}
     metrics |= {
         "learner": main,
         "seed": seed,
-        "repeats": repeats,
-        "test_rows": test_rows,
-        "concentration": concentration,
+        "repeats": settings.repeats,
+        "test_rows": settings.test_rows,
+        "concentration": settings.concentration,
         **environment(),
     }
     if output_dir is not None:
         folder = write_results(output_dir, metrics, table)
         write_error_and_time_plot(folder / "errors.png", summary, {str(k): float(v) for k, v in independent.items()})
     if verbose:
-        print(format_summary(summary), flush=True)
+        for structure, part in summary.sort_values("rows", kind="stable").groupby("structure", sort=False):
+            print(structure, text_table(part, COLUMNS), "", sep="\n", flush=True)
     return metrics
 
 
 @torch.no_grad()
 def measure(
-    maker: Maker, graph: LatentGraph, data: dict[str, Tensor], test: dict[str, Tensor], exact: Tensor
-) -> tuple[JointLearner, Row]:
+    maker: MakeModel, graph: LatentGraph, data: dict[str, Tensor], test: dict[str, Tensor], exact: Tensor
+) -> tuple[Any, Row]:
     """Fit one model and measure its estimates at the test rows.
 
     Args:
@@ -164,7 +196,7 @@ def measure(
     done = time.perf_counter()
     ratio = (model.log_evidence(test) - exact).exp()
     signed = ratio
-    if isinstance(model, Answers | SpectralJunctionTree):
+    if isinstance(model, OperatorModel | SpectralJunctionTree):
         sign, size = model.log_evidence(test, raw=True)
         signed = sign * (size - exact).exp()
     error = (ratio - 1).abs()
@@ -176,10 +208,6 @@ def measure(
         "seconds": done - start,
         "fit_seconds": done - planned,
     }
-
-
-def _measured(maker: Maker, graph: LatentGraph, data: dict[str, Tensor], test: dict[str, Tensor], exact: Tensor) -> Row:
-    return measure(maker, graph, data, test, exact)[1]
 
 
 def summarise(table: pd.DataFrame) -> pd.DataFrame:
@@ -197,38 +225,7 @@ def summarise(table: pd.DataFrame) -> pd.DataFrame:
     return summary.reset_index()
 
 
-def as_metrics(summary: pd.DataFrame) -> Metrics:
-    """Flat names "what/structure/learner/N"."""
-    return metrics_of(summary, ("structure", "learner", "rows"), {m: m for m in (*MEASURED, "error_standard_error")})
-
-
-def format_summary(summary: pd.DataFrame) -> str:
-    """Errors and seconds as text for a terminal, a block for each structure."""
-    blocks = []
-    for structure, part in summary.groupby("structure", sort=False):
-        lines = [
-            f"{structure}",
-            f"{'N':>10}  {'learner':<14}  {'error':>8}  {'std err':>8}  {'median':>8}  {'seconds':>8}",
-        ]
-        for line in part.sort_values("rows", kind="stable").to_dict("records"):
-            spread = float(line["error_standard_error"])
-            shown = f"{spread:.4f}" if math.isfinite(spread) else "-"
-            lines.append(
-                f"{line['rows']:>10,}  {line['learner']:<14}  {line['error']:>8.4f}  {shown:>8}  "
-                f"{line['median_error']:>8.4f}  {line['seconds']:>8.3f}"
-            )
-        blocks.append("\n".join(lines))
-    return "\n\n".join(blocks)
-
-
-def _name(learner: Maker) -> str:
+def _name(learner: MakeModel) -> str:
     """Name of the class behind a learner, which may be a partial one."""
     made = getattr(learner, "func", learner)
     return str(getattr(made, "__name__", type(made).__name__))
-
-
-def _error_of_independence(truth: DiscreteNetwork, test: Mapping[str, Tensor], exact: Tensor) -> float:
-    """Mean error of the product of exact marginals at the test rows: what ignoring all dependence costs."""
-    marginals = truth.posteriors()
-    logs = sum((marginals[v][0][x].log() for v, x in test.items()), start=torch.zeros_like(exact))
-    return float(((logs - exact).exp() - 1).abs().mean())

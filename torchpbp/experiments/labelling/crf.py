@@ -1,4 +1,4 @@
-"""A linear-chain conditional random field: the rival that knows which label follows which."""
+"""A linear-chain conditional random field: the baseline that knows which label follows which."""
 
 from __future__ import annotations
 

@@ -3,47 +3,74 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
-from torchpbp.datasets.label_sequences import CHANNELS, LabelledSignals, LabelSequences
+from torchpbp.datasets.label_sequences import LabelledSignals, LabelSequences
 from torchpbp.distributed import process_rank
-from torchpbp.experiments.labelling.heads import SignalEncoder
+from torchpbp.errors import ArgumentError
 from torchpbp.experiments.labelling.plots import write_label_curves, write_posteriors
 from torchpbp.experiments.labelling.stages import CPU, log_posteriors, train_heads
-from torchpbp.experiments.running.experiment import ascending, check_positive, check_takes_graph, seeds_of
+from torchpbp.experiments.running.experiment import check_takes_graph, row_counts, seeds_of
+from torchpbp.experiments.running.grid import measure_grid
 from torchpbp.experiments.running.results import Metrics, environment, metrics_of, write_results
-from torchpbp.experiments.running.run_folder import Parts
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.models.pbp import PBP
+from torchpbp.settings import Settings, flag, setting, whole
 
 MEASURES = ("kl", "log_loss", "accuracy")
+
+
+@dataclass(frozen=True)
+class LabellingSettings(Settings):
+    """Settings of :func:`run_sequence_labelling`.
+
+    Args:
+        sizes: labelled sequences, validation rows included.
+        label_only: further label sequences without signals, for the CRF and PBP to be fitted to.
+        repeats: draws of all sequences and starting values; smaller sizes are parts of larger ones.
+        window: sites that the encoder sees around each site, an odd number. Scores of a wide window already hold what
+            neighbours say, and a chain on top counts it twice: either 1, or ``through_steps``.
+        width: hidden units of the encoder.
+        test_rows: sequences to test on, the same for all.
+        steps: at most, of the encoder with the softmax head.
+        refining_steps: at most, of encoder and structured head together; 0: none.
+        through_steps: at most, of a fresh encoder through the fitted structured heads; 0: none.
+        from_noise: also train the PBP head from random operators, which shows what the fit is worth.
+    """
+
+    sizes: tuple[int, ...] = setting((50, 200, 1000), row_counts(least=10))
+    label_only: tuple[int, ...] = setting((0, 5000), row_counts(least=0))
+    repeats: int = setting(3, whole(1))
+    window: int = setting(1, whole(1))
+    width: int = setting(32, whole(1))
+    test_rows: int = setting(500, whole(1))
+    steps: int = setting(600, whole(1))
+    refining_steps: int = setting(80, whole(0))
+    through_steps: int = setting(0, whole(0))
+    from_noise: bool = setting(False, flag())
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.window % 2 == 0:
+            raise ArgumentError(f"window: expected an odd number of sites, got {self.window}.")
 
 
 def run_sequence_labelling(
     data: LabelSequences,
     learner: Callable[[LatentGraph], PBP],
     trainer: Mapping[str, Any] = CPU,
-    sizes: Sequence[int] = (50, 200, 1000),
-    label_only: Sequence[int] = (0, 5000),
-    repeats: int = 3,
     seed: int = 0,
-    window: int = 1,
-    width: int = 32,
-    test_rows: int = 500,
-    steps: int = 600,
-    refining_steps: int = 80,
-    through_steps: int = 0,
-    from_noise: bool = False,
     output_dir: str | os.PathLike[str] | None = None,
     verbose: bool = True,
+    **options: Any,
 ) -> Metrics:
     """Accuracy, log-loss and KL(exact ‖ head) per site against the number of labelled sequences.
 
@@ -53,72 +80,67 @@ def run_sequence_labelling(
         data: where sequences come from; knows the exact posterior.
         learner: makes a PBP model from a graph; it is fitted to label sequences.
         trainer: arguments of ``lightning.pytorch.Trainer``.
-        sizes: labelled sequences, validation rows included.
-        label_only: further label sequences without signals, for the CRF and PBP to be fitted to.
-        repeats: draws of all sequences and starting values; smaller sizes are parts of larger ones.
         seed: of the draws.
-        window: sites that the encoder sees around each site, an odd number. Scores of a wide window already hold what
-            neighbours say, and a chain on top counts it twice: either 1, or ``through_steps``.
-        width: hidden units of the encoder.
-        test_rows: sequences to test on, the same for all.
-        steps: at most, of the encoder with the softmax head.
-        refining_steps: at most, of encoder and structured head together; 0: none.
-        through_steps: at most, of a fresh encoder through the fitted structured heads; 0: none.
-        from_noise: also train the PBP head from random operators, which shows what the fit is worth.
         output_dir: folder for metrics.json, metrics.csv (a row per head, stage, size and repeat), curves.png and
             posteriors.png (the first test sequence). ``None``: no files.
         verbose: show a progress bar (stderr) and the table of results (stdout).
+        options: see :class:`LabellingSettings`.
 
     Returns:
         "kl/<series>/<size>", "log_loss/…" and "accuracy/…" (means over repeats), each with "…_standard_error/…" (``None``
         for one repeat), "train_seconds/…", "bayes/accuracy", "bayes/log_loss" and the facts of the run.
     """
+    settings = LabellingSettings.from_dict(options)
     check_takes_graph("Sequence labelling", learner, "learner=pbp_pairs or learner=pbp")
-    sizes, label_only = ascending("sizes", sizes, least=10), ascending("label_only", label_only, least=0)
-    check_positive(repeats=repeats, test_rows=test_rows, steps=steps)
-    SignalEncoder(CHANNELS, data.labels, window, width)  # refuses bad numbers before any work is done
-    test = data.sample(test_rows, int(np.random.SeedSequence([seed]).generate_state(1)[0]))
+    sizes, label_only = settings.sizes, settings.label_only
+    test = data.sample(settings.test_rows, int(np.random.SeedSequence([seed]).generate_state(1)[0]))
     exact = data.posterior(test.signals)
+
+    @lru_cache(maxsize=1)
+    def drawn(repeat: int) -> tuple[LabelledSignals, Tensor, int]:
+        row_seed, label_seed, start = seeds_of(seed, repeat, 3)
+        return data.sample(max(sizes), row_seed), data.sample_labels(max(label_only), label_seed), start
+
+    def one_size(repeat: int, size: int) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
+        rows, more, start = drawn(repeat)
+        split = size - max(2, size // 5)
+        parts = slice(0, split), slice(split, size)
+        train, validation = (LabelledSignals(*(x[part] for x in rows)) for part in parts)
+        lines, first = [], {}
+        for count, trained in train_heads(
+            data,
+            learner,
+            train,
+            validation,
+            {k: more[:k] for k in label_only},
+            trainer,
+            start,
+            settings.window,
+            settings.width,
+            settings.steps,
+            settings.refining_steps,
+            settings.through_steps,
+            settings.from_noise,
+        ):
+            answer = log_posteriors(trained.module, test.signals)
+            name = series_name(trained.head, trained.stage, count)
+            where = {"series": name, "rows": size, "repeat": repeat, "head": trained.head, "stage": trained.stage}
+            lines.append({**where, "label_only": count, **measure(answer, exact, test.labels), **trained.facts})
+            if size == max(sizes) and trained.stage != "fitted":
+                first[name] = answer[0].exp()
+        return lines, first
+
+    points = [(repeat, size) for repeat in range(settings.repeats) for size in sizes]
     rows: list[dict[str, Any]] = []
     shown: dict[str, Tensor] = {}
-    done = Parts(output_dir)
-    per_size = 1 + (4 + 2 * (through_steps > 0) + from_noise) * len(label_only)
-    with tqdm(total=repeats * len(sizes) * per_size, desc="sequence labelling", disable=not verbose) as bar:
-
-        def one_size(
-            repeat: int, size: int, drawn: LabelledSignals, more: Tensor, start: int
-        ) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
-            lines, first = [], {}
-            split = size - max(2, size // 5)
-            train, validation = (LabelledSignals(*(x[part] for x in drawn)) for part in _parts(split, size))
-            for count, found in train_heads(
-                data, learner, train, validation, {k: more[:k] for k in label_only},
-                trainer, start, window, width, steps, refining_steps, through_steps, from_noise,
-            ):  # fmt: skip
-                answer = log_posteriors(found.module, test.signals)
-                measured = measure(answer, exact, test.labels)
-                name = series_name(found.head, found.stage, count)
-                where = {"series": name, "rows": size, "repeat": repeat, "head": found.head, "stage": found.stage}
-                lines.append({**where, "label_only": count, **measured, **found.facts})
-                if size == max(sizes) and found.stage != "fitted":
-                    first[name] = answer[0].exp()
-                bar.set_postfix_str(f"{size} {name}: KL={measured['kl']:.3f}", refresh=False)
-                bar.update()
-            return lines, first
-
-        for repeat in range(repeats):
-            seeds = seeds_of(seed, repeat, 3)
-            drawn = data.sample(max(sizes), seeds[0])
-            more = data.sample_labels(max(label_only), seeds[1])
-            for size in sizes:
-                lines, first = done.get(f"{repeat},{size}", partial(one_size, repeat, size, drawn, more, seeds[2]))
-                rows, shown = [*rows, *lines], {**shown, **first}
-                bar.update(len(rows) - bar.n)
+    for _, (lines, first) in measure_grid("sequence labelling", points, one_size, output_dir, verbose):
+        rows += lines
+        shown |= first
     table = pd.DataFrame(rows)
     summary = summarise(table)
     bayes = measure(exact.clamp(min=1e-300).log(), exact, test.labels)
     metrics = _metrics(summary, bayes)
-    metrics |= {"rows/test": test_rows, "repeats": repeats, "window": window, "seed": seed}
+    metrics |= {"rows/test": settings.test_rows, "repeats": settings.repeats, "window": settings.window, "seed": seed}
     metrics |= {"length": data.length, **environment()}
     if process_rank() > 0:
         return metrics  # the first process reports for all
@@ -175,7 +197,3 @@ def _metrics(summary: pd.DataFrame, bayes: Mapping[str, float]) -> Metrics:
     names = {name: column for m in MEASURES for name, column in ((m, m), (f"{m}_standard_error", f"{m}_error"))}
     names |= {"fit_seconds": "fit_seconds", "train_seconds": "train_seconds"}
     return metrics | metrics_of(summary, ("series", "rows"), names)
-
-
-def _parts(split: int, size: int) -> tuple[slice, slice]:
-    return slice(0, split), slice(split, size)

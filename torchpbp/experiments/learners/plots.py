@@ -17,7 +17,7 @@ def write_learners_plot(path: str | os.PathLike[str], table: pd.DataFrame) -> No
 
     Args:
         path: where to write.
-        table: columns graph, learner, question, value (NaN: refused).
+        table: columns graph, learner, question, value (NaN: no answer).
     """
     means = table.dropna(subset=["value"]).groupby(["question", "graph", "learner"], sort=False)["value"].mean()
     questions = [q for q in dict.fromkeys(table["question"]) if q not in SPEEDS]

@@ -3,20 +3,39 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
-from tqdm.auto import tqdm
 
-from torchpbp.baselines.normal_graph import RULES
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.experiments.normal_graph.comparison import finish
 from torchpbp.experiments.normal_graph.plots import write_coefficients, write_courses
-from torchpbp.experiments.normal_graph.rules import MakeLearner, RuleExperiment, check_learner
-from torchpbp.experiments.running.experiment import check_positive, seeds_of
+from torchpbp.experiments.normal_graph.rules import Case, MakeLearner, check_learner, learn_cases
+from torchpbp.experiments.running.experiment import seeds_of
 from torchpbp.experiments.running.results import Metrics
-from torchpbp.experiments.running.run_folder import Parts
 from torchpbp.graph.latent_graph import LatentGraph
+from torchpbp.settings import Settings, positive, setting, whole
+
+
+@dataclass(frozen=True)
+class DeepGraphSettings(Settings):
+    """Settings of :func:`run_ng_deep_graph`.
+
+    Args:
+        rows: to learn from.
+        epochs: of each fit.
+        inner_iterations: of ML and KL in each epoch.
+        concentration: of the Dirichlet distribution of the networks' tables; small values tie variables more closely.
+        repeats: networks.
+    """
+
+    rows: int = setting(100, whole(1))
+    epochs: int = setting(150, whole(1))
+    inner_iterations: int = setting(3, whole(1))
+    concentration: float = setting(0.3, positive())
+    repeats: int = setting(20, whole(1))
 
 
 def deep_graph() -> LatentGraph:
@@ -32,14 +51,10 @@ def deep_graph() -> LatentGraph:
 
 def run_ng_deep_graph(
     learner: MakeLearner,
-    rows: int = 100,
-    epochs: int = 150,
-    inner_iterations: int = 3,
-    concentration: float = 0.3,
-    repeats: int = 20,
     seed: int = 0,
     output_dir: str | os.PathLike[str] | None = None,
     verbose: bool = True,
+    **options: Any,
 ) -> Metrics:
     """Log-likelihood reached by each rule on rows of random networks with five hidden variables.
 
@@ -47,34 +62,31 @@ def run_ng_deep_graph(
 
     Args:
         learner: makes a learner of normal graphs.
-        rows: to learn from.
-        epochs: of each fit.
-        inner_iterations: of ML and KL in each epoch.
-        concentration: of the Dirichlet distribution of the networks' tables; small values tie variables more closely.
-        repeats: networks.
         seed: of the draws.
         output_dir: folder for metrics.json, metrics.csv, log_likelihood.png and coefficients.png (first repeat). ``None``:
             no files.
         verbose: show a progress bar (stderr) and the results (stdout).
+        options: see :class:`DeepGraphSettings`.
 
     Returns:
         See :func:`torchpbp.experiments.normal_graph.comparison.compare`; the case is "deep", measures are "aggregated" [NG eq. 28] and
         "log_evidence".
     """
+    settings = DeepGraphSettings.from_dict(options)
     check_learner(learner)
-    check_positive(rows=rows, epochs=epochs, inner_iterations=inner_iterations, repeats=repeats)
     graph = deep_graph()
-    network_seeds, data_seeds, start_seeds = zip(*(seeds_of(seed, i, 3) for i in range(repeats)), strict=True)
-    truths = [DiscreteNetwork.random(graph, s, concentration) for s in network_seeds]
-    data = [truth.sample(rows, seed=s) for truth, s in zip(truths, data_seeds, strict=True)]
-    with tqdm(total=len(RULES), desc="deep graph", unit="rule", disable=not verbose) as bar:
-        rules = RuleExperiment(learner, Parts(output_dir), bar, epochs=epochs, inner_iterations=inner_iterations)
-        found = rules.run("deep", graph, data, start_seeds, truths, history=True)
+    seeds = [seeds_of(seed, repeat, 3) for repeat in range(settings.repeats)]
+    truths = [DiscreteNetwork.random(graph, network_seed, settings.concentration) for network_seed, _, _ in seeds]
+    data = [truth.sample(settings.rows, seed=data_seed) for truth, (_, data_seed, _) in zip(truths, seeds, strict=True)]
+    chosen = {"epochs": settings.epochs, "inner_iterations": settings.inner_iterations}
+    starts = [start_seed for _, _, start_seed in seeds]
+    case = Case("deep", graph, data, starts, truths, history=True, options=chosen)
+    results = learn_cases("deep graph", learner, [case], output_dir, verbose)["deep"]
     if output_dir is not None:
         folder = Path(output_dir)
-        title = {"five hidden variables": found.courses}
+        title = {"five hidden variables": results.courses}
         write_courses(folder / "log_likelihood.png", title, "epochs", "aggregated log-likelihood")
-        write_coefficients(folder / "coefficients.png", found.coefficients)
-    facts: Metrics = {"seed": seed, "rows": rows, "epochs": epochs, "inner_iterations": inner_iterations}
-    facts |= {"concentration": concentration, "graph": repr(graph)}
-    return finish(pd.DataFrame(found.lines), ("aggregated", "log_evidence"), facts, output_dir, verbose)
+        write_coefficients(folder / "coefficients.png", results.coefficients)
+    facts: Metrics = {"seed": seed, "rows": settings.rows, **chosen}
+    facts |= {"concentration": settings.concentration, "graph": repr(graph)}
+    return finish(pd.DataFrame(results.lines), ("aggregated", "log_evidence"), facts, output_dir, verbose)

@@ -1,22 +1,22 @@
-"""One graph learned by each rule from the same rows and starts: what every rule reached, and how."""
+"""Graphs learned by each rule from the same rows and starts: what every rule reached, and how."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from torchpbp.baselines.normal_graph import RULES, NormalGraphLearner, learn
 from torchpbp.baselines.normal_graph.block_learning import LearningTrace, WeightedRows
 from torchpbp.errors import StructureError
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.experiments.normal_graph.plots import Floats
-from torchpbp.experiments.running.run_folder import Parts
+from torchpbp.experiments.running.grid import measure_grid
 from torchpbp.graph.latent_graph import LatentGraph
 
 MakeLearner = Callable[..., NormalGraphLearner]
@@ -25,11 +25,9 @@ MakeLearner = Callable[..., NormalGraphLearner]
 Line = dict[str, float | int | str]
 """One line of metrics.csv."""
 
-Keep = Callable[[str, Callable[[], dict[str, Any]]], dict[str, Any]]
-
 
 def check_learner(learner: Any) -> None:
-    """Refuse learners that have no learning rules."""
+    """Reject learners that have no learning rules."""
     made = getattr(learner, "func", learner)
     if not (isinstance(made, type) and issubclass(made, NormalGraphLearner)):
         raise StructureError(
@@ -37,7 +35,34 @@ def check_learner(learner: Any) -> None:
         )
 
 
-class Learned(NamedTuple):
+@dataclass(frozen=True)
+class Case:
+    """A graph to learn by several rules from several samples, each with a start of its own that all rules share.
+
+    Args:
+        name: unique within the run.
+        graph: to learn.
+        samples: complete rows of each repeat, equally many.
+        seeds: of the start of each repeat.
+        truths: network of each sample, to be measured too.
+        mask: (rows,) 1 for rows to learn from, 0 for rows to test, the same for all samples; ``None``: learn from all.
+        rules: which to learn by.
+        history: keep the matrices of each epoch.
+        options: of the learner, in place of its own.
+    """
+
+    name: str
+    graph: LatentGraph
+    samples: Sequence[dict[str, Tensor]]
+    seeds: Sequence[int]
+    truths: Sequence[DiscreteNetwork] = ()
+    mask: Tensor | None = None
+    rules: Sequence[str] = RULES
+    history: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+class CaseResults(NamedTuple):
     """What came of one case.
 
     Args:
@@ -51,101 +76,61 @@ class Learned(NamedTuple):
     coefficients: dict[str, dict[str, Floats]]
 
 
-class RuleExperiment:
-    """Learns case after case by each rule; what is done is kept, so that an interrupted run goes on with the next rule.
+def learn_cases(
+    name: str, learner: MakeLearner, cases: Sequence[Case], output_dir: str | os.PathLike[str] | None, verbose: bool
+) -> dict[str, CaseResults]:
+    """Learn every case by each of its rules.
 
     Args:
-        learner: makes a learner of normal graphs.
-        parts: where what is done is kept.
-        bar: moved on by each rule.
-        options: of the learner, in place of its own.
-    """
-
-    def __init__(self, learner: MakeLearner, parts: Parts, bar: tqdm[Any], **options: Any) -> None:
-        self.learner, self.parts, self.bar, self.options = learner, parts, bar, options
-
-    def run(
-        self,
-        case: str,
-        graph: LatentGraph,
-        samples: Sequence[dict[str, Tensor]],
-        seeds: Sequence[int],
-        truths: Sequence[DiscreteNetwork] = (),
-        mask: Tensor | None = None,
-        rules: Sequence[str] = RULES,
-        history: bool = False,
-        **options: Any,
-    ) -> Learned:
-        """Learn from several samples by each rule.
-
-        Args:
-            case: a name, unique within the run.
-            graph, samples, seeds, rules, mask, history: see :func:`learn_by_rules`.
-            truths: network of each sample, to be measured too.
-            options: of the learner in this case.
-        """
-
-        def keep(rule: str, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-            found = self.parts.get(f"{case},{rule}", compute)
-            self.bar.update()
-            return found
-
-        chosen = {**self.options, **options}
-        traces = learn_by_rules(self.learner, graph, samples, seeds, rules, mask, history, keep, **chosen)
-        split = mask is not None
-        true = [truth_line(case, i, t, s, mask) for i, (t, s) in enumerate(zip(truths, samples, strict=False))]
-        courses = courses_of(traces, split)
-        if true:
-            known = [[line["test_aggregated" if split else "aggregated"]] for line in true]
-            courses["truth"] = np.asarray(known, dtype=np.float64)
-        return Learned([*lines_of(case, traces, split), *true], courses, coefficients_of(traces) if history else {})
-
-
-def learn_by_rules(
-    learner: MakeLearner,
-    graph: LatentGraph,
-    samples: Sequence[dict[str, Tensor]],
-    seeds: Sequence[int],
-    rules: Sequence[str] = RULES,
-    mask: Tensor | None = None,
-    history: bool = False,
-    keep: Keep = lambda rule, compute: compute(),
-    **options: Any,
-) -> dict[str, LearningTrace]:
-    """Learn from several samples at once, each with a start of its own that all rules share.
-
-    Args:
+        name: of the experiment.
         learner: makes a learner; its graph, rule, epochs and kind of start are used.
-        graph: to learn.
-        samples: complete rows of each repeat, equally many.
-        seeds: of the start of each repeat.
-        rules: which to learn by.
-        mask: (rows,) 1 for rows to learn from, 0 for rows to test, the same for all samples; all by default.
-        history: keep the matrices of each epoch.
-        keep: called with each rule and what learns by it; returns what that returns, or what was kept of it.
-        options: of the learner, in place of its own.
+        cases: what to learn.
+        output_dir: of the run.
+        verbose: show a progress bar.
 
     Returns:
-        Rule -> course of learning, one entry per repeat.
+        Name of the case -> its results.
     """
-    rows = len(next(iter(samples[0].values())))
-    learned = torch.ones(rows, dtype=torch.float64) if mask is None else mask.double()
-    own = torch.eye(len(samples), dtype=torch.float64)  # each start sees its own sample only
+    by_name = {case.name: case for case in cases}
+    points = [(case.name, rule) for case in by_name.values() for rule in case.rules]
+
+    def one_rule(case: str, rule: str) -> dict[str, Any]:
+        return vars(learn_rule(learner, by_name[case], rule))
+
+    traces: dict[str, dict[str, LearningTrace]] = {}
+    for (case, rule), kept in measure_grid(name, points, one_rule, output_dir, verbose):
+        traces.setdefault(case, {})[rule] = LearningTrace(**kept)
+    return {case: _results(by_name[case], traces[case]) for case in by_name}
+
+
+def learn_rule(learner: MakeLearner, case: Case, rule: str) -> LearningTrace:
+    """The course of learning by one rule, all repeats at once."""
+    rows = len(next(iter(case.samples[0].values())))
+    learned = torch.ones(rows, dtype=torch.float64) if case.mask is None else case.mask.double()
+    own = torch.eye(len(case.samples), dtype=torch.float64)  # each start sees its own sample only
     masks, held_out = (torch.kron(own, w[None]) for w in (learned, (learned == 0).double()))
+    model = learner(case.graph, rule=rule, progress=False, **case.options)
+    evidence = {
+        model.converted.entry[v]: torch.eye(case.graph.num_states(v), dtype=torch.float64)[
+            torch.cat([s[v] for s in case.samples])
+        ]
+        for v in case.graph.observed
+    }
+    together = WeightedRows(evidence, masks, held_out)
+    normal = model.converted.graph
+    return learn(normal, together, model.rule, model.settings.epochs, case.seeds, model.settings.start, case.history)[1]
 
-    def course(rule: str) -> dict[str, Any]:
-        model = learner(graph, rule=rule, progress=False, **options)
-        evidence = {
-            model.converted.entry[v]: torch.eye(graph.num_states(v), dtype=torch.float64)[
-                torch.cat([s[v] for s in samples])
-            ]
-            for v in graph.observed
-        }
-        together = WeightedRows(evidence, masks, held_out)
-        normal = model.converted.graph
-        return vars(learn(normal, together, model.rule, model.settings.epochs, seeds, model.settings.start, history)[1])
 
-    return {rule: LearningTrace(**keep(rule, partial(course, rule))) for rule in rules}
+def _results(case: Case, traces: dict[str, LearningTrace]) -> CaseResults:
+    split = case.mask is not None
+    pairs = zip(case.truths, case.samples, strict=False)
+    true = [truth_line(case.name, i, truth, sample, case.mask) for i, (truth, sample) in enumerate(pairs)]
+    courses = courses_of(traces, split)
+    if true:
+        known = [[line["test_aggregated" if split else "aggregated"]] for line in true]
+        courses["truth"] = np.asarray(known, dtype=np.float64)
+    lines = [*lines_of(case.name, traces, split), *true]
+    return CaseResults(lines, courses, coefficients_of(traces) if case.history else {})
 
 
 def lines_of(case: str, traces: dict[str, LearningTrace], held_out: bool) -> list[Line]:

@@ -3,39 +3,65 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from functools import partial
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from torchpbp.baselines.normal_graph import RULES, learn_block
 from torchpbp.baselines.normal_graph.rules import Rule, block_log_likelihood
-from torchpbp.errors import DataError
+from torchpbp.errors import ArgumentError
 from torchpbp.experiments.normal_graph.comparison import finish
 from torchpbp.experiments.normal_graph.plots import Floats, write_coefficients, write_courses
 from torchpbp.experiments.normal_graph.rules import Line, MakeLearner, check_learner
-from torchpbp.experiments.running.experiment import check_positive, seeds_of
+from torchpbp.experiments.running.experiment import one_or_more, seeds_of
+from torchpbp.experiments.running.grid import measure_grid
 from torchpbp.experiments.running.results import Metrics
-from torchpbp.experiments.running.run_folder import Parts
 from torchpbp.graph.latent_graph import LatentGraph
+from torchpbp.settings import Settings, setting, several, whole
+
+
+@dataclass(frozen=True)
+class SingleBlockSettings(Settings):
+    """Settings of :func:`run_ng_single_block`.
+
+    Args:
+        inputs: states at the input, one number per case.
+        outputs: states at the output, one number per case.
+        exponents: of both messages, one per case.
+        rows: messages N.
+        iterations: of ML and KL.
+        repeats: draws of the messages.
+    """
+
+    inputs: tuple[int, ...] = setting((3, 3, 5, 5), one_or_more(several(whole(1))))
+    outputs: tuple[int, ...] = setting((4, 4, 6, 6), one_or_more(several(whole(1))))
+    exponents: tuple[int, ...] = setting((1, 20, 1, 20), one_or_more(several(whole(1))))
+    rows: int = setting(200, whole(2))
+    iterations: int = setting(100, whole(1))
+    repeats: int = setting(20, whole(1))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        counts = len(self.inputs), len(self.outputs), len(self.exponents)
+        if len(set(counts)) > 1:
+            raise ArgumentError(
+                f"inputs, outputs, exponents: expected one number per case in each, got {counts[0]}, {counts[1]} and "
+                f"{counts[2]}."
+            )
 
 
 def run_ng_single_block(
     learner: MakeLearner,
-    inputs: Sequence[int] = (3, 3, 5, 5),
-    outputs: Sequence[int] = (4, 4, 6, 6),
-    exponents: Sequence[int] = (1, 20, 1, 20),
-    rows: int = 200,
-    iterations: int = 100,
-    repeats: int = 20,
     seed: int = 0,
     output_dir: str | os.PathLike[str] | None = None,
     verbose: bool = True,
+    **options: Any,
 ) -> Metrics:
     """Log-likelihood of a block that learns from random forward and backward messages, by each rule.
 
@@ -45,56 +71,53 @@ def run_ng_single_block(
 
     Args:
         learner: makes a learner of normal graphs; its delta is used.
-        inputs: states at the input, one number per case.
-        outputs: states at the output, one number per case.
-        exponents: of both messages, one per case.
-        rows: messages N.
-        iterations: of ML and KL.
-        repeats: draws of the messages.
         seed: of the draws.
         output_dir: folder for metrics.json, metrics.csv, log_likelihood.png and coefficients.png. ``None``: no files.
         verbose: show a progress bar (stderr) and the results (stdout).
+        options: see :class:`SingleBlockSettings`.
 
     Returns:
         See :func:`torchpbp.experiments.normal_graph.comparison.compare`; measures are "log_likelihood" (learned from all rows) and
         "test_log_likelihood" (second half, learned from the first), each a sum over rows.
     """
+    settings = SingleBlockSettings.from_dict(options)
     check_learner(learner)
-    check_positive(inputs=inputs, outputs=outputs, exponents=exponents, iterations=iterations, repeats=repeats)
-    if not len(inputs) == len(outputs) == len(exponents):
-        raise DataError(
-            f"inputs, outputs, exponents: expected one number per case in each, got {len(inputs)}, {len(outputs)} and "
-            f"{len(exponents)}."
-        )
-    if rows < 2:
-        raise DataError(f"rows: expected at least 2, one to learn from and one to test, got {rows}.")
+    rows = settings.rows
     everything = torch.ones(rows, dtype=torch.float64)
     first_half = (torch.arange(rows) < rows // 2).double()
+    sizes = {
+        f"{x}x{y}_exponent_{exponent}": (x, y, exponent)
+        for x, y, exponent in zip(settings.inputs, settings.outputs, settings.exponents, strict=True)
+    }
+
+    @lru_cache(maxsize=1)
+    def drawn(case: str) -> tuple[Tensor, Tensor, Tensor]:
+        return draw_messages(seed, settings.repeats, rows, *sizes[case])
+
+    def one_rule(case: str, name: str) -> dict[str, Tensor]:
+        x, y, _ = sizes[case]
+        f, b, _ = drawn(case)
+        rule = learner(LatentGraph([("x", "y")], {"x": x, "y": y}), rule=name, progress=False).rule
+        return _learned(f, b, first_half, rule, settings.iterations)
+
     lines: list[Line] = []
-    courses: dict[str, dict[str, Floats]] = {}
+    courses: dict[str, dict[str, Floats]] = {case: {} for case in sizes}
     coefficients: dict[str, dict[str, Floats]] = {rule: {} for rule in RULES}
-    cases = list(zip(inputs, outputs, exponents, strict=True))
-    parts = Parts(output_dir)
-    with tqdm(total=len(cases) * len(RULES), desc="single block", disable=not verbose) as bar:
-        for x, y, exponent in cases:
-            case = f"{x}x{y}_exponent_{exponent}"
-            f, b, reference = draw_messages(seed, repeats, rows, x, y, exponent)
-            courses[case] = {}
-            for rule in RULES:
-                how = learner(LatentGraph([("x", "y")], {"x": x, "y": y}), rule=rule, progress=False).rule
-                found = parts.get(f"{case},{rule}", partial(_learned, f, b, first_half, how, iterations))
-                courses[case][rule] = found["values"].T.numpy()
-                coefficients[rule][case] = found["thetas"].flatten(1).numpy()
-                lines += _lines(case, rule, found["values"][-1], found["held_out"])
-                bar.update()
-            drawn, later = (block_log_likelihood(reference, f, b, w) for w in (everything, 1 - first_half))
-            courses[case]["random matrix"] = drawn[:, None].numpy()
-            lines += _lines(case, "random matrix", drawn, later)
+    points = [(case, rule) for case in sizes for rule in RULES]
+    for (case, rule), learned in measure_grid("single block", points, one_rule, output_dir, verbose):
+        courses[case][rule] = learned["values"].T.numpy()
+        coefficients[rule][case] = learned["thetas"].flatten(1).numpy()
+        lines += _lines(case, rule, learned["values"][-1], learned["held_out"])
+        if rule == RULES[-1]:
+            f, b, reference = drawn(case)
+            likelihood, later = (block_log_likelihood(reference, f, b, w) for w in (everything, 1 - first_half))
+            courses[case]["random matrix"] = likelihood[:, None].numpy()
+            lines += _lines(case, "random matrix", likelihood, later)
     if output_dir is not None:
         folder = Path(output_dir)
         write_courses(folder / "log_likelihood.png", courses, "iterations", "log-likelihood", first=0)
         write_coefficients(folder / "coefficients.png", coefficients)
-    facts: Metrics = {"seed": seed, "rows": rows, "iterations": iterations}
+    facts: Metrics = {"seed": seed, "rows": rows, "iterations": settings.iterations}
     return finish(pd.DataFrame(lines), ("log_likelihood", "test_log_likelihood"), facts, output_dir, verbose)
 
 

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import atexit
+import os
 from pathlib import Path
 from typing import Any
+
+from hydra.experimental.callback import Callback
+
+from torchpbp.errors import RunError
+from torchpbp.experiments.running.run_folder import make_folder
 
 
 def nearest_existing(folder: Path) -> Path:
     """The folder itself, or the one above it that is there."""
-    return next(path for path in (folder, *folder.parents) if path.exists())
+    return next(path for path in (folder, *folder.parents) if os.path.exists(path))
 
 
 def remove_empty(folder: Path, above: Path) -> None:
@@ -27,12 +33,19 @@ def remove_empty(folder: Path, above: Path) -> None:
         folder = folder.parent
 
 
-class EmptyFolders:
+def _make_or_exit(path: str) -> None:
+    """Make a folder, or end the program with a message: Hydra, which would make it next, ends with a traceback."""
+    try:
+        make_folder(path)
+    except RunError as error:
+        raise SystemExit(f"RunError: {error}") from None  # other errors of callbacks are mere warnings to Hydra
+
+
+class EmptyFolders(Callback):
     """Hydra callback that takes back folders that Hydra made for runs that wrote nothing, and no others.
 
-    Hydra makes the folder of a run before the program can look at the settings. Hydra calls callbacks by the names of their
-    methods, so nothing of Hydra is needed here. A run that is rejected leaves the program at once, without a further call;
-    its folder is then removed as Python exits.
+    Hydra makes the folder of a run before the program can look at the settings. A run that is rejected leaves the program
+    at once, without a further call; its folder is then removed as Python exits.
     """
 
     def __init__(self) -> None:
@@ -42,10 +55,13 @@ class EmptyFolders:
     def on_run_start(self, config: Any, **kwargs: Any) -> None:
         folder = Path(config.hydra.run.dir).absolute()
         atexit.register(remove_empty, folder, nearest_existing(folder))
+        _make_or_exit(config.hydra.run.dir)
 
     def on_multirun_start(self, config: Any, **kwargs: Any) -> None:
         self.sweep = Path(config.hydra.sweep.dir).absolute()
-        self.jobs = frozenset(path.name for path in self.sweep.iterdir()) if self.sweep.is_dir() else frozenset()
+        self.jobs = frozenset(path.name for path in self.sweep.iterdir()) if os.path.isdir(self.sweep) else frozenset()
+        atexit.register(remove_empty, self.sweep, nearest_existing(self.sweep))
+        _make_or_exit(config.hydra.sweep.dir)
 
     def on_job_end(self, config: Any, **kwargs: Any) -> None:
         folder = Path(config.hydra.runtime.output_dir)
@@ -53,10 +69,3 @@ class EmptyFolders:
             return
         if folder.relative_to(self.sweep).parts[0] not in self.jobs:  # made by this sweep
             remove_empty(folder, self.sweep)
-
-    def on_run_end(self, config: Any, **kwargs: Any) -> None:
-        """Nothing to do; Hydra calls it nevertheless, as it does the next two."""
-
-    def on_multirun_end(self, config: Any, **kwargs: Any) -> None: ...
-
-    def on_job_start(self, config: Any, **kwargs: Any) -> None: ...

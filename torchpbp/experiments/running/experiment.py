@@ -1,13 +1,19 @@
-"""What experiments share before they begin: seeds of their repeats, and checks of their settings."""
+"""What experiments share before they begin: constraints of their settings, seeds of their repeats, checks of learners."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from torch import nn
 
-from torchpbp.errors import DataError, StructureError
+from torchpbp.errors import StructureError
+from torchpbp.graph.latent_graph import LatentGraph
+from torchpbp.settings import Constraint, several, whole
+
+MakeModel = Callable[[LatentGraph], Any]
+"""Makes a new model for a graph: a learner's class, or a partial of it with settings."""
 
 
 def seeds_of(seed: int, repeat: int, number: int) -> list[int]:
@@ -15,34 +21,34 @@ def seeds_of(seed: int, repeat: int, number: int) -> list[int]:
     return [int(s) for s in np.random.SeedSequence([seed, repeat]).generate_state(number)]
 
 
-def ascending(name: str, values: Sequence[int], least: int = 1) -> list[int]:
-    """Whole numbers in ascending order, each once; 1e5 on a command line arrives as a float.
+def row_counts(least: int = 1) -> Constraint:
+    """One or more whole numbers, read in ascending order and each once; 1e5 on a command line arrives as a float."""
+    number = whole(least)
 
-    Args:
-        name: of the setting.
-        values: at least one.
-        least: the smallest number that makes sense.
-    """
-    if not values or any(n < least or n != int(n) for n in values):
-        kind = {0: "whole numbers, 0 for none", 1: "positive whole numbers"}
-        wanted = kind.get(least, f"whole numbers of at least {least}")
-        raise DataError(f"{name}: expected one or more {wanted}, got {list(values)}.")
-    return sorted({int(n) for n in values})
+    def read(value: Any) -> tuple[int, ...]:
+        items = (int(n) if isinstance(n, float) and n.is_integer() else n for n in several(_anything).read(value))
+        return tuple(sorted({number.read(n) for n in items}))
+
+    return one_or_more(Constraint(f"whole numbers of at least {least}", read))
 
 
-def check_positive(**numbers: int | Sequence[int]) -> None:
-    """Refuse numbers below 1, and empty lists."""
-    for name, value in numbers.items():
-        values = [value] if isinstance(value, int | float) else list(value)
-        if not values or min(values) < 1:
-            raise DataError(f"{name}: expected at least 1, got {value}.")
+def one_or_more(constraint: Constraint) -> Constraint:
+    """A constraint on sequences that does not accept an empty one."""
+
+    def read(value: Any) -> Any:
+        items = constraint.read(value)
+        if not items:
+            raise ValueError
+        return items
+
+    return Constraint(f"one or more {constraint.expected.removeprefix('a sequence, each ')}", read)
 
 
 def check_takes_graph(experiment: str, learner: object, choice: str = "learner=pbp") -> None:
-    """Refuse a learner that was made for a graph of its own.
+    """Reject a learner that was made for a graph of its own.
 
     Args:
-        experiment: who asks.
+        experiment: name, for the message.
         learner: to be called with a graph.
         choice: a learner that will do.
     """
@@ -51,3 +57,6 @@ def check_takes_graph(experiment: str, learner: object, choice: str = "learner=p
             f"{experiment}: expected a learner that takes the model's graph, got a {type(learner).__name__} with a graph of "
             f"its own. Choose {choice}."
         )
+
+
+_anything = Constraint("anything", lambda value: value)

@@ -163,10 +163,10 @@ def cell(value: Any) -> str:
 
 def shortened(value: Any) -> str:
     """A value as a reader wants it: four digits of a fraction, a dash for what is missing."""
+    if isinstance(value, numbers.Integral):  # may be too large for a floating-point number
+        return str(value)
     if value is None or (isinstance(value, numbers.Real) and math.isnan(value)):
         return "–"
-    if isinstance(value, numbers.Integral):
-        return str(value)
     return f"{float(value):.4g}" if isinstance(value, numbers.Real) else str(value)
 
 
@@ -192,15 +192,15 @@ def _pivoted(values: Mapping[str, Any], first: bool) -> tuple[dict[str, Any], li
         if mark:
             cases.setdefault(end if first else start, []).append(start if first else end)
     alike: dict[tuple[str, ...], list[str]] = {}
-    for what, found in cases.items():
-        if 1 < len(found) <= MOST_COLUMNS:
-            alike.setdefault(tuple(found), []).append(what)
+    for what, columns in cases.items():
+        if 1 < len(columns) <= MOST_COLUMNS:
+            alike.setdefault(tuple(columns), []).append(what)
     tables = []
     placed: set[str] = set()
-    for columns, rows in alike.items():
+    for names, rows in alike.items():
         if len(rows) > 1:
-            full = {(r, c): f"{c}/{r}" if first else f"{r}/{c}" for r in rows for c in columns}
-            tables.append(pd.DataFrame([{"": r, **{c: values[full[r, c]] for c in columns}} for r in rows]))
+            full = {(r, c): f"{c}/{r}" if first else f"{r}/{c}" for r in rows for c in names}
+            tables.append(pd.DataFrame([{"": r, **{c: values[full[r, c]] for c in names}} for r in rows]))
             placed.update(full.values())
     return {k: v for k, v in values.items() if k not in placed}, tables
 

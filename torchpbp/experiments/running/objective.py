@@ -4,37 +4,28 @@ from __future__ import annotations
 
 import math
 
-from torchpbp.errors import DataError
+from torchpbp.errors import ArgumentError, DataError
 from torchpbp.experiments.running.results import Metrics
 
 
-def checked_objective(name: str | None) -> str | None:
-    """The name as given; ``None`` outside of searches.
-
-    Raises:
-        DataError: an empty name, which is what a search has until it is told what to look for.
-    """
+def check_objective(name: str | None) -> None:
+    """Raise for the empty name that a search has until one is given; ``None`` outside of searches is fine."""
     if name == "":
-        raise DataError("A search needs the metric it looks at: expected objective=<name in metrics.json>, got none.")
-    return name
+        raise ArgumentError(
+            "A search needs the metric it looks at: expected objective=<name in metrics.json>, got none."
+        )
 
 
 def objective_value(metrics: Metrics, name: str) -> float:
-    """The number that a search minimises or maximises.
-
-    Args:
-        metrics: of a run.
-        name: of one of them.
+    """The metric that a search minimises or maximises.
 
     Raises:
         DataError: no such metric, or it is not a finite number.
     """
-    numbers = [k for k, v in metrics.items() if isinstance(v, (int, float)) and not isinstance(v, bool)]
-    if name not in metrics:
-        raise DataError(f"objective={name}: the run has no such metric. There are: {', '.join(numbers)}.")
-    value = metrics[name]
-    if name not in numbers or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise DataError(
-            f"objective={name}: expected a finite number, got {value!r}. Choose among: {', '.join(numbers)}."
+    numbers = {k: v for k, v in metrics.items() if isinstance(v, int | float) and not isinstance(v, bool)}
+    if not math.isfinite(numbers.get(name, math.nan)):
+        problem = (
+            f"expected a finite number, got {metrics[name]!r}" if name in metrics else "the run has no such metric"
         )
-    return float(value)
+        raise DataError(f"objective={name}: {problem}. Choose among: {', '.join(numbers)}.")
+    return float(numbers[name])

@@ -1,20 +1,17 @@
-"""A run as a page for people: ``python -m torchpbp.experiments.running.report outputs/<date_time>``.
+"""A run as a page for people: ``python -m torchpbp report outputs/<date_time>``.
 
 train.py writes the same at the end of each run: one file, report.html, that any browser shows and that can be mailed.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib.metadata
 import io
-import json
 import os
 import platform
 import shlex
-import sys
-from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +21,15 @@ import yaml
 from matplotlib.figure import Figure
 
 from torchpbp.classifier import GenerativeClassifier
-from torchpbp.errors import CheckpointError, DataError, TorchPBPError
+from torchpbp.errors import CheckpointError, DataError
 from torchpbp.experiments.running import html
+from torchpbp.experiments.running.reading import folder_of, read_mapping, read_parsed, read_texts
 from torchpbp.files.loading import load
 from torchpbp.files.replacing import replacing
-from torchpbp.graph.drawing import lay_out, tree_size
 from torchpbp.models.pbp import PBP
 from torchpbp.plotting import plot_diagnostics, plot_junction_tree
 from torchpbp.plotting.diagnostics import separator_table
+from torchpbp.plotting.tree_layout import lay_out, tree_size
 
 NAME = "report.html"
 PROGRAM = ("torchpbp-train",) if (Path(__file__).parents[2] / "conf").is_dir() else ("python", "train.py")
@@ -41,7 +39,7 @@ MOST_ROWS = 200
 MOST_MODELS = 12
 LARGEST_DRAWN = 60  # cliques of a tree that is drawn, not printed
 DPI = 110
-PNG = b"\x89PNG\r\n\x1a\n"
+PNG, PNG_HEADER = b"\x89PNG\r\n\x1a\n", 24  # how the file begins; bytes up to the width and height
 LARGEST_MODEL = 2**28  # bytes of a model file that is opened
 
 
@@ -57,15 +55,15 @@ def write_report(folder: str | os.PathLike[str], config: str | None = None, seco
         Path of the report.
 
     Raises:
-        DataError: no such folder, a result file in it that cannot be read, or a report that cannot be written.
+        DataError: no such folder, a file in it that cannot be read, or a report that cannot be written.
     """
-    root = Path(folder)
-    if not root.is_dir():
-        raise DataError(f"Report: expected the folder of a run, got {root}, which is no folder. They are in outputs/.")
-    saved = root / ".hydra" / "config.yaml"
-    if config is None:
-        config = saved.read_text(encoding="utf-8") if saved.is_file() else ""
-    settings = _yaml(config, saved)
+    root = folder_of(folder, "the folder of a run, such as outputs/<date_time>")
+    settings: dict[str, Any] = {}
+    if config is not None:
+        settings = yaml.safe_load(config) or {}
+    else:
+        saved = [p for p in (root / ".hydra" / f"{name}.yaml" for name in ("resolved", "config")) if p.is_file()]
+        settings, config = (read_mapping(saved[0]), saved[0].read_text(encoding="utf-8")) if saved else ({}, "")
     title = _title(settings, root)
     when = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
     text = html.page(
@@ -84,7 +82,7 @@ def write_report(folder: str | os.PathLike[str], config: str | None = None, seco
     )
     try:
         with replacing(root / NAME) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+            temporary.write_text(text, encoding="utf-8", errors="backslashreplace")  # names may be no text
     except OSError as error:
         raise DataError(f"Report: {root / NAME} could not be written: {error.strerror or error}. Make room.") from error
     return root / NAME
@@ -94,17 +92,12 @@ def _results(root: Path) -> list[str]:
     """metrics.json, then the table behind it."""
     parts = []
     if (root / "metrics.json").is_file():
-        try:
-            metrics = json.loads((root / "metrics.json").read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise DataError(f"{root / 'metrics.json'}: not valid JSON ({error}). Run it again.") from error
-        single, tables = html.pivoted(metrics)
+        single, tables = html.pivoted(read_mapping(root / "metrics.json"))
         parts += [html.pairs(single), *map(html.table, tables)]
-    for path in sorted(root.glob("*.csv")):
-        try:
-            frame = pd.read_csv(path)
-        except ValueError as error:  # pandas' own errors are ValueErrors
-            raise DataError(f"{path}: not a CSV table ({error}). Run it again.") from error
+    for path in sorted(p for p in root.glob("*.csv") if p.is_file()):
+        frame = read_parsed(
+            path, "CSV", partial(pd.read_csv, path), (ValueError,)
+        )  # pandas' own errors are ValueErrors
         rows = html.table(frame, MOST_ROWS, path.name)
         parts.append(html.folded(f"{path.name}: {len(frame):,} rows", rows))
     return parts
@@ -114,15 +107,15 @@ def _pictures(root: Path) -> list[str]:
     drawn = []
     for path in _visible(root, ".png"):
         content = path.read_bytes()
-        if content.startswith(PNG):
+        if content.startswith(PNG) and len(content) >= PNG_HEADER:
             drawn.append(html.picture(content, path.relative_to(root).as_posix()))
     return [html.pictures(drawn)]
 
 
 def _visible(root: Path, suffix: str = "") -> list[Path]:
     """Files of the run, without this report and without what Hydra and interrupted runs keep in hidden folders."""
-    found = [path for path in sorted(root.rglob(f"*{suffix}")) if path.is_file() and path != root / NAME]
-    return [path for path in found if not any(part.startswith(".") for part in path.relative_to(root).parts)]
+    files = [path for path in sorted(root.rglob(f"*{suffix}")) if path.is_file() and path != root / NAME]
+    return [path for path in files if not any(part.startswith(".") for part in path.relative_to(root).parts)]
 
 
 def _models(root: Path) -> list[str]:
@@ -188,8 +181,7 @@ def _facts(root: Path, settings: dict[str, Any], seconds: float | None) -> dict[
     overrides = root / ".hydra" / "overrides.yaml"
     facts: dict[str, Any] = {}
     if overrides.is_file():
-        given = _yaml(overrides.read_text(encoding="utf-8"), overrides)
-        facts["command"] = shlex.join([*PROGRAM, *map(str, given)])
+        facts["command"] = shlex.join([*PROGRAM, *read_texts(overrides)])
     if "seed" in settings:
         facts["seed"] = settings["seed"]
     if seconds is not None:  # written by the run itself, so what holds now held then
@@ -216,16 +208,10 @@ def _files(root: Path) -> pd.DataFrame:
 
 
 def _title(settings: dict[str, Any], root: Path) -> str:
-    target = (settings.get("model") or {}).get("_target_", "") if isinstance(settings, dict) else ""
-    name = str(target).rpartition(".")[2].removeprefix("run_").replace("_", " ")
+    model = settings.get("model")
+    target = model.get("_target_") if isinstance(model, dict) else None
+    name = target.rpartition(".")[2].removeprefix("run_").replace("_", " ") if isinstance(target, str) else ""
     return name[:1].upper() + name[1:] if name else root.name
-
-
-def _yaml(text: str, path: Path) -> Any:
-    try:
-        return yaml.safe_load(text) or {}
-    except yaml.YAMLError as error:
-        raise DataError(f"{path}: not valid YAML ({error}).") from error
 
 
 def _duration(seconds: float) -> str:
@@ -242,24 +228,3 @@ def _size(number: float) -> str:
             return f"{number:.3g} {unit}"
         number /= 1000
     return f"{number:.3g} GB"
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m torchpbp.experiments.running.report",
-        description="Write report.html into the folder of a run: settings, results, pictures, diagnostics of models.",
-    )
-    parser.add_argument("folder", nargs="+", help="folder of a run, such as outputs/<date_time>")
-    given = parser.parse_args(arguments)
-    try:
-        for folder in given.folder:
-            print(write_report(folder))
-    except TorchPBPError as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

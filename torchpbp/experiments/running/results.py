@@ -11,22 +11,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from torchpbp.files.replacing import replacing
+from torchpbp.files.replacing import replacing as replacing
 from torchpbp.lazy import pandas as pd
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-__all__ = [
-    "Metrics",
-    "environment",
-    "metrics_of",
-    "replacing",
-    "write_csv",
-    "write_figure",
-    "write_json",
-    "write_results",
-]
 
 Metrics = dict[str, float | int | str | None]
 """Flat results of a run, "name/size" -> value; ``None`` where no finite number exists."""
@@ -47,6 +36,19 @@ def metrics_of(summary: pd.DataFrame, by: Sequence[str], names: Mapping[str, str
             value = float(line[column])
             metrics[f"{name}/{key}"] = value if math.isfinite(value) else None  # no standard error of a single repeat
     return metrics
+
+
+def text_table(summary: pd.DataFrame, columns: Mapping[str, tuple[str, str]]) -> str:
+    """A table for a terminal.
+
+    Args:
+        summary: the table.
+        columns: name of a column -> its heading and the format of its values; a dash stands for NaN.
+    """
+    shown = pd.DataFrame(index=summary.index)
+    for name, (heading, style) in columns.items():
+        shown[heading] = ["-" if value != value else style.format(value) for value in summary[name]]
+    return shown.to_string(index=False)
 
 
 def environment() -> Metrics:

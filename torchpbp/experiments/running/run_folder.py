@@ -1,4 +1,4 @@
-"""The folder of a run: one run at a time writes to it, and an interrupted one can go on."""
+"""The folder of a run: one run at a time writes to it, and an interrupted one can be resumed."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ T = TypeVar("T")
 HIDDEN = ".run"
 """Folder for the lock, the settings and the parts that are done, within the run's own."""
 PART = "torchpbp.Part"
+LONGEST = 200  # characters of a path in a message
 
 
 def training_folder(path: str | os.PathLike[str]) -> Path:
@@ -48,12 +49,12 @@ class RunFolder:
         """What a finished run wrote."""
         path = self.path / "metrics.json"
         try:
-            found: Metrics = json.loads(path.read_text(encoding="utf-8"))
+            metrics: Metrics = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise RunError(
                 f"{path} of a finished run cannot be read ({error}). Run it again without resume."
             ) from error
-        return found
+        return metrics
 
 
 @contextmanager
@@ -62,24 +63,25 @@ def run_folder(
 ) -> Iterator[RunFolder]:
     """Claim a folder for a run until the block ends; if it ends without an error, the run is noted as finished.
 
-    A folder that cannot be claimed stays as it was, to the last byte, and so does that of a finished run to go on with.
+    A folder that cannot be claimed stays as it was, to the last byte, and so does that of a finished run.
 
     Args:
         path: of the folder; made if there is none.
         settings: all that decides the results, in plain values.
-        resume: go on with what an earlier run with the same settings left; otherwise that is deleted.
+        resume: continue what an earlier run with the same settings left; otherwise that is deleted.
         records: file within the folder -> text, written once the folder is claimed.
 
     Raises:
-        RunError: the folder cannot be written to, another process is at work in it, or the run to go on with had other
+        RunError: the folder cannot be written to, another process is at work in it, or the run to resume had other
             settings.
     """
     folder = Path(path)
     hidden = folder / HIDDEN
-    if resume:
+    if resume and str(path):
         _earlier(folder, settings)  # before a lock is made where there is none
+    make_folder(path)
     try:
-        hidden.mkdir(parents=True, exist_ok=True)
+        hidden.mkdir(exist_ok=True)
         opened = open(hidden / "lock", "a+", encoding="utf-8")  # noqa: SIM115  closed below
     except OSError as error:
         raise _not_writable(folder, error) from error
@@ -107,7 +109,7 @@ def run_folder(
 
 
 class Parts:
-    """Parts of a run that are done, each kept in a file, so that an interrupted run goes on with the next.
+    """Parts of a run that are done, each kept in a file, so that an interrupted run continues with the next.
 
     Only a run in a folder claimed by :func:`run_folder` keeps any, and only if it is a single process: of several, each would
     have to skip the same parts.
@@ -132,8 +134,8 @@ class Parts:
         path = self.folder / f"{quote(name, safe=' ,=')}.pt"
         if path.exists():
             try:
-                found: T = read_checkpoint(path, "cpu", PART)["result"]
-                return found
+                kept: T = read_checkpoint(path, "cpu", PART)["result"]
+                return kept
             except (CheckpointError, KeyError):
                 path.unlink()  # damaged: compute it again
         result = compute()
@@ -141,11 +143,27 @@ class Parts:
         return result
 
 
-def _not_writable(folder: Path, error: OSError) -> RunError:
-    return RunError(
-        f"output_dir: expected a folder that can be written to, got {folder} ({error.strerror}). Choose another with "
-        "hydra.run.dir=<folder>."
-    )
+def make_folder(path: str | os.PathLike[str]) -> None:
+    """Make the folder of a run, and those above it, unless it is there.
+
+    Raises:
+        RunError: it cannot be made.
+    """
+    if not str(path):
+        raise RunError(f"output_dir: expected the path of a folder, got ''. {ANOTHER}")
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:  # ValueError: a null character
+        raise _not_writable(path, error) from error
+
+
+ANOTHER = "Choose another with hydra.run.dir=<folder>, or with -m hydra.sweep.dir=<folder>."
+
+
+def _not_writable(path: str | os.PathLike[str], error: OSError | ValueError) -> RunError:
+    shown = str(path) if len(str(path)) < LONGEST else f"{str(path)[:LONGEST]}..."
+    reason = error.strerror if isinstance(error, OSError) else error
+    return RunError(f"output_dir: expected a folder that can be written to, got {shown!r} ({reason}). {ANOTHER}")
 
 
 def _claim(lock: IO[str], folder: Path) -> None:
@@ -206,7 +224,7 @@ def _note(hidden: Path, settings: Mapping[str, Any], finished: bool) -> None:
 
 
 def _compare(before: Any, now: Any, folder: Path) -> None:
-    """Refuse to go on with a run that was another."""
+    """Raise where the earlier run had other settings."""
     old, new = dict(_flat(before)), dict(_flat(now))
     differing = sorted(k for k in {*old, *new} if old.get(k) != new.get(k))
     if differing:

@@ -1,11 +1,10 @@
-"""Tables and a picture of a multirun: ``python -m torchpbp.experiments.running.sweep_report multirun/<date_time>``.
+"""Tables and a picture of a multirun: ``python -m torchpbp sweep multirun/<date_time>``.
 
 train.py writes the same at the end of each multirun, by way of :class:`SweepSummary`.
 """
 
 from __future__ import annotations
 
-import argparse
 import atexit
 import math
 import os
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from hydra.experimental.callback import Callback
 
 from torchpbp.errors import DataError, TorchPBPError
 from torchpbp.experiments.running import html
@@ -39,7 +39,7 @@ from torchpbp.experiments.running.sweeps import (
 from torchpbp.files.replacing import replacing
 
 
-def report(
+def write_sweep_report(
     folder: str | os.PathLike[str],
     metrics: Sequence[str] | None = None,
     output: str | os.PathLike[str] | None = None,
@@ -71,7 +71,7 @@ def report(
             temporary.write_text(_page(Path(folder), target, runs, summary, text, bool(chosen)), encoding="utf-8")
     except OSError as error:
         raise DataError(f"Sweep report in {target}: could not be written: {error}. Choose another --output.") from error
-    return f"{text}\nSweep summary: {target}"
+    return f"{text}\nReport: {target / REPORT}"
 
 
 def _page(folder: Path, target: Path, runs: Sequence[Run], summary: pd.DataFrame, text: str, drawn: bool) -> str:
@@ -120,20 +120,19 @@ def format_report(runs: Sequence[Run], metrics: Sequence[str], summary: pd.DataF
     hidden = [name for name in metric_names(runs) if name not in metrics]
     if hidden:
         lines.append(
-            f"{len(hidden)} more metrics are in sweep.csv; python -m torchpbp.experiments.running.sweep_report --metric shows them"
+            f"{len(hidden)} more metrics are in sweep.csv; python -m torchpbp sweep <folder> --metric shows them"
         )
     return "\n".join(lines)
 
 
-class SweepSummary:
+class SweepSummary(Callback):
     """Hydra callback that reports on a multirun when it ends, whether or not all its jobs succeeded.
 
-    Hydra calls callbacks by the names of their methods, so nothing of Hydra is needed here. Where a job fails, Hydra
-    leaves without a further call; the report is then made as Python exits. If all jobs until then were rejected, no run has
-    changed, and the folder of the multirun is left as it was.
+    Where a job fails, Hydra leaves without a further call; the report is then made as Python exits. If all jobs until then
+    were rejected, no run has changed, and the folder of the multirun is left as it was.
 
     Args:
-        metrics: see :func:`report`.
+        metrics: see :func:`write_sweep_report`.
     """
 
     def __init__(self, metrics: Sequence[str] | None = None) -> None:
@@ -170,50 +169,17 @@ class SweepSummary:
     def show(self) -> None:
         """Print the report; what hinders it is printed instead, for the runs themselves are done."""
         if self.folder is None or not self.folder.is_dir():
-            return  # the sweep was refused before its first job
+            return  # the sweep was rejected before its first job
         try:
-            print(report(self.folder, self.metrics), flush=True)
+            print(write_sweep_report(self.folder, self.metrics), flush=True)
         except TorchPBPError as error:
             print(f"No sweep summary: {error}", file=sys.stderr, flush=True)
-
-    def on_run_start(self, config: Any, **kwargs: Any) -> None:
-        """Nothing to do; Hydra calls it nevertheless, as it does the next three."""
-
-    def on_run_end(self, config: Any, **kwargs: Any) -> None: ...
-
-    def on_job_start(self, config: Any, **kwargs: Any) -> None: ...
-
-    def on_job_end(self, config: Any, **kwargs: Any) -> None: ...
 
 
 def _job_records(folder: Path) -> dict[Path, tuple[int, int]]:
     """What tells whether a job has begun since: each that does writes its settings anew."""
-    found = {path: path.stat() for path in folder.rglob(".hydra/overrides.yaml")}
-    return {path: (facts.st_ino, facts.st_mtime_ns) for path, facts in found.items()}
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m torchpbp.experiments.running.sweep_report",
-        description="Summarise a multirun: a row per combination of overrides, averaged over seeds. Writes sweep.csv (a "
-        "row per job), summary.csv, sweep.png and report.html.",
-    )
-    parser.add_argument("folder", help="multirun folder, such as multirun/<date_time>")
-    parser.add_argument(
-        "--metric",
-        nargs="+",
-        action="extend",
-        help="metrics to show, by name or pattern ('kl/*'); default: those that differ between runs, validation first",
-    )
-    parser.add_argument("--output", help="folder for the files; default: the multirun folder")
-    given = parser.parse_args(arguments)
-    try:
-        print(report(given.folder, given.metric, given.output))
-    except TorchPBPError as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
+    records = {path: path.stat() for path in folder.rglob(".hydra/overrides.yaml")}
+    return {path: (facts.st_ino, facts.st_mtime_ns) for path, facts in records.items()}
 
 
 def _brief(value: str) -> str:
@@ -228,7 +194,3 @@ def _with_error(mean: float, error: float) -> str:
     if math.isnan(mean):
         return "-"
     return f"{mean:.4g}" if math.isnan(error) else f"{mean:.4g} ± {error:.2g}"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

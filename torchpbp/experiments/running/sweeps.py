@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fnmatch
 import itertools
-import json
 import math
 import os
 import re
@@ -15,15 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml
 
 from torchpbp.errors import DataError
+from torchpbp.experiments.running.reading import REMEDY, folder_of, read_mapping, read_texts
 
 SEED = "seed"
 PLAN = "multirun.yaml"
 """What Hydra notes about a sweep over listed values before its first job."""
 DONE, NO_METRICS, NOT_STARTED = "done", "no metrics.json: failed or not finished", "not started"
 MOST_DEFAULT_METRICS = 6
+LARGEST = 10**300  # whole numbers beyond are not metrics, and no floating-point numbers
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Run:
 
     Args:
         job: its folder, seen from the sweep's.
-        overrides: what it was told on the command line, key -> value as written.
+        overrides: given on its command line, key -> value as written.
         status: ``DONE``, ``NO_METRICS`` or ``NOT_STARTED``.
         metrics: its numbers; NaN where the file has null. Texts are left out.
         counts: names of the metrics that are whole numbers.
@@ -66,16 +66,14 @@ def read_sweep(folder: str | os.PathLike[str]) -> list[Run]:
     Raises:
         DataError: no folder, no job in it, or a file that cannot be read.
     """
-    root = Path(folder)
-    if not root.is_dir():
-        raise DataError(f"Expected a multirun folder, got {root}, which is no folder. They are in multirun/.")
-    found = {path.parent.parent for path in root.rglob(".hydra/overrides.yaml")}
-    if not found:
+    root = folder_of(folder, "a multirun folder, such as multirun/<date_time>")
+    jobs = {path.parent.parent for path in root.rglob(".hydra/overrides.yaml")}
+    if not jobs:
         raise DataError(
             f"{root}: expected a folder per job with .hydra/overrides.yaml, found none. Give the folder of one multirun, "
             "such as multirun/<date_time>."
         )
-    names = {path.relative_to(root).as_posix(): path for path in found}
+    names = {path.relative_to(root).as_posix(): path for path in jobs}
     runs = [_read_run(name, names[name]) for name in sorted(names, key=_natural)]
     if all(name.isdigit() for name in names):
         for number, overrides in enumerate(_planned(root / PLAN)):
@@ -191,41 +189,31 @@ def remarks(runs: Sequence[Run], metrics: Sequence[str]) -> list[str]:
 
 
 def _read_run(name: str, folder: Path) -> Run:
-    path = folder / ".hydra" / "overrides.yaml"
-    items = _read_yaml(path) or []
-    if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
-        raise DataError(f"{path}: expected a YAML list of overrides such as seed=1, got {items!r}.")
-    overrides = dict(_split(item) for item in items)
+    overrides = dict(_split(item) for item in read_texts(folder / ".hydra" / "overrides.yaml"))
     path = folder / "metrics.json"
     if not path.exists():
         return Run(name, overrides, NO_METRICS, {})
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # of JSON, or of UTF-8
-        raise DataError(f"{path}: not valid JSON ({error}). Delete the file or run this job again.") from error
-    if not isinstance(content, dict):
-        raise DataError(f"{path}: expected an object of name -> value, got a {type(content).__name__}.")
-    numbers = {k: v for k, v in content.items() if type(v) in (int, float)}  # not bool
+    content = read_mapping(path)
+    numbers = {
+        k: v for k, v in content.items() if type(v) is float or (type(v) is int and abs(v) < LARGEST)
+    }  # not bool
     metrics = {k: float(numbers.get(k, math.nan)) for k, v in content.items() if v is None or k in numbers}
     return Run(name, overrides, DONE, metrics, frozenset(k for k, v in numbers.items() if isinstance(v, int)))
 
 
-def _read_yaml(path: Path) -> Any:
-    try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: not valid YAML ({error}). Delete this job's folder or run it again.") from error
-
-
 def _planned(path: Path) -> Iterator[dict[str, str]]:
-    """Overrides of all jobs of a sweep over listed values, job 0 first; nothing where that cannot be told."""
+    """Overrides of all jobs of a sweep over listed values, job 0 first; nothing for other kinds of sweeps."""
     if not path.exists():
         return
-    hydra = _read_yaml(path)["hydra"]
-    if not hydra["sweeper"]["_target_"].endswith(".BasicSweeper"):
-        return  # a search decides as it goes
-    items = [f"{k}={v}" for k, v in (hydra["sweeper"].get("params") or {}).items()] + hydra["overrides"]["task"]
-    values = {key: _listed(value) for key, value in map(_split, items)}
+    plan = read_mapping(path)
+    try:
+        hydra = plan["hydra"]
+        if not hydra["sweeper"]["_target_"].endswith(".BasicSweeper"):
+            return  # a search decides as it goes
+        items = [f"{k}={v}" for k, v in (hydra["sweeper"].get("params") or {}).items()] + hydra["overrides"]["task"]
+        values = {key: _listed(value) for key, value in map(_split, items)}
+    except (AttributeError, LookupError, TypeError) as error:
+        raise DataError(f"{path}: expected what Hydra notes about a multirun, got something else. {REMEDY}") from error
     if any(re.match(r"(choice|range|interval|glob|sort|shuffle)\(", v[0]) for v in values.values()):
         return
     yield from (dict(zip(values, combination, strict=True)) for combination in itertools.product(*values.values()))

@@ -11,10 +11,11 @@ from torch import Tensor
 
 from torchpbp.classifier import GenerativeClassifier
 from torchpbp.datasets.splice import LETTERS, SITES, SPLICE_CLASSES, grouped_folds
-from torchpbp.errors import StructureError
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.graph.templates import hmm
-from torchpbp.models.counting import Counts
+from torchpbp.learning.stage1 import RowRegressor
+from torchpbp.models.counts import Counts
+from torchpbp.models.pbp import PBP
 
 Structure = tuple[int, int]
 """Order of the hidden chain, and its number of states."""
@@ -42,11 +43,6 @@ class Choice:
         inner_folds: int,
         seed: int,
     ) -> None:
-        if not structures or not ridges:
-            raise StructureError("structures, ridges: expected at least one candidate each.")
-        for pair in structures:
-            if len(pair) != 2 or min(pair) < 1:
-                raise StructureError(f"structures: expected pairs (order, hidden states) from 1 on, got {list(pair)}.")
         self.learner, self.inner_folds, self.seed = learner, inner_folds, seed
         self.ridges = [tuple(float(x) for x in r) for r in ridges]
         self.graphs: dict[Structure, LatentGraph] = {
@@ -63,7 +59,7 @@ class Choice:
             group: (rows,) number of each row's group; groups are not torn apart.
 
         Returns:
-            The classifier, and its settings in words.
+            The classifier, and a description of its settings.
         """
         right = self.right(x, y, group)
         (order, states), ridge = max(right, key=lambda candidate: right[candidate])
@@ -104,7 +100,6 @@ def _columns(graph: LatentGraph, x: Tensor) -> dict[str, Tensor]:
 
 def _counted(model: Any, columns: dict[str, Tensor]) -> Counts | dict[str, Tensor]:
     """Counts of the rows; the rows themselves where the learner needs them."""
-    if not getattr(model, "additive", False) or model.regressor.needs_rows:
-        return columns
-    counts: Counts = model.count(columns)
-    return counts
+    if isinstance(model, PBP) and not isinstance(model.regressor, RowRegressor):
+        return model.count(columns)
+    return columns

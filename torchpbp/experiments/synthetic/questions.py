@@ -6,33 +6,23 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from torchpbp.distributed import own_share
-from torchpbp.errors import DataError, StructureError
+from torchpbp.errors import ArgumentError, DataError, StructureError
 from torchpbp.exact.network import DiscreteNetwork
-from torchpbp.experiments.running.experiment import check_positive
+from torchpbp.experiments.running.experiment import MakeModel
 from torchpbp.graph.latent_graph import LatentGraph
+from torchpbp.settings import whole
 
 Row = dict[str, float | int]
 """One line of metrics.csv."""
-
-
-class Learner(Protocol):
-    """What an experiment asks of a model."""
-
-    def fit(self, data: dict[str, Tensor]) -> Any: ...
-
-    def posterior(self, query: str, evidence: dict[str, Tensor]) -> Tensor: ...
-
-    def save(self, path: Path) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -53,6 +43,11 @@ class Question:
     def values(self) -> int:
         """Number of joint values asked."""
         return len(next(iter(self.evidence.values())))
+
+    @property
+    def described(self) -> str:
+        """The question, and at how many values it is asked."""
+        return f"{self} at {'all' if self.asked_all else 'random'} {self.values} values"
 
     def __str__(self) -> str:
         return f"P({self.query} | {', '.join(self.evidence)})"
@@ -90,8 +85,8 @@ def answered(network: DiscreteNetwork, questions: Sequence[Question]) -> Answere
 
 
 def measure(
-    network: DiscreteNetwork, learner: Callable[[LatentGraph], Learner], size: int, known: Answered, data_seed: int
-) -> tuple[Learner, Row]:
+    network: DiscreteNetwork, learner: MakeModel, size: int, known: Answered, data_seed: int
+) -> tuple[Any, Row]:
     """Fit a model to samples of a network; the model, its KL and the seconds its fit took.
 
     Args:
@@ -122,7 +117,8 @@ def draw_questions(graph: LatentGraph, number: int, evidence_variables: int, see
     Returns:
         ``number`` tuples (query, evidence variables…), or fewer where the graph has no more.
     """
-    check_positive(questions=number, evidence_variables=evidence_variables)
+    whole(1).check("questions", number)
+    whole(1).check("evidence_variables", evidence_variables)
     others = len(graph.observed) - 1
     if others < 1:
         raise StructureError(f"Expected at least two observables to ask P(one | others), got {list(graph.observed)}.")
@@ -140,7 +136,7 @@ def draw_questions(graph: LatentGraph, number: int, evidence_variables: int, see
 def make_question(graph: LatentGraph, names: Sequence[str], max_values: int, seed: int) -> Question:
     """Ask P(first name | the others) at all joint values of the others, or at ``max_values`` random ones."""
     if isinstance(names, str) or len(names) < 2:
-        raise DataError(f"questions: expected a query followed by its evidence variables, got {names!r}.")
+        raise ArgumentError(f"questions: expected a query followed by its evidence variables, got {names!r}.")
     query, *given = names
     shape = [graph.num_states(v) for v in given]
     total = math.prod(shape)
@@ -151,7 +147,7 @@ def make_question(graph: LatentGraph, names: Sequence[str], max_values: int, see
 
 
 @torch.no_grad()
-def mean_kl(model: Learner, question: Question, exact: Tensor) -> float:
+def mean_kl(model: Any, question: Question, exact: Tensor) -> float:
     """Mean over the evidence values of KL(exact ‖ learned), in nats.
 
     Args:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ from torchpbp.features.kernels import RBF, Kernel
 from torchpbp.files.checkpoint import checked_labels, require_finite, require_none
 from torchpbp.files.tensors import with_own_storage
 from torchpbp.graph.junction_tree import build_junction_tree, checked_root
-from torchpbp.graph.latent_graph import Continuous, Domain, LatentGraph, require_graph
+from torchpbp.graph.latent_graph import Continuous, LatentGraph, require_graph
 from torchpbp.inference.density import warn_of_coarse_grids
 from torchpbp.inputs.columns import ColumnReader, DataLike
 from torchpbp.inputs.missing_values import observed
@@ -32,7 +31,6 @@ from torchpbp.models.kernel.gram_answers import GramAnswers
 from torchpbp.models.kernel.gram_learning import (
     Bandwidth,
     OperatorSettings,
-    bandwidth_constraint,
     bandwidths,
     check_bandwidth,
     check_memory,
@@ -41,33 +39,11 @@ from torchpbp.models.kernel.gram_learning import (
     ranges,
 )
 from torchpbp.models.kernel.gram_operators import GramOperator
+from torchpbp.models.kernel.kernel_settings import KernelPBPSettings
+from torchpbp.models.kernel.saved_rows import example_fault, operator_fault
 from torchpbp.models.kernel.structure import nearest_leaves, plan_on
 from torchpbp.moments.table_layout import LARGEST_TABLE
 from torchpbp.planning.plan import Plan, SeparatorPlan
-from torchpbp.settings import Settings, choice, flag, floating_dtype, optional, setting, several, text, whole
-from torchpbp.settings import positive as positive_number
-from torchpbp.settings import seed as seed_constraint
-
-
-@dataclass(frozen=True)
-class KernelPBPSettings(Settings):
-    """Settings of :class:`KernelPBP`, described there."""
-
-    bandwidth: Bandwidth = setting("median", bandwidth_constraint())
-    evidence_bandwidth: Bandwidth | None = setting(None, optional(bandwidth_constraint()))
-    ridge: tuple[float, float] = setting(
-        (0.1, 0.1), several(positive_number(), 2, "two positive numbers (stage 1, stage 2)")
-    )
-    core_leaves: int = setting(1, whole(1))
-    instrument_leaves: int = setting(2, whole(1))
-    landmarks: int | None = setting(None, optional(whole(1)))
-    sequences: tuple[tuple[str, ...], ...] = setting((), several(several(text())))
-    positive: bool = setting(True, flag())
-    root: tuple[str, ...] | None = None
-    fill: str = setting("draw", choice("draw", "mean"))
-    dtype: torch.dtype = setting(torch.float32, floating_dtype())
-    max_bytes: int = setting(4 << 30, whole(1))
-    seed: int = setting(0, seed_constraint())
 
 
 class KernelPBP(GramAnswers):
@@ -289,7 +265,7 @@ class KernelPBP(GramAnswers):
                 those of ``landmarks`` are large for what they hold and quickly solved for, so they are not.
 
         Raises:
-            CheckpointError: a kernel of one's own, NaN or infinity in what answers are made of, or a file that cannot be
+            CheckpointError: a kernel class defined by the user, NaN or infinity in what answers are made of, or a file that cannot be
                 written.
         """
         self._write(path, SaveOptions(operators=operators))
@@ -331,7 +307,7 @@ class KernelPBP(GramAnswers):
                 f"'{name}': {tuple(rows.shape)} training values, their bandwidths or ranges do not fit its {count} variables."
             )
         require_finite({"examples": rows}, name)
-        require_none(_example_fault(rows, model.evidence_domains()), name)
+        require_none(example_fault(rows, model.evidence_domains()), name)
         operators = nn.ModuleDict()
         if content["operators"] is not None:
             expected = {str(p.node) for p in model._inner_plans()}
@@ -339,7 +315,7 @@ class KernelPBP(GramAnswers):
                 raise CheckpointError(
                     f"'{name}': expected operators of nodes {sorted(expected)}, got {sorted(content['operators'])}."
                 )
-            require_none(_operator_fault(content["operators"], len(rows)), name)
+            require_none(operator_fault(content["operators"], len(rows)), name)
             operators.update({node: _own_operator(*parts) for node, parts in content["operators"].items()})
         model._keep(rows, widths, evidence_widths, bounds, operators)
         require_finite(model._answering(), name)
@@ -364,24 +340,6 @@ class KernelPBP(GramAnswers):
 def _solve_first(model: KernelPBP, prefix: str, keep_vars: bool) -> None:
     """A state dict holds the operators of a model whose file does not."""
     model._solved_operators()
-
-
-def _example_fault(rows: Tensor, domains: Mapping[str, Domain]) -> str | None:
-    """The first discrete variable that has training values which are none of its states."""
-    for (v, states), column in zip(domains.items(), rows.T, strict=True):
-        if isinstance(states, int) and bool(((column != column.round()) | (column < 0) | (column >= states)).any()):
-            return f"examples of '{v}': expected states from 0 to {states - 1}"
-    return None
-
-
-def _operator_fault(saved: Mapping[str, tuple[Tensor, Tensor | None]], rows: int) -> str | None:
-    """The first operator that does not take values at the training rows to values there."""
-    for node, (left, right) in saved.items():
-        inner = rows if right is None else right.shape[0]
-        if left.shape != (rows, inner) or (right is not None and right.shape != (inner, rows)):
-            shapes = tuple(left.shape), None if right is None else tuple(right.shape)
-            return f"operators.{node}: expected values at {rows} training rows, got shapes {shapes}"
-    return None
 
 
 def _own_operator(left: Tensor, right: Tensor | None) -> GramOperator:

@@ -44,8 +44,8 @@ def nearest_leaves(tree: JunctionTree, core: int, instrument: int) -> Plan:
 
 
 def _inside_leaves(tree: JunctionTree, node: int, count: int) -> list[int]:
-    ring, found = [node], list[int]()
-    while ring and len(found) < count:
-        found += [n for n in ring if tree.leaf_observables[n]]
+    ring, leaves = [node], list[int]()
+    while ring and len(leaves) < count:
+        leaves += [n for n in ring if tree.leaf_observables[n]]
         ring = [c for n in ring for c in tree.children[n]]
-    return found[:count]
+    return leaves[:count]

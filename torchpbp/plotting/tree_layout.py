@@ -1,17 +1,16 @@
-"""Drawing of junction trees."""
+"""Layout of junction trees, and the boxes of their cliques."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torchpbp.errors import StructureError
+from torchpbp.graph.junction_tree import JunctionTree
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from torchpbp.graph.junction_tree import JunctionTree
 
 ROOT, INNER, LEAF, SEPARATOR = "#f4b6c2", "#fbe3e8", "#cfe2f3", "#fff2cc"
 EDGE, SEPARATOR_EDGE = "#888888", "#bfa24a"
@@ -131,38 +130,3 @@ def draw_cliques(
             },
             zorder=3,
         )
-
-
-def draw_tree(tree: JunctionTree, core_groups: Mapping[int, Sequence[str]], ax: Axes | None = None) -> Axes:
-    """Draw cliques as boxes, separators on the edges, the root in a stronger colour, and core groups in blue.
-
-    Args:
-        tree: the junction tree.
-        core_groups: node -> core group of the separator above it; may be empty.
-        ax: axes to draw on; new ones by default.
-    """
-    layout = lay_out(tree)
-    ax, font = tree_axes(layout, ax)
-    for node in range(1, len(tree)):
-        parent = tree.parent[node]
-        x, y = (layout.across[node], layout.across[parent]), (layout.down[node], layout.down[parent])
-        ax.plot(x, y, color=EDGE, linewidth=1, zorder=1)
-        label = ", ".join(sorted(tree.separators[node])) or "∅"
-        if node in core_groups:
-            label += "\nα: " + ", ".join(core_groups[node])
-        ax.text(
-            0.5 * (x[0] + x[1]),
-            0.5 * (y[0] + y[1]),
-            label,
-            ha="center",
-            va="center",
-            fontsize=0.85 * font,
-            color="#1f4e79" if node in core_groups else "black",
-            bbox={"boxstyle": "square,pad=0.2", "facecolor": SEPARATOR, "edgecolor": SEPARATOR_EDGE, "linewidth": 0.6},
-            zorder=2,
-        )
-    draw_cliques(tree, layout, ax, font)
-    ax.set_title(
-        "Junction tree: root pink, leaves blue with their observables in brackets, separators yellow", fontsize=9
-    )
-    return ax

@@ -1,4 +1,4 @@
-"""What the classifier refuses, and in which words."""
+"""Errors of the classifier: class and text."""
 
 import numpy as np
 import pandas as pd
@@ -13,7 +13,7 @@ from torchpbp.datasets import FEATURES
 from torchpbp.errors import DataError, NotFittedError, ShapeError, StructureError
 
 
-def test_unfitted_classifiers_say_so(three):
+def test_unfitted_classifiers_raise(three):
     for name in ("predict", "predict_proba", "predict_log_proba", "log_scores"):
         with pytest.raises(NotFittedError, match="not fitted yet"):
             getattr(strokes(), name)(three[0])
@@ -49,7 +49,7 @@ def test_bad_training_data(three):
             strokes().fit(table, labels)
 
 
-def test_rows_with_gaps_are_learned_from(three):
+def test_rows_with_missing_values_are_learned_from(three):
     x, y = three
     gaps = np.random.default_rng(0).random(x.shape) < 0.3
     holed = strokes().fit(np.where(gaps, NAN, x), y)
@@ -78,7 +78,7 @@ def test_bad_rows_to_predict(fitted, three):
         fitted.predict(pd.DataFrame(x[:, 1:], columns=list(FEATURES[1:])))
 
 
-def test_fractional_states_are_refused():
+def test_fractional_states_raise():
     x, y = mixed(60)
     x[3, 1] = 0.5
     with pytest.raises(DataError, match=r"column 'b'.* expected a whole number from 0 to 2.*got 0\.5.*Continuous\(\)"):

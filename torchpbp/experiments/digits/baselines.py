@@ -13,7 +13,7 @@ from torch import Tensor
 
 from torchpbp.datasets.digits import POINTS
 from torchpbp.datasets.splits import hide_points
-from torchpbp.experiments.digits.classification import Floats, Labels
+from torchpbp.experiments.running.scores import Floats, Labels
 
 Predictor = Callable[[Tensor], Labels]
 BLOCK = 512
@@ -73,7 +73,7 @@ class Boosting:
         return predicted
 
 
-def rivals(seed: int) -> dict[str, Callable[[Tensor, Tensor], Predictor]]:
+def baselines(seed: int) -> dict[str, Callable[[Tensor, Tensor], Predictor]]:
     """Name -> function that fits (x, y) and returns what predicts."""
     return {
         "partial-distance 1-NN": PartialDistanceNeighbour,

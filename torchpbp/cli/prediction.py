@@ -1,8 +1,10 @@
-"""Predictions of a classifier for the rows of a CSV file: what ``python -m torchpbp predict`` does."""
+"""Predictions of a classifier for the rows of a CSV file: ``python -m torchpbp predict``."""
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,10 +13,48 @@ import numpy as np
 import pandas as pd
 
 from torchpbp.classifier import GenerativeClassifier
-from torchpbp.errors import DataError
+from torchpbp.errors import CheckpointError, DataError
+from torchpbp.files.loading import load
+from torchpbp.files.replacing import replacing
 
-GAPS = frozenset(("", "NA", "N/A", "NaN", "nan", "null", "None", "<NA>"))
+MISSING = frozenset(("", "NA", "N/A", "NaN", "nan", "null", "None", "<NA>"))
 """What a cell says where the value is missing, unless it is a label."""
+
+
+def predict(path: str, rows: str, output: str | None = None, as_json: bool = False) -> str:
+    """Predicted class and its probability for each row of a CSV file.
+
+    Args:
+        path: of a classifier's file.
+        rows: CSV file.
+        output: CSV file to write, with the probability of every class.
+        as_json: for other programs, with the probability of every class.
+    """
+    classifier = load(path)
+    if not isinstance(classifier, GenerativeClassifier):
+        raise CheckpointError(
+            f"'{path}' holds a {type(classifier).__name__}, not a classifier. Ask it with 'python -m torchpbp query'."
+        )
+    classifier.progress = sys.stderr.isatty()
+    predictions = predict_rows(classifier, read_features(rows, classifier))
+    short = predictions[["row", "predicted", "probability"]]
+    if output:
+        try:
+            with replacing(output) as temporary:
+                predictions.to_csv(temporary, index=False)
+        except OSError as error:
+            raise DataError(f"'{output}' could not be written: {error}. Choose another file.") from error
+    if as_json:
+        names = [str(c) for c in classifier.classes_]
+        probabilities = predictions.iloc[:, 3:].to_numpy().tolist()
+        lines = [
+            {**line, "probabilities": dict(zip(names, p, strict=True))}
+            for line, p in zip(short.to_dict("records"), probabilities, strict=True)
+        ]
+        return json.dumps(lines, indent=2)
+    if output:
+        return f"{len(predictions):,} predictions in {output}"
+    return short.to_string(index=False, formatters={"probability": "{:.4f}".format})
 
 
 def read_features(path: str | os.PathLike[str], classifier: GenerativeClassifier) -> pd.DataFrame:
@@ -29,7 +69,7 @@ def read_features(path: str | os.PathLike[str], classifier: GenerativeClassifier
         A column for each feature: numbers, or labels where the classifier knows labels.
 
     Raises:
-        DataError: no such file, no rows, missing columns, or a value that is no number or label.
+        DataError: no such file, no rows, missing columns, or a value that is neither a number nor a known label.
     """
     table = _cells(path)
     header = [str(c).strip() for c in table.iloc[0]]
@@ -77,15 +117,15 @@ def _cells(path: str | os.PathLike[str]) -> pd.DataFrame:
         return pd.read_csv(path, header=None, dtype=str, keep_default_na=False, encoding="utf-8-sig")
     except pd.errors.EmptyDataError:
         raise DataError(f"'{path}' is empty: expected a header that names the features, and rows below it.") from None
-    except ValueError as error:  # pandas' own errors and bytes that are no text
+    except ValueError as error:  # pandas' own errors, and bytes that are not text
         raise DataError(
-            f"'{path}' is no CSV table ({str(error).strip()}). Save it as comma-separated UTF-8."
+            f"'{path}' is not a CSV table ({str(error).strip()}). Save it as comma-separated UTF-8."
         ) from error
 
 
 def _numbers(path: str | os.PathLike[str], name: str, cells: pd.Series[str]) -> pd.Series[Any]:
     values = pd.Series([_number(c) for c in cells], dtype=float)
-    bad = ~cells.isin(GAPS).to_numpy() & ~np.isfinite(values)
+    bad = ~cells.isin(MISSING).to_numpy() & ~np.isfinite(values)
     if bad.any():
         line = int(np.flatnonzero(bad)[0])
         raise DataError(
@@ -104,7 +144,7 @@ def _number(cell: str) -> float:
 
 
 def _labels(path: str | os.PathLike[str], name: str, cells: pd.Series[str], labels: Sequence[Any]) -> pd.Series[Any]:
-    known: dict[str, Any] = dict.fromkeys(GAPS)
+    known: dict[str, Any] = dict.fromkeys(MISSING)
     known |= {str(label): label for label in labels}
     bad = ~cells.isin(list(known))
     if bad.any():

@@ -1,0 +1,108 @@
+"""Learners whose model is a network with all its tables, which answers for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from typing_extensions import Self
+
+from torchpbp.contract.abilities import JointQueries, Learner, Sampling
+from torchpbp.contract.model_files import SaveOptions
+from torchpbp.exact.network import DiscreteNetwork
+from torchpbp.files.checkpoint import checked_labels, require_finite
+from torchpbp.graph.latent_graph import LatentGraph
+from torchpbp.inputs.evidence import EvidenceLike
+
+
+class NetworkLearner(Learner, JointQueries, Sampling):
+    """The query side of a learner of tables. Learning is done on the CPU; the fitted network may be moved.
+
+    Args:
+        graph: directed and discrete.
+    """
+
+    latent_remedy = " Its network answers about latents too: model.network.posterior(…)."
+
+    def __init__(self, graph: LatentGraph) -> None:
+        self.graph = graph
+        self.labels = {}
+        self.missing = {}
+        self.fitted = False
+        self._network: DiscreteNetwork | None = None
+
+    @property
+    def network(self) -> DiscreteNetwork:
+        """The fitted network, whose hidden variables can be queried like others."""
+        self.require_fitted()
+        assert self._network is not None
+        return self._network
+
+    @property
+    def device(self) -> torch.device:
+        """Where the fitted network is."""
+        return torch.device("cpu") if self._network is None else self._network.device
+
+    def to(self, device: torch.device | str) -> Self:
+        """Move the fitted network to a device and return the learner."""
+        if self._network is not None:
+            self._network.to(device)
+        return self
+
+    def _adopt(
+        self,
+        tables: Mapping[str, Any],
+        labels: Mapping[str, tuple[Any, ...]] | None = None,
+        missing: Mapping[str, float] | None = None,
+    ) -> None:
+        """Take over what was learned, or what a file holds."""
+        network = DiscreteNetwork(self.graph, tables)
+        self.labels, self.missing = dict(labels or {}), dict(missing or {})
+        network.labels = self.labels
+        self._network = network
+        self.fitted = True
+
+    # -- answers -------------------------------------------------------------------------------------------------
+
+    def posterior(self, query: str | Sequence[str], evidence: EvidenceLike = None) -> Any:
+        """P(query | evidence) of observables, (batch, states…); a DataFrame for a DataFrame."""
+        return self._ask(query, evidence, lambda names, checked: self.network.posterior(names, checked))
+
+    def posteriors(self, evidence: EvidenceLike = None) -> Any:
+        """Posteriors of all observables that some row does not observe; a DataFrame for a DataFrame."""
+        return self._ask_all(evidence, lambda names, checked: self.network.posteriors(checked) if names else {})
+
+    def log_evidence(self, evidence: EvidenceLike = None) -> Tensor:
+        """(batch,) log P(evidence); -inf where it is impossible."""
+        return self.network.log_evidence(self.read_evidence(evidence))
+
+    def sample(
+        self, n: int, evidence: EvidenceLike = None, seed: int | None = None, *, include_latent: bool = False
+    ) -> dict[str, Tensor]:
+        """name -> (n,) states without evidence, (n, batch) with; see :meth:`torchpbp.DiscreteNetwork.sample`."""
+        given = None if evidence is None else self.read_evidence(evidence)
+        return self.network.sample(n, given, seed, include_latent=include_latent)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.graph!r}, {'fitted' if self.fitted else 'not fitted'})"
+
+    # -- files ---------------------------------------------------------------------------------------------------
+
+    def pack(self, name: object, options: SaveOptions) -> dict[str, Any]:
+        """Graph, tables, labels and shares of missing values."""
+        tables = {v: table.detach() for v, table in self.network.cpts.items()}
+        require_finite({f"tables.{v}": table for v, table in tables.items()}, name, saving=True)
+        return {
+            "graph": self.graph.to_dict(),
+            "tables": tables,
+            "labels": {v: list(x) for v, x in checked_labels(self.labels, self.graph.variables, name).items()},
+            "missing": self.missing,
+        }
+
+    def _restore(self, content: Mapping[str, Any], name: object) -> Self:
+        """Take over what :meth:`pack` has written."""
+        labels = checked_labels(content["labels"], self.graph.variables, name)
+        self._adopt(content["tables"], labels, content.get("missing"))
+        return self

@@ -1,0 +1,1 @@
+"""What ``python -m torchpbp`` does with model files."""

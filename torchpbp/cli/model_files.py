@@ -1,0 +1,137 @@
+"""Model files shown and queried: ``python -m torchpbp show`` and ``query``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from torchpbp.classifier import GenerativeClassifier
+from torchpbp.contract.frames import state_labels
+from torchpbp.errors import QueryError
+from torchpbp.files.loading import load
+from torchpbp.models.ensemble import ScoreAverage
+from torchpbp.models.kernel.kernel_pbp import KernelPBP
+from torchpbp.models.two_stage_model import TwoStageModel
+
+BAR = 40
+"""Characters of a bar that stands for probability 1."""
+
+
+def show(path: str) -> str:
+    """What a model file holds: variables, junction tree, diagnostics."""
+    model = load(path)
+    graph = model.graph
+    lines = [f"{type(model).__name__} of {len(graph.observed)} observed and {len(graph.latent)} hidden variables"]
+    if isinstance(model, GenerativeClassifier):
+        lines += [f"classes: {', '.join(map(str, model.classes_))}", "", "one model for each class, the first being"]
+        lines += _learned_from(model.models_[0])
+    else:
+        lines += _learned_from(model)[1:]
+    width = max(map(len, graph.names))
+    lines.append("")
+    known = _labels(model)
+    for v in graph.names:
+        kind = "hidden  " if v in graph.latent else "observed"
+        domain = graph.variables[v]
+        size = f"{domain} states" if isinstance(domain, int) else ("continuous" if domain else "states not given")
+        labels = ", ".join(map(str, known.get(v, ())))
+        lines.append(f"{v:<{width}}  {kind}  {size}{f': {labels}' if labels else ''}")
+    lines += ["", "edges: " + ", ".join(f"{a} {'->' if graph.directed else '--'} {b}" for a, b in graph.edges)]
+    if isinstance(model, TwoStageModel):
+        lines += ["", str(model.tree), "", model.diagnostics().to_string(index=False)]
+    return "\n".join(lines)
+
+
+def query(path: str, given: Sequence[str] = (), targets: Sequence[str] = (), as_json: bool = False) -> str:
+    """Posteriors of one row of evidence.
+
+    Args:
+        path: of a model file.
+        given: evidence as "name=value".
+        targets: variables asked for; all others by default.
+        as_json: for other programs.
+    """
+    model = load(path)
+    if isinstance(model, GenerativeClassifier):
+        raise QueryError(
+            f"'{path}' holds a classifier, with a model for each class. Predict with 'python -m torchpbp predict', or ask "
+            "one of torchpbp.load(…).models_."
+        )
+    evidence = _evidence(model, given)
+    targets = targets or [v for v in model.graph.observed if v not in evidence]
+    answers = {v: _answer(model, v, evidence) for v in targets}
+    log_evidence = float(model.log_evidence(evidence)[0]) if evidence else 0.0
+    if as_json:
+        return json.dumps({"log_evidence": log_evidence, "posteriors": answers}, indent=2)
+    name = "average log P(evidence) of the members" if isinstance(model, ScoreAverage) else "log P(evidence)"
+    lines = [f"{name} = {log_evidence:.6g}"] if evidence else []
+    if isinstance(model, ScoreAverage):
+        lines.append("posteriors of the first member:")
+    for v, distribution in answers.items():
+        lines += ["", f"P({v} | {', '.join(given)})" if given else f"P({v})"]
+        width = max(map(len, distribution))
+        lines += [f"  {k:<{width}}  {p:>9.6f}  {'█' * round(BAR * p)}".rstrip() for k, p in distribution.items()]
+    return "\n".join(lines)
+
+
+def _learned_from(model: Any) -> list[str]:
+    """A model in a line, with its rows if it knows them; the members of an average below."""
+    lines = [type(model).__name__]
+    if isinstance(model, TwoStageModel):
+        rows = int(model.rows)
+        lines.append(f"learned from {rows:,} rows" if rows else "learned from exact probabilities")
+    if isinstance(model, KernelPBP):
+        lines.append(f"learned from {len(model.examples):,} rows, which it keeps")
+        if model.settings.landmarks is not None:
+            lines.append(f"low-rank approximation by {model.settings.landmarks} of them")
+        if model.chart.moved:
+            lines.append(f"compared by increments: {', '.join(v for v in model.names if v in model.chart.moved)}")
+    if isinstance(model, ScoreAverage):
+        for i, (weight, member) in enumerate(zip(model.settings.weights, model.members, strict=True), 1):
+            about = "; ".join(_learned_from(member))
+            lines.append(f"member {i}, weight {weight:.3g}: {about}; {len(member.graph.latent)} hidden variables")  # type: ignore[union-attr, arg-type]
+    return lines
+
+
+def _labels(model: Any) -> dict[str, Any]:
+    return dict(model.labels_ if isinstance(model, GenerativeClassifier) else model.labels)
+
+
+def _answer(model: Any, name: str, evidence: dict[str, Any]) -> dict[str, float]:
+    """Label or number of each state -> probability; of a continuous variable its mean and standard deviation."""
+    posterior = model.posterior(name, evidence or None)
+    if not isinstance(posterior, torch.Tensor):
+        return {"mean": float(posterior.mean[0]), "std": float(posterior.variance[0]) ** 0.5}
+    labels = state_labels(model, name)
+    return {str(label): float(p) for label, p in zip(labels, posterior[0], strict=True)}
+
+
+def _evidence(model: Any, items: Sequence[str]) -> dict[str, Any]:
+    """name=value pairs; a value is a label where the model knows labels, else a number."""
+    evidence: dict[str, Any] = {}
+    for item in items:
+        name, mark, value = item.partition("=")
+        if not mark or not value or not name:
+            raise QueryError(f"--evidence: expected name=value, got {item!r}.")
+        if name in evidence:
+            raise QueryError(f"--evidence: '{name}' is given twice.")
+        labels = model.labels.get(name)
+        evidence[name] = [_labelled(name, value, labels)] if labels else [_number(name, value)]
+    return evidence
+
+
+def _labelled(name: str, value: str, labels: Sequence[Any]) -> Any:
+    for label in labels:
+        if str(label) == value:
+            return label
+    raise QueryError(f"--evidence {name}={value}: expected one of {', '.join(map(str, labels))}.")
+
+
+def _number(name: str, value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise QueryError(f"--evidence {name}={value}: expected a number, for the model has no labels here.") from None
