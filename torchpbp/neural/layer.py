@@ -36,7 +36,7 @@ class PBPLayer(nn.Module):
         model: a PBP model with operators (fitted, loaded, or freshly initialised by :meth:`initialise`).
 
     Example:
-        >>> from torchpbp import DiscreteNetwork, templates
+        >>> from torchpbp import PBP, DiscreteNetwork, templates
         >>> truth = DiscreteNetwork.random(templates.naive_bayes(3), seed=1)
         >>> layer = PBPLayer(PBP(truth.graph).fit(truth.sample(500, seed=0)))
         >>> encoder = nn.Linear(10, 4).double()  # any network that weighs the four states of x1
@@ -179,7 +179,7 @@ class PBPDistribution:
         evidence: as in :meth:`PBPLayer.forward`.
 
     Example:
-        >>> from torchpbp import DiscreteNetwork, templates
+        >>> from torchpbp import PBP, DiscreteNetwork, templates
         >>> truth = DiscreteNetwork.random(templates.naive_bayes(3), seed=1)
         >>> given = PBPLayer(PBP(truth.graph).fit(truth.sample(500, seed=0))).given({"x1": torch.tensor([0, 3])})
         >>> given.log_prob({"x2": torch.tensor([1, 1])}).shape
