@@ -27,7 +27,7 @@ from torchpbp import (
     RandomFourier,
     templates,
 )
-from torchpbp.errors import ArgumentError, DataError, QueryError, ShapeError
+from torchpbp.errors import ArgumentError, DataError, QueryError, ShapeError, StructureError
 from torchpbp.features import complete_table
 
 ROWS = 40
@@ -231,6 +231,16 @@ def test_settings_beyond_float_range_raise() -> None:
         Nystroem(10**400)
     with pytest.raises(ArgumentError, match="seed: expected a whole number of at least 0, got 1e"):
         complete_table(MIXED_DATA, {"x": 2}, seed=10**400)
+    with pytest.raises(ArgumentError, match=r"seed: .* got 1e\+400, which is beyond"):
+        PBPLayer(PBP(GRAPH)).initialise(seed=10**400)
+    with pytest.raises(ArgumentError, match=r"scale: .* got 1e\+400, which is beyond"):
+        PBPLayer(PBP(GRAPH)).initialise(scale=10**400)
+    with pytest.raises(ArgumentError, match=r"n: .* got 1e\+400, which is beyond"):
+        MODEL.sample(10**400)
+    with pytest.raises(StructureError, match=r"Variable 'x': expected a number of states .* got 1e\+400"):
+        LatentGraph([], {"x": 10**400})
+    with pytest.raises(ArgumentError, match=r"ridge: .* got"):
+        PBP(GRAPH, ridge=(10**400, 1))
 
 
 @pytest.mark.parametrize(

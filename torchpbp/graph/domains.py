@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchpbp.errors import ArgumentError, StructureError
-from torchpbp.settings import finite, optional
+from torchpbp.settings import LARGEST, finite, optional, shortened
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,9 @@ def _checked_count(name: str, states: Any) -> int:
         count = None if isinstance(states, bool) else operator.index(states)
     except TypeError:  # a float, a string, a tensor of floats
         count = None
-    if count is None:
+    if count is None or count > LARGEST:
         raise StructureError(
-            f"Variable '{name}': expected a number of states (int), Continuous() or None, got {states!r}."
+            f"Variable '{name}': expected a number of states (int), Continuous() or None, got {shortened(states)}."
         )
     if count < 1:
         raise StructureError(f"Variable '{name}': expected at least 1 state, got {count}.")

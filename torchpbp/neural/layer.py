@@ -18,7 +18,8 @@ from torchpbp.errors import ArgumentError, QueryError, ShapeError
 from torchpbp.inputs.evidence import Evidence, query_names, warn_of_no_question
 from torchpbp.inputs.layer_evidence import read_layer_evidence
 from torchpbp.models.two_stage_model import TwoStageModel
-from torchpbp.settings import positive, whole
+from torchpbp.settings import non_negative, positive, whole
+from torchpbp.settings import seed as checked_seed
 
 
 class PBPLayer(nn.Module):
@@ -35,7 +36,7 @@ class PBPLayer(nn.Module):
         model: a PBP model with operators (fitted, loaded, or freshly initialised by :meth:`initialise`).
 
     Example:
-        >>> from torchpbp import DiscreteNetwork, templates
+        >>> from torchpbp import PBP, DiscreteNetwork, templates
         >>> truth = DiscreteNetwork.random(templates.naive_bayes(3), seed=1)
         >>> layer = PBPLayer(PBP(truth.graph).fit(truth.sample(500, seed=0)))
         >>> encoder = nn.Linear(10, 4).double()  # any network that weighs the four states of x1
@@ -58,7 +59,8 @@ class PBPLayer(nn.Module):
             scale: size of the noise.
             seed: of the noise.
         """
-        generator = torch.Generator().manual_seed(seed)
+        scale = non_negative().check("scale", scale)
+        generator = torch.Generator().manual_seed(checked_seed().check("seed", seed))
         tree = self.model.tree
         with torch.no_grad():
             for node, operator in zip(range(1, len(tree)), self.model.separator_operators, strict=True):
@@ -140,7 +142,7 @@ class PBPLayer(nn.Module):
             temperature: low values come close to one-hot samples.
             hard: one-hot in the forward pass, relaxed in the backward pass (straight-through).
         """
-        positive().check("temperature", temperature)
+        temperature = positive().check("temperature", temperature)
         posteriors = self.forward(evidence)
         return {
             v: nn.functional.gumbel_softmax(p.clamp(min=1e-30).log(), tau=temperature, hard=hard)
@@ -177,7 +179,7 @@ class PBPDistribution:
         evidence: as in :meth:`PBPLayer.forward`.
 
     Example:
-        >>> from torchpbp import DiscreteNetwork, templates
+        >>> from torchpbp import PBP, DiscreteNetwork, templates
         >>> truth = DiscreteNetwork.random(templates.naive_bayes(3), seed=1)
         >>> given = PBPLayer(PBP(truth.graph).fit(truth.sample(500, seed=0))).given({"x1": torch.tensor([0, 3])})
         >>> given.log_prob({"x2": torch.tensor([1, 1])}).shape
