@@ -1,6 +1,6 @@
-"""Build the pages of the API from docstrings: ``python scripts/build_docs.py [folder]``. Needs the extra ``docs`` (pdoc).
+"""Build the API pages from docstrings: ``python scripts/build_docs.py [folder]``. Needs the extra ``docs`` (pdoc).
 
-A warning of pdoc, such as a name that does not resolve, ends the build.
+Warnings of pdoc, such as names that do not resolve, are errors.
 """
 
 from __future__ import annotations
@@ -23,25 +23,27 @@ PAGES = (
     "torchpbp.datasets",
     "torchpbp.exact.parity",
     "torchpbp.features",
-    "torchpbp.contract.frames",
+    "torchpbp.contract.latent_model",
+    "torchpbp.contract.abilities",
     "torchpbp.inference.density",
+    "torchpbp.inference.operator_tree",
     "torchpbp.inputs.evidence",
     "torchpbp.inputs.sources",
     "torchpbp.models.refinement",
     "torchpbp.planning.plan",
     "torchpbp.learning",
 )
-"""What people use; whatever ``torchpbp.__all__`` names is on the first page."""
+"""Modules with a page; all names of ``torchpbp.__all__`` are on the first."""
 
 
 def build(folder: Path) -> None:
     """Write the pages.
 
     Args:
-        folder: made if it does not exist.
+        folder: created if needed.
     """
     for page in map(importlib.import_module, PAGES):
-        for name in getattr(page, "__all__", ()):  # some are loaded on demand, which pdoc does not see
+        for name in getattr(page, "__all__", ()):  # some are loaded lazily, which pdoc does not see
             setattr(page, name, getattr(page, name))
     convert = pdoc.docstrings.convert
     pdoc.docstrings.convert = lambda text, *rest: convert(
@@ -67,13 +69,13 @@ def build(folder: Path) -> None:
 
 
 def check(folder: Path) -> None:
-    """Stop with an error if a public name is missing from the first page, or a role of another documentation tool is left in the text."""
+    """Raise if a public name is missing from the first page, or a Sphinx role is left in the text."""
     page = (folder / "torchpbp.html").read_text(encoding="utf-8")
     missing = [n for n in torchpbp.__all__ if n not in ("errors", "plotting", "templates") and f'id="{n}"' not in page]
     if missing:
         raise SystemExit(f"{folder / 'torchpbp.html'}: no entry for {', '.join(missing)}.")
     if "`~" in page:
-        raise SystemExit(f"{folder / 'torchpbp.html'}: `~ is printed as it stands.")
+        raise SystemExit(f"{folder / 'torchpbp.html'}: `~ is left in the text.")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ ROOT = PACKAGE.parent
 
 ORDER: tuple[tuple[str, ...], ...] = (
     ("errors",),
-    ("arguments", "distributed", "lazy", "settings"),
+    ("distributed", "lazy", "settings"),
     ("graph", "files"),
     ("inputs",),
     ("features", "contract"),

@@ -1,7 +1,7 @@
 """Several processes, each with a share of the rows: sums over all of them.
 
-Every function does nothing special where ``torch.distributed`` is not in use. The rows of a fit are the shares put one
-after the other in the order of the processes.
+Without ``torch.distributed`` there is one process. The rows of a fit are the shares of the processes, concatenated in their
+order.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ def process_rank() -> int:
 def sum_over_processes(tensor: Tensor) -> Tensor:
     """The sum of a tensor over all processes, in place and returned."""
     if world_size() > 1:
-        there = tensor.to(_meeting_place(tensor))
-        dist.all_reduce(there)
-        if there is not tensor:
-            tensor.copy_(there)
+        moved = tensor.to(_reduction_device(tensor))
+        dist.all_reduce(moved)
+        if moved is not tensor:
+            tensor.copy_(moved)
     return tensor
 
 
-def _meeting_place(tensor: Tensor) -> torch.device:
-    """Where processes can add a tensor up: NCCL, which joins processes with a GPU each, knows no other memory."""
+def _reduction_device(tensor: Tensor) -> torch.device:
+    """Device on which processes can sum a tensor: NCCL reduces tensors on GPUs only."""
     return torch.device("cuda") if dist.get_backend() == "nccl" else tensor.device
 
 
@@ -44,13 +44,13 @@ def gather_objects(value: T) -> list[T]:
     """The value of each process, in their order, on all of them."""
     if world_size() == 1:
         return [value]
-    found: list[T] = [value] * world_size()
-    dist.all_gather_object(found, value)
-    return found
+    values: list[T] = [value] * world_size()
+    dist.all_gather_object(values, value)
+    return values
 
 
 def gather_rows(tensor: Tensor) -> Tensor:
-    """Rows of all processes, one share after the other."""
+    """Rows of all processes, concatenated in their order."""
     return torch.cat(gather_objects(tensor.cpu())).to(tensor.device) if world_size() > 1 else tensor
 
 

@@ -64,10 +64,10 @@ class QueryWarning(TorchPBPWarning):
 
 
 def warn_caller(text: str, category: type[TorchPBPWarning]) -> None:
-    """Give a warning that points at the line which called into the library, be it through a call of a torch module.
+    """Give a warning that points at the line which called into the library, directly or through a torch module.
 
     Args:
-        text: what is to be said.
+        text: of the warning.
         category: of the warning.
     """
     level = 1

@@ -1,6 +1,6 @@
 """Packages that take long to import, loaded when they are first used.
 
-``import torchpbp`` and a fit on tensors need no pandas, so nobody waits for it before a table is read or made.
+``import torchpbp`` and a fit on tensors do not need pandas, which is imported when a table is first read or made.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ __all__ = ["DataFrame", "is_categorical", "is_frame", "is_series", "pandas"]
 
 
 class LazyModule(ModuleType):
-    """Stands for a package and imports it when the first of its names is asked for.
+    """Stands in for a package and imports it on first use.
 
     Args:
         name: of the package.
     """
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # asked for by inspection, copying and the like, not by somebody who uses the package
+        if name.startswith("__"):  # asked for by inspection, copying and the like, not by a user of the package
             raise AttributeError(name)
         return getattr(importlib.import_module(self.__name__), name)
 
@@ -38,7 +38,7 @@ else:
 
 
 def is_frame(value: object) -> TypeIs[pandas.DataFrame]:
-    """Whether the value is a DataFrame. Where nobody has imported pandas, nothing is."""
+    """Whether the value is a DataFrame. Nothing is one before pandas is imported."""
     return "pandas" in sys.modules and isinstance(value, pandas.DataFrame)
 
 

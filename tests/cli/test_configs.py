@@ -235,7 +235,6 @@ def test_groups_are_there_only_where_they_are_used(overrides: list[str], groups:
         ),
         (["model=digits", "regressor=mlp"], r"^regressor: .* would change nothing"),
         (["model=digits", "+regressor.landmarks=7"], r"^regressor: "),
-        (["model=digits", "learner=gram", "regressor=ridge"], r"^regressor: run_digits .*KernelPBP"),
         (["model=synthetic", "learner=em", "regressor=mlp"], r"^regressor: run_synthetic .*torchpbp\.EM uses no"),
         (["model=digits", "trainer=gpu"], r"^trainer: run_digits .* uses no trainer.*regressor=mlp"),
         (["model=synthetic", "trainer=gpu"], r"^trainer: run_synthetic "),
@@ -247,6 +246,18 @@ def test_groups_are_there_only_where_they_are_used(overrides: list[str], groups:
 def test_a_group_that_the_run_would_ignore_raises(overrides: list[str], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         check_configuration(composed("seed=0", *overrides))
+
+
+def test_a_group_on_the_command_line_that_the_run_would_ignore_raises() -> None:
+    overrides = ["model=digits", "learner=gram", "regressor=ridge"]
+    with pytest.raises(ArgumentError, match=r"^regressor: run_digits .*KernelPBP uses no regressor"):
+        check_overrides(composed("seed=0", *overrides), overrides)
+    overrides = ["model=digits_learning_curve", "~model.others.nystroem"]
+    check_configuration(composed("seed=0", *overrides))  # which brought a regressor
+    check_overrides(composed("seed=0", *overrides), overrides)
+    overrides += ["+regressor.landmarks=7"]
+    with pytest.raises(ArgumentError, match=r"^regressor\.landmarks: run_digits_curve"):
+        check_overrides(composed("seed=0", *overrides), overrides)
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def fit_spectral() -> list[torch.Tensor]:
 
 
 def fit_by_likelihood() -> dict[str, list[torch.Tensor]]:
-    """Tables and objectives of expectation maximisation, from rows with gaps."""
+    """Tables and objectives of expectation maximisation, from incomplete rows."""
     network = DiscreteNetwork.random(templates.diamond(observed_states=3, leaves=1), seed=0)
     data = network.sample(301, seed=1)
     data["a1"][:150] = -1  # the first process never sees this variable
@@ -116,23 +116,23 @@ def fit_by_likelihood() -> dict[str, list[torch.Tensor]]:
         objectives = [torch.tensor(run.objective, dtype=torch.float64) for run in learner.runs]
         found[name] = [*learner.network.cpts.values(), *objectives]
     if world_size() > 1:
-        refused(lambda: NormalGraphLearner(templates.naive_bayes(3)).fit({f"x{i}": [0, 1] for i in (1, 2, 3)}))
+        raises(lambda: NormalGraphLearner(templates.naive_bayes(3)).fit({f"x{i}": [0, 1] for i in (1, 2, 3)}))
         gone = {v: x if process_rank() else torch.full_like(x, -1) for v, x in share.items()}
-        refused(lambda: EM(network.graph, progress=False).fit(gone))
+        raises(lambda: EM(network.graph, progress=False).fit(gone))
         words = {v: [f"{process_rank()}{i}" for i in x.clamp(min=0).tolist()] for v, x in share.items()}
-        refused(lambda: EM(network.graph, progress=False).fit(words))
+        raises(lambda: EM(network.graph, progress=False).fit(words))
     return found
 
 
-def refused(call: Callable[[], object]) -> None:
-    """Every process must refuse: one that went on would wait for the others."""
+def raises(call: Callable[[], object]) -> None:
+    """Every process must raise: one that continued would wait for the others."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DataWarning)
             call()
     except (DataError, StructureError):
         return
-    raise AssertionError("not refused")
+    raise AssertionError("no error was raised")
 
 
 if __name__ == "__main__":

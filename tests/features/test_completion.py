@@ -1,4 +1,4 @@
-"""KernelPBP learned from rows with gaps: how gaps are filled, and that answers still converge."""
+"""KernelPBP learned from incomplete rows: how missing values are filled in, and that answers still converge."""
 
 import math
 
@@ -27,21 +27,21 @@ def clusters(n, seed):
     return torch.stack([x, y, h], dim=1)
 
 
-def with_gaps(rows, share, seed):
-    gaps = torch.rand(rows.shape, generator=torch.Generator().manual_seed(seed)) < share
-    gaps[gaps.all(dim=1), 0] = False
-    return rows.masked_fill(gaps, NAN), gaps
+def with_missing(rows, share, seed):
+    missing = torch.rand(rows.shape, generator=torch.Generator().manual_seed(seed)) < share
+    missing[missing.all(dim=1), 0] = False
+    return rows.masked_fill(missing, NAN), missing
 
 
 @pytest.mark.parametrize("draw", [True, False])
-def test_gaps_are_filled_from_rows_like_theirs(draw):
+def test_missing_values_come_from_similar_rows(draw):
     truth = clusters(600, 0)
-    rows, gaps = with_gaps(truth, 0.25, 1)
+    rows, missing = with_missing(truth, 0.25, 1)
     filled = complete_rows(rows, DOMAINS, WIDTHS, draw=draw)
-    assert torch.equal(filled[~gaps], truth[~gaps])
+    assert torch.equal(filled[~missing], truth[~missing])
     assert not filled.isnan().any()
-    assert (filled[:, 2] == truth[:, 2])[gaps[:, 2]].double().mean() > 0.9
-    apart = (filled - truth)[gaps[:, 1] & ~gaps[:, 0], 1].abs()
+    assert (filled[:, 2] == truth[:, 2])[missing[:, 2]].double().mean() > 0.9
+    apart = (filled - truth)[missing[:, 1] & ~missing[:, 0], 1].abs()
     assert apart.median() < 0.15 * truth[:, 1].std()
 
 
@@ -49,17 +49,17 @@ def test_draws_keep_the_spread_that_means_take_away():
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(1_500, generator=generator, dtype=torch.float64)
     truth = torch.stack([x, x + torch.randn(1_500, generator=generator, dtype=torch.float64)], dim=1)
-    gaps = torch.zeros(truth.shape, dtype=torch.bool)
-    gaps[::2, 1] = True
+    missing = torch.zeros(truth.shape, dtype=torch.bool)
+    missing[::2, 1] = True
     spread = {}
     for draw in (True, False):
-        filled = complete_rows(truth.masked_fill(gaps, NAN), DOMAINS[:2], WIDTHS[:2], draw=draw)
-        spread[draw] = float((filled - filled[:, :1])[gaps[:, 1], 1].std())
+        filled = complete_rows(truth.masked_fill(missing, NAN), DOMAINS[:2], WIDTHS[:2], draw=draw)
+        spread[draw] = float((filled - filled[:, :1])[missing[:, 1], 1].std())
     assert spread[True] == pytest.approx(1.0, abs=0.15)
     assert spread[False] < 0.6
 
 
-def test_gaps_that_depend_on_what_is_seen_do_no_harm():
+def test_values_missing_at_random_leave_no_bias():
     generator = torch.Generator().manual_seed(3)
     x = torch.randn(2_000, generator=generator, dtype=torch.float64)
     y = x + 0.5 * torch.randn(2_000, generator=generator, dtype=torch.float64)
@@ -71,7 +71,7 @@ def test_gaps_that_depend_on_what_is_seen_do_no_harm():
 
 
 def test_ranges_pieces_and_seeds(monkeypatch):
-    rows, _ = with_gaps(clusters(200, 4), 0.4, 5)
+    rows, _ = with_missing(clusters(200, 4), 0.4, 5)
     whole = complete_rows(rows, DOMAINS, WIDTHS, draw=False)
     monkeypatch.setattr(completion, "ENTRIES", 1_000)
     assert torch.allclose(complete_rows(rows, DOMAINS, WIDTHS, draw=False), whole)
@@ -118,10 +118,10 @@ def holed(rows, seed, how):
     generator = torch.Generator().manual_seed(seed + 100)
     for v in "xyc" if how == "anywhere" else "xy":
         share = torch.full((rows,), 0.3) if how == "anywhere" else torch.where(table["c"] >= 2, 0.5, 0.1)
-        gaps = torch.rand(rows, generator=generator) < share
+        missing = torch.rand(rows, generator=generator) < share
         if v == "c":
-            gaps &= ~(table["x"].isnan() & table["y"].isnan())
-        table[v] = table[v].masked_fill(gaps, -1 if v == "c" else NAN)
+            missing &= ~(table["x"].isnan() & table["y"].isnan())
+        table[v] = table[v].masked_fill(missing, -1 if v == "c" else NAN)
     return {v: table[v] for v in "xyc"}
 
 
@@ -135,7 +135,7 @@ def test_answers_converge_with_a_third_missing(how):
     assert errors[2_000] < 0.08
 
 
-def test_the_model_says_how_much_was_missing():
+def test_the_model_reports_how_much_was_missing():
     table = holed(300, 0, "anywhere")
     model = KernelPBP(mixed_graph(), bandwidth=0.6).fit(table)
     shares = {v: float((x.isnan() if v != "c" else x < 0).double().mean()) for v, x in table.items()}
@@ -150,18 +150,18 @@ def test_the_model_says_how_much_was_missing():
         KernelPBP(mixed_graph(), fill="median")
 
 
-def test_increments_and_averages_learn_from_gaps():
+def test_increments_and_averages_learn_from_incomplete_rows():
     graph = templates.pen_strokes(4, low=-9.0, high=9.0)
     generator = torch.Generator().manual_seed(0)
     walk = (
         torch.randn(120, 8, generator=generator, dtype=torch.float64).reshape(120, 4, 2).cumsum(dim=1).reshape(120, 8)
     )
     table = dict(zip(graph.observed, walk.clamp(-9, 9).T, strict=True))
-    gaps = {v: x.masked_fill(torch.rand(120, generator=generator) < 0.2, NAN) for v, x in table.items()}
+    missing = {v: x.masked_fill(torch.rand(120, generator=generator) < 0.2, NAN) for v, x in table.items()}
     lines = [[f"{a}{i}" for i in range(1, 5)] for a in "xy"]
     members = [KernelPBP(graph, bandwidth="median", sequences=s) for s in ((), lines)]
-    model = ScoreAverage(members).fit(gaps)
-    assert torch.isfinite(model.log_evidence(gaps)).all()
+    model = ScoreAverage(members).fit(missing)
+    assert torch.isfinite(model.log_evidence(missing)).all()
     assert model.missing == members[0].missing
     assert 0.1 < model.missing["x1"] < 0.3
 

@@ -65,8 +65,8 @@ def test_matern_one_half_is_laplace():
 
 def test_matern_grows_smoother_towards_rbf():
     distance = torch.linspace(0, 4, 100, dtype=torch.float64)
-    gaps = [float((Matern(nu).profile(distance) - RBF().profile(distance)).abs().max()) for nu in (0.5, 1.5, 2.5)]
-    assert gaps[0] > gaps[1] > gaps[2]
+    distances = [float((Matern(nu).profile(distance) - RBF().profile(distance)).abs().max()) for nu in (0.5, 1.5, 2.5)]
+    assert distances[0] > distances[1] > distances[2]
 
 
 def test_matern_knows_three_smoothnesses():

@@ -141,7 +141,7 @@ class TestKernelMaps:
         assert torch.equal(again.features(values), feature_map.features(values))
         assert again.to_dict() == saved  # fitting does not change settings
 
-    def test_unfitted_maps_say_so(self, name):
+    def test_unfitted_maps_raise(self, name):
         with pytest.raises(NotFittedError, match="not fitted"):
             KERNEL_MAPS[name]().features(torch.zeros(3))
         with pytest.raises(NotFittedError, match="not fitted"):

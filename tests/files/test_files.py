@@ -159,7 +159,7 @@ SPECIAL: dict[str, tuple[Callable[[Path], None], str]] = {
 
 
 @pytest.mark.parametrize("kind", SPECIAL)
-def test_what_is_no_file_is_not_replaced(tmp_path: Path, kind: str) -> None:
+def test_only_files_are_replaced(tmp_path: Path, kind: str) -> None:
     make, message = SPECIAL[kind]
     path = tmp_path / "place"
     make(path)

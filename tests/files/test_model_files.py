@@ -66,7 +66,7 @@ def loaders(kind: Any) -> list[Callable[[Path], Any]]:
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_a_file_cut_short_anywhere_is_refused(name: str, files: dict[str, tuple[Any, bytes]], tmp_path: Path) -> None:
+def test_a_file_cut_short_anywhere_raises(name: str, files: dict[str, tuple[Any, bytes]], tmp_path: Path) -> None:
     kind, content = files[name]
     path = tmp_path / "model.pt"
     for length in {0, 1, 3, 4, 100, *range(0, len(content), len(content) // 40), len(content) - 1}:
@@ -135,7 +135,7 @@ FOREIGN: dict[str, Callable[[Path, Path], None]] = {
 
 
 @pytest.mark.parametrize("kind", FOREIGN)
-def test_foreign_files_are_refused_and_never_executed(kind: str, tmp_path: Path) -> None:
+def test_foreign_files_raise_and_are_never_executed(kind: str, tmp_path: Path) -> None:
     path, trap = tmp_path / "model.pt", tmp_path / "trap"
     FOREIGN[kind](path, trap)
     kinds = (PBP, RefinedPBP, EM, SpectralJunctionTree, Counts, KernelPBP, ScoreAverage, GenerativeClassifier)
@@ -154,9 +154,7 @@ def test_the_trap_works(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_newer_and_unversioned_files_are_refused(
-    name: str, files: dict[str, tuple[Any, bytes]], tmp_path: Path
-) -> None:
+def test_newer_and_unversioned_files_raise(name: str, files: dict[str, tuple[Any, bytes]], tmp_path: Path) -> None:
     kind, content = files[name]
     path = tmp_path / "model.pt"
     path.write_bytes(content)
@@ -170,14 +168,14 @@ def test_newer_and_unversioned_files_are_refused(
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_content_that_makes_no_model_is_refused(name: str, files: dict[str, tuple[Any, bytes]], tmp_path: Path) -> None:
+def test_content_that_makes_no_model_raises(name: str, files: dict[str, tuple[Any, bytes]], tmp_path: Path) -> None:
     """Each entry in turn is left out, or replaced by something of another type."""
     kind, content = files[name]
     path = tmp_path / "model.pt"
     path.write_bytes(content)
     saved = torch.load(path, weights_only=True)
     needed = [k for k in saved if k not in ("learner", "counts", "refinement", "features")]
-    refused = 0
+    rejected = 0
     for key in needed:
         for changed in ({k: v for k, v in saved.items() if k != key}, {**saved, key: 7}, {**saved, key: ["x"]}):
             torch.save(changed, path)
@@ -185,9 +183,9 @@ def test_content_that_makes_no_model_is_refused(name: str, files: dict[str, tupl
                 try:
                     load(path)
                 except CheckpointError as error:
-                    refused += 1
+                    rejected += 1
                     assert re.search(f"{REMEDIES}|{re.escape(str(path))}", str(error))  # noqa: PT017
-    assert refused > len(needed)  # most of it matters
+    assert rejected > len(needed)  # most of it matters
 
 
 def labelled(saved: Any, labels: Any) -> Any:
@@ -212,7 +210,7 @@ def labelled(saved: Any, labels: Any) -> Any:
     ],
 )
 @pytest.mark.parametrize("name", MAKERS)
-def test_labels_that_states_cannot_have_are_refused(
+def test_labels_that_states_cannot_have_raise(
     name: str, labels: Any, message: str, files: dict[str, tuple[Any, bytes]], tmp_path: Path
 ) -> None:
     kind, content = files[name]

@@ -104,7 +104,7 @@ def test_such_a_file_is_not_read(name: str, where: str, bad: float, tmp_path: Pa
     assert str(path) in str(caught.value)
 
 
-def test_what_enters_no_answer_may_be_nan(tmp_path: Path) -> None:
+def test_numbers_that_no_answer_uses_may_be_nan(tmp_path: Path) -> None:
     """Strengths are shown by diagnostics; the map from which those of the variables are copied is never fitted."""
     model = copy.deepcopy(fitted("Nystroem"))
     model.operators[0].strengths.fill_(math.nan)

@@ -89,7 +89,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_what_is_read_and_written_again_is_the_same(name: str, tmp_path: Path) -> None:
+def test_saving_a_loaded_model_gives_the_same_file(name: str, tmp_path: Path) -> None:
     first, second = tmp_path / "first.pt", tmp_path / "second.pt"
     fitted(name).save(first)
     type(fitted(name)).load(first).save(second)
@@ -141,7 +141,7 @@ def test_a_model_that_was_read_can_do_what_modules_do(tmp_path: Path) -> None:
     assert torch.equal(torchpbp.load(tmp_path / "model.pt").log_evidence(evidence), model.log_evidence(evidence))
 
 
-def test_a_state_that_is_not_the_model_s_is_refused(tmp_path: Path) -> None:
+def test_a_state_that_is_not_the_model_s_raises(tmp_path: Path) -> None:
     path = tmp_path / "model.pt"
     fitted("PBP").save(path)
     saved = torch.load(path, weights_only=True)

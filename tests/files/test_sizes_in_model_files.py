@@ -1,4 +1,4 @@
-"""Files that claim to be larger than they are: refused before anything of the size they claim is allocated."""
+"""Files that claim to be larger than they are: rejected before anything of the size they claim is allocated."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def records(path: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_compressed_records_are_refused(path: Path, method: int) -> None:
+def test_compressed_records_raise(path: Path, method: int) -> None:
     content = records(path)
     with zipfile.ZipFile(path, "w", method) as archive:
         for name, data in content.items():
@@ -47,7 +47,7 @@ def test_compressed_records_are_refused(path: Path, method: int) -> None:
         torchpbp.load(path)
 
 
-def test_a_bomb_is_refused_before_it_is_unpacked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bomb_is_rejected_before_it_is_unpacked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """64 MB of zeros in 64 kB; nothing of it is read."""
     content = records(path)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
@@ -100,7 +100,7 @@ def test_an_archive_made_by_hand_is_read(path: Path) -> None:
     assert isinstance(torchpbp.load(path), PBP)
 
 
-def test_records_that_declare_more_than_the_file_holds_are_refused(path: Path) -> None:
+def test_records_that_declare_more_than_the_file_holds_raise(path: Path) -> None:
     entries, body = raw_model(path)
     name, content, offset, _ = entries[-1]
     path.write_bytes(raw_archive([*entries[:-1], (name, content, offset, 1 << 31)], body))
@@ -108,7 +108,7 @@ def test_records_that_declare_more_than_the_file_holds_are_refused(path: Path) -
         torchpbp.load(path)
 
 
-def test_records_within_records_are_refused(path: Path) -> None:
+def test_records_within_records_raise(path: Path) -> None:
     """Each small record of a series holds all that follow it: together they declare far more than there is."""
     entries, body = raw_model(path)
     inner = header("model/inner", b"x" * 50) + b"x" * 50
@@ -123,14 +123,14 @@ def test_records_within_records_are_refused(path: Path) -> None:
         torchpbp.load(path)
 
 
-def test_records_that_come_twice_are_refused(path: Path) -> None:
+def test_records_that_come_twice_raise(path: Path) -> None:
     entries, body = raw_model(path)
     path.write_bytes(raw_archive([*entries, entries[-1]], body))
     with pytest.raises(CheckpointError, match="come twice"):
         torchpbp.load(path)
 
 
-def test_a_comment_or_bytes_around_the_archive_are_refused(path: Path) -> None:
+def test_a_comment_or_bytes_around_the_archive_raise(path: Path) -> None:
     """Two readers might find two archives in such a file."""
     entries, body = raw_model(path)
     whole = raw_archive(entries, body)
@@ -199,7 +199,7 @@ ODD: dict[str, tuple[Callable[[], Any], str]] = {
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta", "ignore:torch.quantize_per_tensor")
 @pytest.mark.parametrize("kind", ODD)
-def test_small_files_of_large_things_are_refused(kind: str, path: Path) -> None:
+def test_small_files_of_large_things_raise(kind: str, path: Path) -> None:
     make, message = ODD[kind]
     resaved(path, lambda saved: saved.update(odd=make()))
     assert path.stat().st_size < 1 << 17

@@ -166,7 +166,7 @@ def test_known_labels_are_kept():
     ],
 )
 @pytest.mark.parametrize("stored", [False, True])
-def test_mistakes_are_refused(tmp_path, table, message, stored):
+def test_mistakes_raise(tmp_path, table, message, stored):
     data: object = table
     if stored:
         pq.write_table(table, tmp_path / "rows.parquet")

@@ -1,4 +1,4 @@
-"""Training tables: dicts, data frames and streams of them, and every mistake that is refused."""
+"""Training tables: dicts, data frames and streams of them, and every mistake that raises."""
 
 from __future__ import annotations
 
@@ -269,7 +269,7 @@ def test_a_stream_is_read_one_table_at_a_time():
         ([()], DataError, "Mini-batch 0: expected a dict of columns, .* got tuple"),
     ],
 )
-def test_mistakes_are_refused(data, error, message):
+def test_mistakes_raise(data, error, message):
     with pytest.raises(error, match=message):
         list(ColumnReader(STATES).batches(data))
 

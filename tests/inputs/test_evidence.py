@@ -1,4 +1,4 @@
-"""Evidence: every form that is accepted, every mistake that is refused."""
+"""Evidence: every form that is accepted, every mistake that raises."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def test_a_labelled_variable_may_have_weights():
         (torch.zeros(3), DataError, "Evidence: expected a mapping .* got Tensor"),
     ],
 )
-def test_mistakes_are_refused(evidence, error, message):
+def test_mistakes_raise(evidence, error, message):
     with pytest.raises(error, match=message):
         read_evidence(evidence, STATES, latent=["h"])
 

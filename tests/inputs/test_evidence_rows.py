@@ -38,7 +38,7 @@ def test_other_forms_of_no_evidence_are_one_row() -> None:
         ("r", 1e200, r"\[0\.0, 100\.0\]"),
     ],
 )
-def test_values_outside_the_declared_range_are_refused(name: str, value: float, bounds: str) -> None:
+def test_values_outside_the_declared_range_raise(name: str, value: float, bounds: str) -> None:
     text = rf"Evidence on '{name}', row 1: value {re.escape(str(value))} lies outside the declared range {bounds}"
     columns = [
         [0.5, value],

@@ -128,7 +128,7 @@ def test_lengths_are_known_where_they_can_be():
         ),
     ],
 )
-def test_mistakes_are_refused(data, columns, error, message):
+def test_mistakes_raise(data, columns, error, message):
     with pytest.raises(error, match=message):
         read(data, columns)
 
@@ -139,7 +139,7 @@ def test_row_numbers_go_on_over_the_batches_of_an_array():
         read(array, rows=2)
 
 
-def test_a_stream_that_is_used_up_says_so():
+def test_an_exhausted_stream_raises():
     class Once(IterableDataset):
         def __init__(self) -> None:
             self.left = [torch.tensor(ROWS)]

@@ -37,7 +37,7 @@ def run_case(graph: LatentGraph, kind: str, seed: int, samples: int) -> Counter[
         samples: rows to fit to; 0 for the population.
 
     Returns:
-        What was seen: "refused" (by an error of the library), "held to exactness", ….
+        What was seen: "rejected" (by an error of the library), "held to exactness", ….
     """
     seen: Counter[str] = Counter()
     try:
@@ -51,7 +51,7 @@ def run_case(graph: LatentGraph, kind: str, seed: int, samples: int) -> Counter[
             model = PBP(graph)
             model = model.fit(network.sample(samples, seed=seed)) if samples else model.fit_population(network)
         except TorchPBPError as error:
-            return Counter([f"refused: {type(error).__name__}"])
+            return Counter([f"rejected: {type(error).__name__}"])
         with torch.no_grad():
             evidence = random_evidence(graph, seed)
             check_answers(model, evidence)
@@ -65,7 +65,7 @@ def run_case(graph: LatentGraph, kind: str, seed: int, samples: int) -> Counter[
 
 
 def check_learner(make: Callable[[LatentGraph], Any], network: DiscreteNetwork, rows: int, seed: int) -> bool:
-    """Fit any learner to a sample and ask it; whether it took the network, rather than refuse it with a reason."""
+    """Fit any learner to a sample and ask it; whether it took the network, rather than reject it with a reason."""
     evidence = random_evidence(network.graph, seed)
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("error")

@@ -141,7 +141,7 @@ def test_messages_about_evidence(evidence: Any, error: type[Exception], message:
         MODEL.posterior(NAMES[2], evidence)
 
 
-def test_a_table_with_a_column_twice_is_refused() -> None:
+def test_a_table_with_a_column_twice_raises() -> None:
     table = pd.DataFrame({v: x.numpy() for v, x in DATA.items()})
     with pytest.raises(ShapeError, match=r"column 'x1': expected one state per row, got shape \(50, 2\)"):
         PBP(GRAPH).fit(pd.concat([table, table[[NAMES[0]]]], axis=1))

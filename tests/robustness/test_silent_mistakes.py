@@ -43,7 +43,7 @@ EVERY = ["DiscreteNetwork", *LEARNERS]
 
 
 @pytest.mark.parametrize("name", LEARNERS)
-def test_a_huge_number_is_no_missing_value_in_training(name: str) -> None:
+def test_a_huge_number_is_not_a_missing_value_in_training(name: str) -> None:
     column = DATA["x1"].numpy().astype(np.uint64)
     column[7] = TOP
     for data in ({**DATA, "x1": column}, pd.DataFrame({v: x.numpy() for v, x in DATA.items()}).assign(x1=column)):
@@ -52,7 +52,7 @@ def test_a_huge_number_is_no_missing_value_in_training(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_a_huge_number_is_no_missing_value_in_evidence(name: str) -> None:
+def test_a_huge_number_is_not_a_missing_value_in_evidence(name: str) -> None:
     column = np.array([0, TOP], dtype=np.uint64)
     for evidence in ({"x1": column}, pd.DataFrame({"x1": column}), {"x1": torch.from_numpy(column)}):
         for ask in (lambda e: fitted(name).posterior("x2", e), fitted(name).log_evidence, fitted(name).posteriors):
@@ -90,7 +90,7 @@ def labelled(kind: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", ["strings", "category", "dict"])
 @pytest.mark.parametrize("name", LEARNERS)
-def test_fewer_labels_than_states_are_told_once(name: str, kind: str) -> None:
+def test_fewer_labels_than_states_are_reported_once(name: str, kind: str) -> None:
     learner = LEARNERS[name](GRAPH)
     with warnings.catch_warnings(record=True) as noted:
         warnings.simplefilter("always")
@@ -146,7 +146,7 @@ def test_mini_batches_and_numbers_as_labels() -> None:
 
 
 @pytest.mark.parametrize("name", CONTINUOUS)
-def test_evidence_outside_the_declared_range_is_refused(name: str) -> None:
+def test_evidence_outside_the_declared_range_raises(name: str) -> None:
     model = LEARNERS[name](MIXED).fit(mixed_data())
     text = r"Evidence on 'y', row 2: value 9\.5 lies outside the declared range \[0\.0, 9\.0\]"
     values = [1.0, 8.9, 9.5]
@@ -164,7 +164,7 @@ def test_evidence_outside_the_declared_range_is_refused(name: str) -> None:
     assert torch.isfinite(model.posterior("x", {"y": [0.0, 8.9, 9.0, np.nan]})).all()
 
 
-def test_a_classifier_refuses_rows_outside_the_declared_range() -> None:
+def test_a_classifier_rejects_rows_outside_the_declared_range() -> None:
     graph = LatentGraph([("h", "a"), ("h", "b")], {"h": None, "a": Continuous(0.0, 1.0), "b": Continuous()}, ["h"])
     x = np.random.default_rng(0).random((40, 2))
     y = np.arange(40) % 2

@@ -24,7 +24,7 @@ from torchpbp.errors import DataError, StructureError
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.graph.latent_graph import LatentGraph, require_graph, require_states
 from torchpbp.inputs.columns import ColumnReader, DataLike
-from torchpbp.inputs.gaps import informative
+from torchpbp.inputs.missing_values import informative
 from torchpbp.lazy import pandas as pd
 from torchpbp.learning.fitting import check_labels
 from torchpbp.settings import Settings, flag, non_negative, setting, whole
@@ -153,7 +153,7 @@ class EM(NetworkLearner):
         best = _best(self.runs)
         tables = step.layout.tables(vectors[best : best + 1])
         learned = {scope[-1]: table[0] for scope, table in tables.items()}
-        self._adopt(learned, reader.labels, reader.gaps.over_processes().shares)
+        self._adopt(learned, reader.labels, reader.missing_values.over_processes().shares)
         return self
 
     def _candidates(self) -> list[tuple[int, float | None]]:

@@ -12,7 +12,7 @@ import torch
 from typing_extensions import Self
 
 from torchpbp.errors import CheckpointError
-from torchpbp.files.checkpoint import FORMAT, VERSION, one_model, read_checkpoint, write_checkpoint
+from torchpbp.files.checkpoint import FORMAT, VERSION, check_device, one_model, read_checkpoint, write_checkpoint
 from torchpbp.files.loading import class_in_file, class_name
 
 
@@ -86,6 +86,7 @@ class Saved(ABC):
         Raises:
             CheckpointError: no such file, or the file of another class.
         """
+        check_device(map_location)
         content = read_checkpoint(path, "cpu")
         written_by = class_in_file(content, path)
         if not issubclass(cls, written_by) and not issubclass(written_by, cls):

@@ -20,7 +20,7 @@ from torchpbp.features.kernels import median_bandwidth
 from torchpbp.graph.latent_graph import Continuous, Domain
 from torchpbp.inputs.arrays import dense_tensor
 from torchpbp.inputs.columns import ColumnReader
-from torchpbp.inputs.gaps import observed
+from torchpbp.inputs.missing_values import observed
 from torchpbp.inputs.states import UNSIGNED
 from torchpbp.settings import seed as checked_seed
 

@@ -1,7 +1,7 @@
-"""The zip archive of a model file: what it declares is checked against its size before any of it is unpacked.
+"""The zip archive of a model file, checked before it is unpacked: declared sizes, structure and checksums.
 
-``torch.save`` writes records one after the other, uncompressed, each once. Whatever else an archive may do only serves to make
-a small file large in memory, so it is an error here. ``torch.load`` itself compares no checksums.
+``torch.save`` writes records one after the other, uncompressed, each once. Anything else can make a small file large in memory
+and is rejected. ``torch.load`` itself compares no checksums.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import BinaryIO
 from torchpbp.errors import CheckpointError
 
 LOCAL_HEADER = 30
-"""Bytes in front of the name of a record."""
+"""Bytes before the name of a record."""
 END = 22
-"""Bytes that end an archive without a comment."""
+"""Bytes at the end of an archive without a comment."""
 CHUNK = 1 << 20
 
 
 def check_archive(file: BinaryIO, name: str, remedy: str) -> int:
-    """Check structure, sizes and checksums of an archive, holding no more than a chunk of it in memory.
+    """Check structure, sizes and checksums of an archive, with one chunk of it in memory at a time.
 
     Args:
         file: opened for reading.
-        name: what it is called in errors.
+        name: of the file, for errors.
         remedy: ends the errors.
 
     Returns:
@@ -33,7 +33,7 @@ def check_archive(file: BinaryIO, name: str, remedy: str) -> int:
     Raises:
         CheckpointError: records that are compressed, overlap, come twice, or declare more bytes than the file has; bytes that
             have changed since they were written.
-        zipfile.BadZipFile: no zip archive, or one that is cut short.
+        zipfile.BadZipFile: not a zip archive, or a truncated one.
     """
     size = file.seek(0, os.SEEK_END)
     if size < END:
@@ -56,7 +56,7 @@ def check_archive(file: BinaryIO, name: str, remedy: str) -> int:
 
 
 def _fault(records: list[zipfile.ZipInfo], directory: int, size: int) -> str | None:
-    """What is wrong with the table of contents; None if nothing is.
+    """What is wrong with the table of contents, or None.
 
     Args:
         records: as declared.
@@ -75,7 +75,7 @@ def _fault(records: list[zipfile.ZipInfo], directory: int, size: int) -> str | N
         return "some of its records come twice"
     ordered = sorted(records, key=lambda r: r.header_offset)
     if ordered and ordered[0].header_offset != 0:
-        return "something comes before its first record"
+        return "there are bytes before its first record"
     starts = [*(r.header_offset for r in ordered[1:]), directory]
     for r, following in zip(ordered, starts, strict=True):
         if r.header_offset + LOCAL_HEADER + len(r.filename.encode()) + r.file_size > following:

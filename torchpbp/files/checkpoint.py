@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import wraps
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from torchpbp.errors import CheckpointError
+from torchpbp.errors import ArgumentError, CheckpointError
 from torchpbp.files.archive import check_archive
 from torchpbp.files.paths import checked_path, open_for_reading, shown
 from torchpbp.files.replacing import replacing
@@ -22,13 +21,17 @@ FORMAT = "torchpbp.PBP"
 VERSION = 1
 REMEDY = "Save the model again, or take the file from a backup."
 
-Load = TypeVar("Load", bound=Callable[..., Any])
-
 
 def write_checkpoint(path: str | os.PathLike[str], content: dict[str, Any], kind: str = FORMAT) -> None:
-    """Write to a neighbouring temporary file first, then put it in place in one step.
+    """Write a file atomically.
+
+    Args:
+        path: of the file.
+        content: nested dicts, lists and tuples of tensors and plain values.
+        kind: of the format.
 
     Raises:
+        ArgumentError: not a path.
         CheckpointError: a full disk, a folder that cannot be written to, or content that could not be read back. A file
             that was there before is kept.
     """
@@ -36,8 +39,7 @@ def write_checkpoint(path: str | os.PathLike[str], content: dict[str, Any], kind
         done: dict[int, Any] = {}
         content = {key: plain(value, key, done) for key, value in content.items()}
     target = checked_path(path, "a model file")
-    whole = {"format": kind, "version": VERSION, **content}
-    whole = with_shared_storages(whole)
+    whole = with_shared_storages({"format": kind, "version": VERSION, **content})
     try:
         with replacing(target) as temporary, open(temporary, "wb") as file:
             torch.save(whole, file)
@@ -56,7 +58,7 @@ def read_checkpoint(
     path: str | os.PathLike[str], map_location: torch.device | str, kind: str = FORMAT
 ) -> dict[str, Any]:
     """Read and check a file written by :func:`write_checkpoint`."""
-    content: dict[str, Any] = _read(path, map_location)
+    content = _read(path, map_location)
     check_format(content, path, kind)
     return content
 
@@ -83,8 +85,18 @@ def check_format(content: Any, name: object, kind: str = FORMAT) -> None:
         )
 
 
+def check_device(map_location: torch.device | str) -> None:
+    """Raise an ArgumentError for a device that this machine does not have."""
+    try:
+        torch.empty(0, device=map_location)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise ArgumentError(
+            f"map_location: expected a device that this machine has, such as 'cpu', got {str(map_location)!r} ({_short(error)})."
+        ) from None
+
+
 def require_finite(named: Mapping[str, Tensor], path: object, saving: bool = False) -> None:
-    """Refuse to write or to read a model with NaN or infinity in numbers that answers are made of.
+    """Check that the parameters of a model hold no NaN or infinity.
 
     Args:
         named: name -> tensor.
@@ -104,7 +116,7 @@ def require_finite(named: Mapping[str, Tensor], path: object, saving: bool = Fal
 
 
 def require_none(fault: str | None, path: object) -> None:
-    """Raise where something is wrong with what a file holds.
+    """Raise a CheckpointError for content of a file that does not make a model.
 
     Args:
         fault: what is wrong; None if nothing is.
@@ -142,12 +154,12 @@ def checked_labels(labels: Any, variables: Mapping[str, Any], path: object) -> d
 
 
 def plain(value: Any, where: str, done: dict[int, Any] | None = None) -> Any:
-    """The value, numpy's numbers and strings as Python's own: a file is read as tensors and plain values only.
+    """The value with numpy's numbers and strings as Python's own: a file is read as tensors and plain values only.
 
     Args:
         value: to be written.
         where: its place, for the error.
-        done: lists and dicts seen before, by identity: what is one object stays one, which a file holds once.
+        done: lists and dicts converted before, by identity: an object that occurs several times is written once.
 
     Raises:
         CheckpointError: something that could be written but not read back, such as a date.
@@ -173,12 +185,6 @@ def plain(value: Any, where: str, done: dict[int, Any] | None = None) -> Any:
 
 def _read(path: str | os.PathLike[str], map_location: torch.device | str) -> Any:
     target = checked_path(path, "a model file")
-    try:
-        torch.empty(0, device=map_location)
-    except (RuntimeError, AssertionError) as error:
-        raise CheckpointError(
-            f"map_location: expected a device that this machine has, such as 'cpu', got {str(map_location)!r} ({_short(error)})."
-        ) from None
     try:
         with open_for_reading(
             target, "a model file", CheckpointError
@@ -213,18 +219,6 @@ def one_model(name: object) -> Iterator[None]:
         raise CheckpointError(
             f"'{name}': its parts do not make a model ({_short(error)}). It was changed, or written by an older torchpbp. {REMEDY}"
         ) from error
-
-
-def whole_model(load: Load) -> Load:
-    """Decorator of a ``load(cls, path, …)``: content that does not make a model raises a CheckpointError that names the file."""
-
-    @wraps(load)
-    def checked(cls: type, path: str | os.PathLike[str], *args: Any, **kwargs: Any) -> Any:
-        checked_path(path, "a model file")
-        with one_model(path):
-            return load(cls, path, *args, **kwargs)
-
-    return checked  # type: ignore[return-value]
 
 
 def _short(error: BaseException) -> str:

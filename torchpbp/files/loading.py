@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from torchpbp.errors import CheckpointError
-from torchpbp.files.checkpoint import check_format, read_checkpoint
+from torchpbp.files.checkpoint import check_device, check_format, read_checkpoint
 
 LEARNERS = {
     "PBP": "torchpbp.models.pbp",
@@ -81,6 +81,7 @@ def load(path: str | os.PathLike[str], map_location: torch.device | str = "cpu")
         ...     print(load(f"{folder}/model.pt"))
         PBP(LatentGraph(directed, 3 observed, 1 latent, 3 edges), fitted on 500 rows)
     """
+    check_device(map_location)
     return from_content(read_checkpoint(path, "cpu"), path, map_location)
 
 

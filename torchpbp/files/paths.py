@@ -1,4 +1,4 @@
-"""Paths of files, checked before they are used: an error says whether a path is none, or there is no file, a folder, or no access."""
+"""Paths of files, checked before use: not a path, no such file, a folder and no permission have different errors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def checked_path(path: Any, what: str) -> Path:
 
 
 def open_for_reading(path: Path, what: str, error: type[TorchPBPError]) -> BinaryIO:
-    """Open a regular file; a named pipe, say, could keep the reader waiting for ever.
+    """Open a regular file; reading a named pipe, for instance, could block.
 
     Args:
         path: of the file.

@@ -1,6 +1,6 @@
-"""Tensors of model files: few records for many tensors, sizes that a file can hold, and numbers that are numbers.
+"""Tensors of model files: small ones packed into one record, and checks of their sizes, shapes and values.
 
-Functions called ``…_fault`` return what is wrong, to be put into an error that names the file, or None.
+Functions called ``…_fault`` return what is wrong, for an error that names the file, or None.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def with_shared_storages(content: Any) -> Any:
         content: nested dicts, lists and tuples of tensors and plain values. It is left as it is.
 
     Raises:
-        CheckpointError: tensors without numbers of their own, such as sparse ones.
+        CheckpointError: tensors that are not dense, such as sparse ones.
     """
     small: dict[torch.dtype, list[Tensor]] = {}
     moved: dict[int, Tensor] = {}
@@ -51,7 +51,7 @@ def with_shared_storages(content: Any) -> Any:
 
 
 def _dense_strides(tensor: Tensor) -> tuple[int, ...]:
-    """Its strides without steps over what is not part of it: products of matrices round differently by the order in memory."""
+    """Strides of a dense copy in the same order of dimensions: matrix products round differently by the order in memory."""
     return tensor.stride() if tensor.is_contiguous() else torch.empty_like(tensor).stride()
 
 
@@ -88,7 +88,7 @@ def _tensors(content: Any) -> Iterator[Tensor]:
 
 
 def _unusual(tensor: Tensor) -> str:
-    """What a tensor is if not an array of numbers; empty for one that is."""
+    """The kind of a tensor that is not dense; empty for a dense one."""
     if tensor.is_meta:
         return "meta"
     if tensor.is_quantized or tensor.is_nested:
@@ -134,7 +134,7 @@ def _entries(value: Any, known: dict[int, int]) -> int:
 
 
 def number_fault(named: Mapping[str, Any]) -> str | None:
-    """The first tensor that holds NaN or infinity, or no numbers of its own.
+    """The first tensor that holds NaN or infinity, or is not dense.
 
     Args:
         named: name -> tensor; integers are passed over.
@@ -151,7 +151,7 @@ def number_fault(named: Mapping[str, Any]) -> str | None:
             groups.setdefault((tensor.dtype, tensor.device), []).append(tensor)
         else:
             suspect = suspect or not bool(tensor.isfinite().all())
-    # One look at many small tensors takes a tenth of the time of many looks.
+    # One check of many small tensors takes a tenth of the time of many checks.
     if not suspect and all(bool(torch.cat([t.reshape(-1) for t in g]).isfinite().all()) for g in groups.values()):
         return None
     for name, tensor in real.items():
@@ -190,9 +190,9 @@ def copy_state(model: nn.Module, state: Mapping[str, Tensor]) -> str | None:
         What does not fit; the model is then of no use.
     """
     own = model.state_dict(keep_vars=True)
-    strangers = [*(own.keys() - state.keys()), *(state.keys() - own.keys())]
-    if strangers:
-        return f"{sorted(map(str, strangers))[0]}: missing in the file, or unknown to the model"
+    unmatched = [*(own.keys() - state.keys()), *(state.keys() - own.keys())]
+    if unmatched:
+        return f"{sorted(map(str, unmatched))[0]}: missing in the file, or unknown to the model"
     fault = shape_fault({name: tensor.shape for name, tensor in own.items()}, state)
     if fault:
         return fault

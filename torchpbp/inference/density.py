@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchpbp.arguments import whole_number
-from torchpbp.errors import DataWarning, QueryError, ShapeError, warn_caller
+from torchpbp.errors import DataWarning, QueryError, warn_caller
 from torchpbp.inputs.arrays import dense_tensor
-from torchpbp.settings import shortened
+from torchpbp.settings import shortened, whole
 
 GRID = 513
 """Points at which a density is kept."""
@@ -80,8 +79,7 @@ class Density:
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """(n, batch) draws."""
-        if whole_number("n", n, ShapeError) < 0:
-            raise ShapeError(f"n: expected a non-negative number of draws, got {n}.")
+        whole(0).check("n", n)
         uniform = torch.rand(
             len(self.values), n, generator=generator, dtype=self.values.dtype, device=self.values.device
         )

@@ -94,7 +94,7 @@ class ArrowRows:
     def labels(self, known: Iterable[str]) -> dict[str, list[Any]]:
         """Labels of columns of strings, sorted, and of dictionary columns, in the order of the dictionaries.
 
-        Files and row groups may have dictionaries of their own, so these columns are read once ahead of the others, unless
+        Files and row groups may have different dictionaries, so these columns are read once ahead of the others, unless
         the first dictionary is complete.
 
         Args:

@@ -12,8 +12,8 @@ from torch import Tensor
 from torchpbp.errors import DataError, ShapeError
 from torchpbp.graph.latent_graph import Domain
 from torchpbp.inputs.arrays import as_array, dense_tensor, name_of
-from torchpbp.inputs.gaps import MissingValues
 from torchpbp.inputs.labels import check_alignment, numeric_tensor, warn_of_few_labels
+from torchpbp.inputs.missing_values import MissingValues
 from torchpbp.inputs.sources import DataLike, Matrix, TableLike, narrow_dtype, open_data
 from torchpbp.inputs.states import comparable, whole_numbers
 from torchpbp.inputs.values import training_values
@@ -42,7 +42,7 @@ class ColumnReader:
         quiet: do not warn of labels that are fewer than states; another reader of the same data does.
 
     Attributes:
-        gaps: what is missing in the rows of the last pass, or of the present one so far.
+        missing_values: what is missing in the rows of the last pass, or of the present one so far.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class ColumnReader:
     ) -> None:
         self.states = dict(states)
         self.missing = missing
-        self.gaps = MissingValues()
+        self.missing_values = MissingValues()
         self._read_before = False
         self._counts = {v: d for v, d in self.states.items() if isinstance(d, int)}
         self.labels: dict[str, tuple[Any, ...]] = {k: tuple(v) for k, v in (labels or {}).items()}
@@ -84,7 +84,7 @@ class ColumnReader:
         for v, labels in source.labels(self.labels).items():
             self._learn_labels(v, labels, "")
         total = 0
-        self.gaps = MissingValues()
+        self.missing_values = MissingValues()
         for number, table in enumerate(source.tables(rows)):
             where = f"mini-batch {number}, " if source.streaming else ""
             columns = self._columns(table, where, source.streaming)
@@ -94,7 +94,7 @@ class ColumnReader:
             for start in range(0, length, rows):
                 part = {v: c[start : start + rows] for v, c in columns.items()}
                 read = {v: self._read(v, c, where, first + start, whole, narrow) for v, c in part.items()}
-                self.gaps.add(min(rows, length - start), {v: absent for v, (_, absent) in read.items()})
+                self.missing_values.add(min(rows, length - start), {v: absent for v, (_, absent) in read.items()})
                 yield {v: column for v, (column, _) in read.items()}
             total += length
         if total == 0 and self._read_before:

@@ -1,4 +1,4 @@
-"""Evidence: what is known about each variable, row by row, as states, as weights over states, or not at all."""
+"""Evidence: observed states, weights over states or values of each variable, row by row."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ class Evidence:
         return Evidence(size, hard, soft, real, None if self.log_scale is None else self.log_scale[chosen])
 
     def moderate(self) -> Evidence:
-        """The same evidence with weights of moderate size, so that no learner's sums of them leave the range of numbers.
+        """The same evidence with weights of moderate size, whose products and sums neither overflow nor underflow.
 
-        Posteriors do not depend on it, and :meth:`scaled` brings it back into log-probabilities.
+        Posteriors do not depend on it; :meth:`scaled` restores the scale of log-probabilities.
         """
         soft, log_scale = dict(self.soft), self.log_scale
         for name, weights in self.soft.items():
@@ -121,7 +121,7 @@ def left_to_ask(names: Iterable[str], evidence: Evidence) -> list[str]:
 
 
 def warn_of_no_question(reason: str) -> None:
-    """Say that an answer is empty, and why."""
+    """Warn that an answer is empty, and why."""
     warn_caller(
         f"Posteriors: {reason}, so nothing is left to ask and the answer is empty. log_evidence() has the log-probability of such "
         "rows; leave out a column to ask for it.",
@@ -133,7 +133,7 @@ def query_names(query: Any) -> tuple[str, ...]:
     """The names in a query, which may be a single one."""
     try:
         names = (query,) if isinstance(query, str) else tuple(query)
-    except TypeError:  # nothing to go through
+    except TypeError:  # not iterable
         names = (None,)
     if not all(isinstance(name, str) for name in names):
         raise QueryError(f"Expected the name of a variable to query, or several names; got {query!r}.")

@@ -68,13 +68,13 @@ class FeatureReader:
 
     def _column(self, name: str, column: pd.Series[Any], learn: bool) -> Tensor:
         if learn and name in self.counts:
-            found = _labels(column)
-            if found is not None and len(found) > self.counts[name]:
+            labels = _labels(column)
+            if labels is not None and len(labels) > self.counts[name]:
                 raise DataError(
-                    f"X, column '{name}' has {len(found)} labels, but the graph gives it {self.counts[name]} states."
+                    f"X, column '{name}' has {len(labels)} labels, but the graph gives it {self.counts[name]} states."
                 )
-            if found is not None:
-                self.labels[name] = found
+            if labels is not None:
+                self.labels[name] = labels
         if name not in self.labels:
             return self._whole(name, _numbers(column, f"X, column '{name}'"), learn)
         values = np.asarray(column.astype(object), dtype=object)

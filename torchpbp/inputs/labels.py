@@ -1,4 +1,4 @@
-"""Labels of states, and numbers among objects: columns as people write them, as numbers."""
+"""Labels of states, and numbers in arrays of objects, converted to states and numbers."""
 
 from __future__ import annotations
 

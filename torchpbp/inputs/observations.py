@@ -55,7 +55,9 @@ def checked_values(name: str, tensor: Tensor, domain: Domain) -> Tensor:
             f"{tuple(tensor.shape)}."
         )
     values = tensor.to(torch.float64)
-    check_values(f"Evidence on '{name}'", values, domain, "a finite value or NaN", "NaN stands for what is not known.")
+    check_values(
+        f"Evidence on '{name}'", values, domain, "a finite value or NaN", "Use NaN for a value that is not observed."
+    )
     return values
 
 

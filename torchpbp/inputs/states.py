@@ -1,6 +1,6 @@
 """States of discrete variables: whole numbers of any type, read exactly or not at all.
 
-Training data, evidence and the layer share what is here, so that a number out of range is never taken for another one.
+Shared by training data, evidence and the layer, so that a number out of range is never taken for another one.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from torchpbp.features.completion import complete_table
 from torchpbp.features.maps import KernelMap
 from torchpbp.inference.observable import Observable
 from torchpbp.inputs.evidence import Evidence
-from torchpbp.inputs.gaps import observed
+from torchpbp.inputs.missing_values import observed
 from torchpbp.learning.feature_fitting import Tables, fit_observables, mean_features, thinned_rows
 from torchpbp.learning.rank_selection import HoldOut, RankScore, choose_rank, leave_one_out
 from torchpbp.learning.stage1 import Penalties, Regressor, RowRegressor

@@ -13,7 +13,7 @@ from torchpbp.errors import DataError
 from torchpbp.inference.observable import Observable, prepare
 from torchpbp.inference.operator_tree import OperatorTree, own_estimate
 from torchpbp.inputs.evidence import Evidence
-from torchpbp.inputs.gaps import observed
+from torchpbp.inputs.missing_values import observed
 from torchpbp.learning.feature_fitting import Tables
 
 HELD_OUT_SHARE = 0.2

@@ -12,9 +12,9 @@ from torchpbp.errors import CheckpointError, DataError
 from torchpbp.files.checkpoint import (
     REMEDY,
     checked_labels,
+    one_model,
     read_checkpoint,
     require_finite,
-    whole_model,
     write_checkpoint,
 )
 from torchpbp.files.tensors import with_own_storage
@@ -93,10 +93,11 @@ class Counts:
         write_checkpoint(path, self.to_dict(), FORMAT)
 
     @classmethod
-    @whole_model
     def load(cls, path: str | os.PathLike[str]) -> Counts:
         """Read counts written by :meth:`save`. Only tensors and plain values are read; no code is executed."""
-        return cls.from_dict(read_checkpoint(path, "cpu", FORMAT), path)
+        content = read_checkpoint(path, "cpu", FORMAT)
+        with one_model(path):
+            return cls.from_dict(content, path)
 
     def to_dict(self) -> dict[str, Any]:
         """Tensors and plain values."""

@@ -23,7 +23,7 @@ from torchpbp.inference.density import warn_of_coarse_grids
 from torchpbp.inference.observable import Observable, make_map, prepare
 from torchpbp.inputs.columns import ROWS_PER_BATCH, ColumnReader
 from torchpbp.inputs.evidence import EvidenceLike
-from torchpbp.inputs.gaps import MissingValues
+from torchpbp.inputs.missing_values import MissingValues
 from torchpbp.inputs.sources import DataLike, open_data, with_progress
 from torchpbp.lazy import pandas as pd
 from torchpbp.learning.fitting import FitResult, Fitter, check_labels, clipping_floor
@@ -203,7 +203,7 @@ class TwoStageModel(OperatorModel, Learner):
             nonlocal missing
             yield from with_progress(reader.tables(source, batch_size, narrow), source.length)
             if missing is None:
-                missing = reader.gaps.over_processes()
+                missing = reader.missing_values.over_processes()
                 missing.check(stacklevel=2)
 
         with torch.no_grad():

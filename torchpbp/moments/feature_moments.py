@@ -18,7 +18,7 @@ from torch import Tensor
 from torchpbp.distributed import sum_over_processes
 from torchpbp.errors import DataError, StructureError
 from torchpbp.features.maps import FeatureMap
-from torchpbp.inputs.gaps import observed
+from torchpbp.inputs.missing_values import observed
 from torchpbp.moments.moments import Moments, Question, SeparatorMoments
 from torchpbp.moments.table_layout import LARGEST_TABLE
 from torchpbp.planning.plan import Group, SeparatorPlan

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from torchpbp.distributed import gather_objects, world_size
-from torchpbp.inputs.gaps import observed
+from torchpbp.inputs.missing_values import observed
 
 
 class ThinnedRows:

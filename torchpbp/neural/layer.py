@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from torchpbp.errors import ArgumentError, QueryError, ShapeError
 from torchpbp.inputs.evidence import Evidence, query_names, warn_of_no_question
-from torchpbp.inputs.tensors import read_tensors
+from torchpbp.inputs.layer_evidence import read_layer_evidence
 from torchpbp.models.two_stage_model import TwoStageModel
 from torchpbp.settings import positive, whole
 
@@ -84,7 +84,7 @@ class PBPLayer(nn.Module):
             what all others say.
         """
         with self._full_precision():
-            read, valid = self._evidence(evidence)
+            read, valid = self.read_evidence(evidence)
             observables = self.model.observables
             answers = {v: observables[v].distribution(e, read, self.model.floor) for v, e in self._open(read).items()}
             return _where_valid(valid, answers)
@@ -106,7 +106,7 @@ class PBPLayer(nn.Module):
             name -> (batch, states), NaN in invalid rows.
         """
         with self._full_precision():
-            read, valid = self._evidence(evidence, signed=True)
+            read, valid = self.read_evidence(evidence, signed=True)
             return _where_valid(valid, self._open(read, variables))
 
     def _open(self, read: Evidence, variables: Sequence[str] | None = None) -> dict[str, Tensor]:
@@ -123,7 +123,7 @@ class PBPLayer(nn.Module):
     def log_evidence(self, evidence: Mapping[str, Tensor]) -> Tensor:
         """(batch,) log P(evidence), floored where the estimate is not positive."""
         with self._full_precision():
-            read, valid = self._evidence(evidence)
+            read, valid = self.read_evidence(evidence)
             return torch.where(valid, self.model.log_mass(read), torch.nan)
 
     def most_probable(self, evidence: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -156,10 +156,10 @@ class PBPLayer(nn.Module):
         device = self.model.floor.device.type
         return nullcontext() if device == "meta" else torch.autocast(device_type=device, enabled=False)
 
-    def _evidence(self, evidence: Mapping[str, Tensor], signed: bool = False) -> tuple[Evidence, Tensor]:
+    def read_evidence(self, evidence: Mapping[str, Tensor], signed: bool = False) -> tuple[Evidence, Tensor]:
         """Evidence without what is invalid, and (batch,) which rows are valid; (1,) where there is no evidence."""
         self.model.require_fitted()
-        return read_tensors(
+        return read_layer_evidence(
             evidence, self.model.evidence_domains(), self.model.root.weight.dtype, self.model.floor.device, signed
         )
 
@@ -189,7 +189,7 @@ class PBPDistribution:
     def __init__(self, layer: PBPLayer, evidence: Mapping[str, Tensor]) -> None:
         self.layer = layer
         self.evidence = dict(evidence)
-        self._read, self._valid = layer._evidence(evidence)
+        self._read, self._valid = layer.read_evidence(evidence)
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -216,7 +216,7 @@ class PBPDistribution:
         clash = [v for v in values if v in self._read.hard or v in self._read.real]
         if clash:
             raise QueryError(f"log_prob of {clash}: already in the evidence.")
-        read, valid = self.layer._evidence(values)
+        read, valid = self.layer.read_evidence(values)
         if values and self.evidence and read.batch != self._read.batch:
             raise ShapeError(f"log_prob: the values have {read.batch} rows, the evidence has {self._read.batch}.")
         known = {**self._read.hard, **self._read.soft, **self._read.real}

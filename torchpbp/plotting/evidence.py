@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
+from torchpbp.contract.latent_model import LatentModel
 from torchpbp.errors import ShapeError, StructureError
-from torchpbp.exact.network import DiscreteNetwork
-from torchpbp.inputs.evidence import Evidence, EvidenceLike, read_evidence
+from torchpbp.inputs.evidence import Evidence, EvidenceLike
 
 MOST_NAMED = 6
 
@@ -21,17 +19,11 @@ def one_row(model: Any, evidence: EvidenceLike, row: int) -> Evidence:
         evidence: as for ``model.posterior``.
         row: its number.
     """
-    if not all(hasattr(model, name) for name in ("graph", "posteriors", "labels")):
+    if not isinstance(model, LatentModel):
         raise StructureError(
             f"Expected a model that answers queries, such as a fitted PBP, EM or DiscreteNetwork; got {type(model).__name__}."
         )
-    graph = model.graph
-    known = isinstance(model, DiscreteNetwork)
-    domains = model.states if known else {v: graph.variables[v] for v in graph.observed}
-    tensors = [*model.buffers()] if isinstance(model, torch.nn.Module) else []
-    device = tensors[0].device if tensors else "cpu"
-    latent = () if known else graph.latent
-    read = read_evidence(evidence, domains, latent=latent, labels=model.labels, device=device)
+    read = model.read_evidence(evidence)
     if not 0 <= row < read.batch:
         raise ShapeError(f"row: expected 0 to {read.batch - 1}, for the evidence has {read.batch} rows; got {row}.")
     return read.rows(slice(row, row + 1))

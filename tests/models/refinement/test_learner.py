@@ -11,7 +11,7 @@ import yaml
 import torchpbp
 from tests.closeness import assert_same_up_to_rounding, weights
 from torchpbp import PBP, DiscreteNetwork, PBPLayer, RefinedPBP, templates
-from torchpbp.errors import CheckpointError, DataError, StructureError
+from torchpbp.errors import ArgumentError, CheckpointError, DataError, StructureError
 from torchpbp.models.refinement import ClassLikelihood, Refinement, RefinementSettings
 
 QUICK = {"steps": 3, "folds": 2, "progress": False}
@@ -145,9 +145,9 @@ def test_the_learner_file_shows_every_option_with_its_default():
 
 
 def test_bad_options_are_refused(network, data):
-    with pytest.raises(StructureError, match="folds: expected a whole number from 2 on, got 1"):
+    with pytest.raises(ArgumentError, match="folds: expected a whole number of at least 2, got 1"):
         RefinedPBP(network.graph, folds=1)
-    with pytest.raises(StructureError, match="steps: expected a whole number"):
+    with pytest.raises(ArgumentError, match="steps: expected a whole number"):
         RefinedPBP(network.graph, steps=0)
     with pytest.raises(DataError, match="expected at least 60 rows for 3 folds, got 50"):
         RefinedPBP(network.graph).fit({v: x[:50] for v, x in data.items()})

@@ -21,7 +21,7 @@ from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.graph.latent_graph import LatentGraph, require_graph
 from torchpbp.inputs.columns import ColumnReader, DataLike
 from torchpbp.inputs.evidence import Evidence, EvidenceLike, read_evidence
-from torchpbp.inputs.gaps import informative
+from torchpbp.inputs.missing_values import informative
 from torchpbp.lazy import pandas as pd
 from torchpbp.settings import Settings, choice, flag, non_negative, setting, whole
 from torchpbp.settings import seed as seed_constraint
@@ -141,7 +141,7 @@ class NormalGraphLearner(NetworkLearner):
         known = informative(self._states(), codes)
         codes = known if mask is None else codes  # the entries of a mask keep their rows
         self.fit_evidence(Evidence(codes.shape[1], dict(zip(self._states(), codes, strict=True))), mask)
-        self.labels, self.missing = reader.labels, reader.gaps.shares
+        self.labels, self.missing = reader.labels, reader.missing_values.shares
         self.network.labels = reader.labels
         return self
 

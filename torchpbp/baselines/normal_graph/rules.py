@@ -85,11 +85,6 @@ def block_log_likelihood(theta: Tensor, f: Tensor, b: Tensor, mask: Tensor) -> T
     return _masked_sum(((f @ theta) * b).sum(dim=-1).log(), mask)
 
 
-def block_divergence(theta: Tensor, f: Tensor, b: Tensor, mask: Tensor) -> Tensor:
-    """(…,) Σ_n L[n] KL(b[n] ‖ θᵀ f[n]) [NG eq. 15]."""
-    return _masked_sum((torch.xlogy(b, b) - torch.xlogy(b, f @ theta)).sum(dim=-1), mask)
-
-
 def sharpened(message: Tensor) -> Tensor:
     """One-hot at the largest entry of the last dimension."""
     return torch.zeros_like(message).scatter_(-1, message.argmax(dim=-1, keepdim=True), 1.0)

@@ -25,6 +25,10 @@ USERS = {
     "models that share rows among them, with the learners pbp, pbp_pairs, nystroem, em, online_em and spectral",
 }
 """Group -> what uses its settings."""
+LEFT_OVER = {"regressor": {"_target_": "torchpbp.Ridge"}}
+"""What remains of a group, unasked for, if the learner that brought it is left out (``~model.others.nystroem``)."""
+OWN = Experiment("", "")
+"""Stands for experiments of one's own."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,22 +87,29 @@ def check_model_settings(model: dict[str, Any]) -> None:
 
 
 def check_used(cfg: DictConfig) -> None:
-    """Raise where a regressor or trainer was chosen that the experiment and its learner do not use.
+    """Raise where a regressor or trainer has settings that the experiment and its learner do not use."""
+    for group in unused_groups(cfg):
+        if cfg[group] != LEFT_OVER.get(group):
+            raise _unused(group, cfg)
 
-    What uses a group refers to it, as in ``regressor: ${regressor}``.
-    """
+
+def unused_groups(cfg: DictConfig) -> list[str]:
+    """Groups that nothing refers to, as in ``regressor: ${regressor}``."""
     plain: dict[str, Any] = OmegaConf.to_container(cfg, resolve=False)
-    name = _experiment_name(plain["model"])
-    for group, users in USERS.items():
-        if plain.get(group) is None or _refers(plain, group):
-            continue
-        shares_rows = name in EXPERIMENTS and EXPERIMENTS[name].shares_rows and cfg.learner._target_ in SHARING
-        if group == "trainer" and cfg.trainer.strategy == "ddp" and shares_rows:
-            continue
-        raise ArgumentError(
-            f"{group}: {name} with the learner {cfg.learner._target_} uses no {group}, so its settings would change nothing. "
-            f"It is used by {users}. Leave out {group}, or choose one of these."
-        )
+    experiment = EXPERIMENTS.get(_experiment_name(plain["model"]), OWN)
+    unused = [group for group in USERS if plain.get(group) is not None and not _refers(plain, group)]
+    shared = experiment.shares_rows and cfg.learner._target_ in SHARING
+    if "trainer" in unused and cfg.trainer.strategy == "ddp" and shared:
+        unused.remove("trainer")  # the processes share the rows
+    return unused
+
+
+def _unused(name: str, cfg: DictConfig) -> ArgumentError:
+    group = name.partition(".")[0]
+    return ArgumentError(
+        f"{name}: {_experiment_name(cfg.model)} with the learner {cfg.learner._target_} uses no {group}, so it would change "
+        f"nothing. It is used by {USERS[group]}. Leave out {name}, or choose one of these."
+    )
 
 
 def explain_missing_group(message: str) -> str:
@@ -110,20 +121,23 @@ def explain_missing_group(message: str) -> str:
 
 
 def check_overrides(cfg: DictConfig, overrides: Iterable[str]) -> None:
-    """Raise where the command line sets something of the learner that the experiment sets itself.
+    """Raise where the command line sets something that the run does not use, or that the experiment sets itself.
 
     Args:
         cfg: composed.
         overrides: given by the user.
     """
     name = _experiment_name(cfg.model)
-    replaced = EXPERIMENTS.get(name, Experiment("", "")).replaces
+    unused, replaced = unused_groups(cfg), EXPERIMENTS.get(name, OWN).replaces
     for override in overrides:
-        group, _, key = override.partition("=")[0].lstrip("+~").partition(".")
+        full = override.partition("=")[0].lstrip("+~")
+        group, _, key = full.partition(".")
+        if group in unused:
+            raise _unused(full, cfg)
         if group == "learner" and key.partition(".")[0] in replaced:
             raise ArgumentError(
-                f"learner.{key}: {name} sets it itself, so the value would change nothing. Set those of the experiment "
-                "(model.…) instead, or choose another model."
+                f"{full}: {name} sets it itself, so the value would change nothing. Set those of the experiment (model.…) "
+                "instead, or choose another model."
             )
 
 

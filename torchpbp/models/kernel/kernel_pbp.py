@@ -23,7 +23,7 @@ from torchpbp.graph.junction_tree import build_junction_tree, checked_root
 from torchpbp.graph.latent_graph import Continuous, LatentGraph, require_graph
 from torchpbp.inference.density import warn_of_coarse_grids
 from torchpbp.inputs.columns import ColumnReader, DataLike
-from torchpbp.inputs.gaps import observed
+from torchpbp.inputs.missing_values import observed
 from torchpbp.lazy import pandas as pd
 from torchpbp.models.kernel.charts import Chart
 from torchpbp.models.kernel.comparison import TrainingGram
@@ -164,13 +164,13 @@ class KernelPBP(GramAnswers):
         parts = list(reader.tables(data))
         columns = [torch.cat([p[v] for p in parts]) for v in self.names]
         rows = torch.stack([c.double().masked_fill(~observed(c), torch.nan) for c in columns], dim=1)
-        reader.gaps.check()
+        reader.missing_values.check()
         numbers = (~rows.isnan().all(dim=1)).nonzero().squeeze(1)
-        rows = rows[numbers] if reader.gaps.empty else rows
+        rows = rows[numbers] if reader.missing_values.empty else rows
         check_memory(self._operator_settings(), len(self._inner_plans()), len(rows), self.settings.max_bytes)
         if len(rows) < 2:
             raise DataError(f"KernelPBP needs at least 2 rows, got {len(rows)}.")
-        if reader.gaps.any:
+        if reader.missing_values.any:
             rows = self._completed(rows)
         coordinates = self.chart.coordinates(rows)
         widths = bandwidths(self.settings.bandwidth, self.evidence_domains(), coordinates)
@@ -184,7 +184,7 @@ class KernelPBP(GramAnswers):
         )
         self._keep(rows, widths, evidence_widths, bounds, operators)
         self.labels = reader.labels
-        self.missing = reader.gaps.shares
+        self.missing = reader.missing_values.shares
         return self
 
     def _solved(self, rows: Tensor, widths: Tensor) -> nn.ModuleDict:

@@ -20,7 +20,7 @@ from torch import Tensor
 from torchpbp.errors import QueryError, ShapeError
 from torchpbp.inference.observable import Observable, negative_mass
 from torchpbp.inputs.evidence import Evidence
-from torchpbp.inputs.gaps import observed
+from torchpbp.inputs.missing_values import observed
 from torchpbp.models.refinement.link import LINK_SCALE, log_link, log_probabilities
 from torchpbp.models.two_stage_model import TwoStageModel
 

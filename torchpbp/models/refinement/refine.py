@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import torch
 
-from torchpbp.arguments import is_number
 from torchpbp.errors import DataError, StructureError
 from torchpbp.inputs.columns import DataLike
 from torchpbp.lazy import pandas as pd
@@ -21,6 +20,7 @@ from torchpbp.models.refinement.guard import START, Guard, Trace
 from torchpbp.models.refinement.settings import RefinementSettings
 from torchpbp.models.refinement.walk import Fold, adopt, descend, read_rows, repeat
 from torchpbp.models.two_stage_model import TwoStageModel
+from torchpbp.settings import between
 
 LEAST_ROWS = 20
 """Fewest rows to learn from, and fewest to hold out."""
@@ -89,8 +89,7 @@ def refine(
     if not isinstance(model, TwoStageModel):
         raise StructureError(f"refine: expected a PBP model, got {type(model).__name__}.")
     model.require_fitted()
-    if not is_number(held_out) or not 0 < held_out < 1:
-        raise StructureError(f"held_out: expected a share between 0 and 1, got {held_out}.")
+    between(0, 1, ends=False).check("held_out", held_out)
     settings = (settings or RefinementSettings()).resolved(model)
     rows = read_rows(model, data)
     order = torch.randperm(rows.batch, generator=torch.Generator().manual_seed(settings.seed))

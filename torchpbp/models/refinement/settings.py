@@ -1,11 +1,10 @@
-"""RefinementSettings of a refinement."""
+"""Settings of a refinement."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
-from torchpbp.arguments import check_amounts, check_seed, is_number
 from torchpbp.errors import StructureError
 from torchpbp.models.refinement.nonnegative import refuse_continuous
 from torchpbp.models.refinement.objectives import (
@@ -16,12 +15,19 @@ from torchpbp.models.refinement.objectives import (
     UserLoss,
 )
 from torchpbp.models.two_stage_model import TwoStageModel
+from torchpbp.settings import Constraint, Settings, choice, flag, non_negative, optional, positive, seed, setting, whole
 
 Form = Literal["auto", "nonnegative", "signed"]
 
 
+def _objective(value: Any) -> Any:
+    if not isinstance(value, Objective) and not callable(value):
+        raise TypeError
+    return value
+
+
 @dataclass(frozen=True)
-class RefinementSettings:
+class RefinementSettings(Settings):
     """How to refine.
 
     Args:
@@ -40,36 +46,21 @@ class RefinementSettings:
         progress: show a progress bar.
     """
 
-    objective: Objective | UserLoss | None = None
-    form: Form = "auto"
-    steps: int = 30
-    batch_size: int = 4096
-    learning_rate: float | None = None
-    prior: float = 1.0
-    penalty: float = 10.0
-    patience: int = 4
-    seed: int = 0
-    progress: bool = True
-
-    def __post_init__(self) -> None:
-        if self.form not in ("auto", "nonnegative", "signed"):
-            raise StructureError(f"form: expected 'auto', 'nonnegative' or 'signed', got {self.form!r}.")
-        for name in ("steps", "batch_size", "patience"):
-            value = getattr(self, name)
-            if not is_number(value) or value < 1 or value != int(value):
-                raise StructureError(f"{name}: expected a whole number from 1 on, got {value!r}.")
-        check_amounts(prior=self.prior, penalty=self.penalty)
-        check_seed(self.seed)
-        rate = self.learning_rate
-        if rate is not None and not (is_number(rate) and rate > 0):
-            raise StructureError(f"learning_rate: expected a positive number or None, got {self.learning_rate}.")
-        if self.objective is not None and not isinstance(self.objective, Objective) and not callable(self.objective):
-            raise StructureError(
-                f"objective: expected an Objective, a function of model and rows, or None; got {self.objective!r}."
-            )
+    objective: Objective | UserLoss | None = setting(
+        None, optional(Constraint("an Objective or a function of model and rows", _objective))
+    )
+    form: Form = setting("auto", choice("auto", "nonnegative", "signed"))
+    steps: int = setting(30, whole(1))
+    batch_size: int = setting(4096, whole(1))
+    learning_rate: float | None = setting(None, optional(positive()))
+    prior: float = setting(1.0, non_negative())
+    penalty: float = setting(10.0, non_negative())
+    patience: int = setting(4, whole(1))
+    seed: int = setting(0, seed())
+    progress: bool = setting(True, flag())
 
     def resolved(self, model: TwoStageModel) -> RefinementSettings:
-        """RefinementSettings without "auto" and None, checked against a model."""
+        """Settings without "auto" and None, checked against a model."""
         form = self.form
         if form == "nonnegative":
             refuse_continuous(model)

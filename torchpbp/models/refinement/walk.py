@@ -14,8 +14,8 @@ from tqdm.auto import tqdm
 from torchpbp.errors import DataError, TorchPBPWarning
 from torchpbp.inputs.columns import ColumnReader, DataLike
 from torchpbp.inputs.evidence import Evidence
-from torchpbp.inputs.gaps import observed
 from torchpbp.inputs.labels import is_code_range
+from torchpbp.inputs.missing_values import observed
 from torchpbp.models.refinement.descent import Descent, GradientSteps, MultiplicativeSteps, take
 from torchpbp.models.refinement.guard import START, Guard, Trace, pooled
 from torchpbp.models.refinement.nonnegative import nonnegative_form
@@ -149,12 +149,12 @@ def read_rows(model: TwoStageModel, data: DataLike, check: bool = True) -> Evide
             f"Columns {new} hold labels, but the model was fitted without labels for them. Give their states' numbers."
         )
     if check:
-        reader.gaps.check()
+        reader.missing_values.check()
     device = model.root.weight.device
     columns = {v: torch.cat([p[v] for p in parts]).to(device) for v in model.observables}
     hard = {v: x for v, x in columns.items() if not model.observables[v].continuous}
     real = {v: x for v, x in columns.items() if model.observables[v].continuous}
     rows = Evidence(len(next(iter(columns.values()))), hard, {}, real)
-    if not reader.gaps.empty:
+    if not reader.missing_values.empty:
         return rows
     return take(rows, torch.stack([observed(x) for x in columns.values()]).any(dim=0).nonzero().squeeze(1))

@@ -1,4 +1,4 @@
-"""Missing values in training rows: how many there are, and what is done where a column or a row has nothing else."""
+"""Missing values in training rows: counts per column, and checks of columns and rows without any value."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torchpbp.distributed import sum_over_processes
 from torchpbp.errors import DataError, DataWarning
 
 EMPTY_SHARE = 0.01
-"""Share of rows without any value from which on a warning is given: where much is missing, a few such rows are no surprise."""
+"""Share of rows without any value above which a warning is given: where much is missing, a few such rows are to be expected."""
 
 
 def observed(column: Tensor) -> Tensor:
@@ -35,24 +35,19 @@ class MissingValues:
     empty: int = 0
     counts: dict[str, int] = field(default_factory=dict)
 
-    def add(self, rows: int, gaps: Mapping[str, Tensor | None]) -> None:
+    def add(self, rows: int, absent: Mapping[str, Tensor | None]) -> None:
         """Count a table.
 
         Args:
             rows: its number of rows.
-            gaps: name -> (rows,) booleans, true where missing; None for a column without gaps.
+            absent: name -> (rows,) booleans, true where missing; None for a complete column.
         """
         self.rows += rows
-        everywhere: Tensor | None = None
-        complete = not gaps
-        for name, gap in gaps.items():
-            self.counts[name] = self.counts.get(name, 0) + (0 if gap is None else int(gap.sum()))
-            if gap is None:
-                complete = True  # no row of this table can be empty
-            elif not complete:
-                everywhere = gap if everywhere is None else everywhere & gap
-        if not complete and everywhere is not None:
-            self.empty += int(everywhere.sum())
+        for name, column in absent.items():
+            self.counts[name] = self.counts.get(name, 0) + (0 if column is None else int(column.sum()))
+        columns = [column for column in absent.values() if column is not None]
+        if columns and len(columns) == len(absent):  # a complete column leaves no row empty
+            self.empty += int(torch.stack(columns).all(dim=0).sum())
 
     @property
     def any(self) -> bool:
@@ -72,7 +67,7 @@ class MissingValues:
         return MissingValues(rows, empty, dict(zip(names, counts, strict=True)))
 
     def check(self, stacklevel: int = 3) -> None:
-        """Refuse columns without any value; warn of rows without any, if they are more than a few.
+        """Check that each column has some value; warn of rows without any, if they are more than a few.
 
         Raises:
             DataError: a column in which all values are missing.
@@ -99,12 +94,13 @@ class MissingValues:
 
 
 def informative(names: Iterable[str], codes: Tensor, stacklevel: int = 4) -> Tensor:
-    """The rows that show something, of (variables, rows) states with -1 where missing.
+    """The rows with some value, of (variables, rows) states with -1 where missing.
 
-    A column must have some value, be it in the rows of another process.
+    Raises:
+        DataError: a column without any value in the rows of all processes.
     """
-    gaps = codes < 0
-    found = MissingValues()
-    found.add(codes.shape[1], dict(zip(names, gaps, strict=True)))
-    found.over_processes().check(stacklevel)
-    return codes[:, ~gaps.all(dim=0)] if found.empty else codes
+    absent = codes < 0
+    missing = MissingValues()
+    missing.add(codes.shape[1], dict(zip(names, absent, strict=True)))
+    missing.over_processes().check(stacklevel)
+    return codes[:, ~absent.all(dim=0)] if missing.empty else codes

@@ -19,7 +19,7 @@ from torchpbp.inputs.states import UNSIGNED
 from torchpbp.inputs.values import outside_range
 
 
-def read_tensors(
+def read_layer_evidence(
     evidence: Mapping[str, Tensor],
     domains: Mapping[str, Domain],
     dtype: torch.dtype = torch.float64,

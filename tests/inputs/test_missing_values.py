@@ -1,4 +1,4 @@
-"""Missing values in training tables: every form they come in, how they are counted, and what is refused."""
+"""Missing values in training tables: every form they come in, how they are counted, and which values raise."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from torchpbp.errors import DataError, DataWarning
 from torchpbp.graph.latent_graph import Continuous
 from torchpbp.inputs import ColumnReader, observed, read_evidence
-from torchpbp.inputs.gaps import MissingValues, informative
+from torchpbp.inputs.missing_values import MissingValues, informative
 
 NAN = math.nan
 STATES = {"x": 3, "y": Continuous()}
@@ -26,7 +26,11 @@ Y = [0.5, 1.0, NAN, -1.0]
 def read(data: object, rows: int = 1000, **options: object) -> tuple[list[int], list[float], MissingValues]:
     reader = ColumnReader(STATES, missing=True)
     tables = list(reader.tables(data, rows, **options))
-    return torch.cat([t["x"] for t in tables]).tolist(), torch.cat([t["y"] for t in tables]).tolist(), reader.gaps
+    return (
+        torch.cat([t["x"] for t in tables]).tolist(),
+        torch.cat([t["y"] for t in tables]).tolist(),
+        reader.missing_values,
+    )
 
 
 def same(found: list[float], expected: list[float]) -> bool:
@@ -55,11 +59,11 @@ def same(found: list[float], expected: list[float]) -> bool:
 )
 @pytest.mark.parametrize("narrow", [False, True])
 def test_missing_states(x, narrow):
-    found, _, gaps = read({"x": x, "y": Y}, narrow=narrow)
+    found, _, missing = read({"x": x, "y": Y}, narrow=narrow)
     assert found == [3 if narrow and s < 0 else s for s in X]
-    assert gaps.counts == {"x": 1, "y": 1}
-    assert gaps.rows == 4
-    assert gaps.empty == 0
+    assert missing.counts == {"x": 1, "y": 1}
+    assert missing.rows == 4
+    assert missing.empty == 0
 
 
 @pytest.mark.parametrize(
@@ -77,9 +81,9 @@ def test_missing_states(x, narrow):
     ids=lambda y: f"{type(y).__name__}-{getattr(y, 'dtype', '')}",
 )
 def test_missing_numbers_while_minus_one_is_a_number(y):
-    _, found, gaps = read({"x": X, "y": y})
+    _, found, missing = read({"x": X, "y": y})
     assert same(found, Y)
-    assert gaps.shares == {"x": 0.25, "y": 0.25}
+    assert missing.shares == {"x": 0.25, "y": 0.25}
 
 
 def test_integers_of_a_continuous_variable():
@@ -88,7 +92,7 @@ def test_integers_of_a_continuous_variable():
         assert same(read({"x": X, "y": y})[1], [1, NAN, 3, -1])
 
 
-def test_labels_with_gaps():
+def test_labels_with_missing_values():
     for x in (["b", None, "c", "a"], pd.Series(["b", pd.NA, "c", "a"], dtype="string")):
         reader = ColumnReader({"x": 3}, missing=True)
         (table,) = reader.tables({"x": x})
@@ -97,7 +101,7 @@ def test_labels_with_gaps():
 
 
 @pytest.mark.parametrize("rows", [1, 3, 100])
-def test_sources_with_gaps(tmp_path, rows):
+def test_sources_with_missing_values(tmp_path, rows):
     frame = pd.DataFrame({"x": pd.array([0, None, 2, 1], dtype="Int64"), "y": Y})
     matrix = np.stack([[0, NAN, 2, 1], Y], axis=1)
     frame.to_parquet(tmp_path / "rows.parquet")
@@ -116,8 +120,8 @@ def test_sources_with_gaps(tmp_path, rows):
         "batches": [nulls.slice(0, 1), nulls.slice(1)],
     }
     for name, data in sources.items():
-        x, y, gaps = read(data, rows)
-        assert (x, same(y, Y), gaps.counts) == (X, True, {"x": 1, "y": 1}), name
+        x, y, missing = read(data, rows)
+        assert (x, same(y, Y), missing.counts) == (X, True, {"x": 1, "y": 1}), name
     reader = ColumnReader(STATES, missing=True)
     found = torch.cat([t["x"] for t in reader.tables(labelled, rows)])
     assert [reader.labels["x"][s] if s >= 0 else None for s in found.tolist()] == [0, None, 2, 1]
@@ -138,11 +142,15 @@ def test_each_pass_counts_anew_and_over_batches():
     data = {"x": [0, -1, -1, 1, -1], "y": [NAN, 1.0, NAN, 2.0, NAN]}
     for _ in range(2):
         list(reader.tables(data, rows=2))
-        assert (reader.gaps.rows, reader.gaps.empty, reader.gaps.counts) == (5, 2, {"x": 3, "y": 3})
-    assert str(reader.gaps) == "60.0% of the values in 5 rows (x 60.0%, y 60.0%)"
+        assert (reader.missing_values.rows, reader.missing_values.empty, reader.missing_values.counts) == (
+            5,
+            2,
+            {"x": 3, "y": 3},
+        )
+    assert str(reader.missing_values) == "60.0% of the values in 5 rows (x 60.0%, y 60.0%)"
     list(reader.tables({"x": [0], "y": [1.0]}))
-    assert not reader.gaps.any
-    assert str(reader.gaps) == "none in 1 rows"
+    assert not reader.missing_values.any
+    assert str(reader.missing_values) == "none in 1 rows"
 
 
 def test_observed():
@@ -151,9 +159,9 @@ def test_observed():
 
 
 def test_rows_and_columns_without_values():
-    gaps = MissingValues(3, 1, {"x": 1, "y": 2})
+    missing = MissingValues(3, 1, {"x": 1, "y": 2})
     with pytest.warns(DataWarning, match="1 of 3 rows have no value at all"):
-        gaps.check()
+        missing.check()
     with pytest.raises(DataError, match=r"Column 'y': all 3 values are missing\. Make 'y' a latent"):
         MissingValues(3, 0, {"x": 1, "y": 3}).check()
     with warnings.catch_warnings():
@@ -173,12 +181,12 @@ def test_rows_and_columns_without_values():
         ({"x": [0, 1], "y": [1j, 0]}, "column 'y': expected numbers, got complex128 values"),
     ],
 )
-def test_what_is_no_missing_value_is_refused(data, message):
+def test_invalid_values_are_not_missing_values(data, message):
     with pytest.raises(DataError, match=message):
         read(data)
 
 
-def test_masked_values_are_refused_where_rows_must_be_complete():
+def test_masked_values_raise_where_rows_must_be_complete():
     masked = np.ma.array([0, 9], mask=[0, 1])
     for data in ({"x": masked, "y": [0, 1]}, {"x": [0, 1], "y": masked}, {"x": [0, 1], "y": masked.astype(float)}):
         with pytest.raises(DataError, match="1 of 2 values are missing"):
