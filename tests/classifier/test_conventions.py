@@ -11,7 +11,7 @@ from sklearn.model_selection import cross_val_predict
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from torchpbp import EM, PBP, DiscreteNetwork, GenerativeClassifier, KernelPBP, Nystroem, templates
-from torchpbp.errors import DataError, DataWarning, StructureError
+from torchpbp.errors import ArgumentError, DataError, DataWarning
 
 # scikit-learn's checks allow for the rounding of double precision only.
 KERNEL = GenerativeClassifier(templates.mixture, KernelPBP, {"bandwidth": 1.0, "dtype": torch.float64})
@@ -130,7 +130,7 @@ def test_a_structure_made_of_the_names(table):
         assert model.fit(x, y).graph_.observed == ("x0", "x1", "x2")
         assert not hasattr(model, "feature_names_in_")
         assert model.score(x, y) > 0.9
-    with pytest.raises(StructureError, match="names: expected a list of names, got 'ab'"):
+    with pytest.raises(ArgumentError, match="names: expected a list of names, got 'ab'"):
         templates.mixture("ab")
 
 
