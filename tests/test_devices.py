@@ -9,12 +9,12 @@ import copy
 
 import pytest
 import torch
-from torchpbp.learning.regressor import Regression
 
 from torchpbp import PBP, Continuous, DiscreteNetwork, LatentGraph, LeastSquaresLayer, Nystroem, PBPLayer, templates
 from torchpbp.features.maps import OneHot
 from torchpbp.learning.nets import StageOneNets
-from torchpbp.moments.rows import Rows
+from torchpbp.learning.regressions import Regression
+from torchpbp.moments.rows import TrainingRows
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
@@ -34,8 +34,10 @@ def mixed() -> PBP:
     return PBP(graph, features=Nystroem(5)).fit({"x": 2.0 * h + noise, "y": 2 * h, "z": h})
 
 
-def nets() -> tuple[StageOneNets, Rows]:
-    rows = Rows.of({"a": torch.tensor([0, 1, 1]), "b": torch.tensor([2, 0, 1])}, {"a": OneHot(2), "b": OneHot(3)})
+def nets() -> tuple[StageOneNets, TrainingRows]:
+    rows = TrainingRows.of(
+        {"a": torch.tensor([0, 1, 1]), "b": torch.tensor([2, 0, 1])}, {"a": OneHot(2), "b": OneHot(3)}
+    )
     eye = torch.eye(3, dtype=torch.float64)
     task = Regression("b", ("a",), (("b",),), (eye,), torch.zeros(3, dtype=torch.float64))
     return StageOneNets([task], rows, 2, [4], 0, torch.float32), rows

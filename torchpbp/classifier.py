@@ -6,7 +6,7 @@ import copy
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 import sklearn.exceptions
@@ -15,7 +15,6 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from tqdm.auto import tqdm
 
-from torchpbp.contract.latent_model import LatentModel
 from torchpbp.contract.model_files import Saved, SaveOptions, packed
 from torchpbp.errors import (
     ArgumentError,
@@ -43,6 +42,21 @@ class ClassifierNotFittedError(NotFittedError, sklearn.exceptions.NotFittedError
     """An error for those who expect torchpbp's and for those who expect scikit-learn's."""
 
 
+@runtime_checkable
+class ScoringModel(Protocol):
+    """What a classifier needs of a model: any :class:`~torchpbp.contract.latent_model.LatentModel` that learns has it."""
+
+    graph: LatentGraph
+
+    def fit(self, data: Any) -> Any: ...
+    def log_evidence(self, evidence: Any) -> Any: ...
+
+
+def _is_model(learner: Any) -> TypeGuard[ScoringModel]:
+    """Whether this is a model, and not a class or function that makes one."""
+    return not isinstance(learner, type) and isinstance(learner, ScoringModel)
+
+
 class GenerativeClassifier(Saved, ClassifierMixin, BaseEstimator):
     """Fits one model per class and predicts by log-evidence plus log-prior, with scikit-learn's conventions.
 
@@ -53,7 +67,7 @@ class GenerativeClassifier(Saved, ClassifierMixin, BaseEstimator):
         graph: structure whose observables are the features, in the order of the columns; or a function that makes one of
             the features' names, such as :func:`torchpbp.templates.mixture`. May be None if ``learner`` is a model.
         learner: a class or function (graph, **options) -> model, or an unfitted model that is copied for each class.
-        options: keyword arguments for ``learner``; ``options__name`` sets one of them, as in a parameter grid.
+        options: keyword arguments for ``learner``; ``learner__name`` sets one of them, as in a parameter grid of scikit-learn.
         prior: "empirical" (class frequencies) or "uniform".
         progress: whether a progress bar over classes is shown.
 
@@ -78,7 +92,7 @@ class GenerativeClassifier(Saved, ClassifierMixin, BaseEstimator):
     def __init__(
         self,
         graph: LatentGraph | Callable[[Sequence[str]], LatentGraph] | None = None,
-        learner: Callable[..., Any] | LatentModel | None = None,
+        learner: Callable[..., Any] | ScoringModel | None = None,
         options: Mapping[str, Any] | None = None,
         prior: str = "empirical",
         progress: bool = False,
@@ -95,12 +109,12 @@ class GenerativeClassifier(Saved, ClassifierMixin, BaseEstimator):
         params = super().get_params(deep=False)
         if deep:
             given = self.options if isinstance(self.options, Mapping) else {}  # fit() raises an error for anything else
-            params |= {f"options__{k}": v for k, v in given.items()}
+            params |= {f"learner__{k}": v for k, v in given.items()}
         return params
 
     def set_params(self, **params: Any) -> GenerativeClassifier:
-        nested = {k.removeprefix("options__"): v for k, v in params.items() if k.startswith("options__")}
-        super().set_params(**{k: v for k, v in params.items() if not k.startswith("options__")})
+        nested = {k.removeprefix("learner__"): v for k, v in params.items() if k.startswith("learner__")}
+        super().set_params(**{k: v for k, v in params.items() if not k.startswith("learner__")})
         if nested:
             self.options = {**(self.options or {}), **nested}
         return self
@@ -289,12 +303,12 @@ class GenerativeClassifier(Saved, ClassifierMixin, BaseEstimator):
             return self.graph
         if callable(self.graph):
             return self.graph(feature_names(X))
-        if isinstance(self.learner, LatentModel):
+        if _is_model(self.learner):
             return self.learner.graph
         raise StructureError("GenerativeClassifier: pass graph=, or a model as learner=.")
 
     def _new_model(self, graph: LatentGraph) -> Any:
-        if isinstance(self.learner, LatentModel):
+        if _is_model(self.learner):
             if self.options:
                 raise StructureError("options= go with a learner class or function, not with a model.")
             return self.learner

@@ -17,21 +17,21 @@ def test_parameters_and_clones():
     classifier = strokes(ridge=(0.1, 0.2))
     params = classifier.get_params()
     assert params["prior"] == "empirical"
-    assert params["options__bandwidth"] == 20.0
-    assert params["options__ridge"] == (0.1, 0.2)
+    assert params["learner__bandwidth"] == 20.0
+    assert params["learner__ridge"] == (0.1, 0.2)
     assert not any("__" in k for k in classifier.get_params(deep=False))
-    assert classifier.set_params(options__bandwidth=5.0, prior="uniform") is classifier
+    assert classifier.set_params(learner__bandwidth=5.0, prior="uniform") is classifier
     assert classifier.options == {"bandwidth": 5.0, "ridge": (0.1, 0.2)}
     copied = clone(classifier)
     assert copied is not classifier
     assert copied.options == classifier.options
     assert copied.options is not classifier.options
     assert copied.learner is KernelPBP
-    copied.set_params(options__bandwidth=1.0)
+    copied.set_params(learner__bandwidth=1.0)
     assert classifier.options["bandwidth"] == 5.0
     with pytest.raises(ValueError, match="Invalid parameter"):
         classifier.set_params(nonsense=1)
-    assert GenerativeClassifier().set_params(options__bandwidth=2.0).options == {"bandwidth": 2.0}
+    assert GenerativeClassifier().set_params(learner__bandwidth=2.0).options == {"bandwidth": 2.0}
     assert is_classifier(classifier)
     assert "KernelPBP" in repr(classifier)
 
@@ -42,7 +42,7 @@ def test_settings_given_are_not_changed(three):
     classifier = GenerativeClassifier(templates.pen_strokes(), KernelPBP, options)
     before = x.copy()
     classifier.fit(x, y).predict(x)
-    classifier.set_params(options__bandwidth=9.0)
+    classifier.set_params(learner__bandwidth=9.0)
     assert options == {"bandwidth": 20.0}
     assert np.array_equal(x, before)
 
@@ -54,9 +54,9 @@ def test_cross_validation(three):
 
 
 def test_grid_search_over_an_option(three):
-    search = GridSearchCV(strokes(), {"options__bandwidth": [400.0, 20.0], "prior": ["uniform"]}, cv=2)
+    search = GridSearchCV(strokes(), {"learner__bandwidth": [400.0, 20.0], "prior": ["uniform"]}, cv=2)
     search.fit(*three)
-    assert search.best_params_ == {"options__bandwidth": 20.0, "prior": "uniform"}
+    assert search.best_params_ == {"learner__bandwidth": 20.0, "prior": "uniform"}
     assert search.best_estimator_.options["bandwidth"] == 20.0
     assert search.best_score_ > 0.85
     assert search.cv_results_["mean_test_score"][0] < search.best_score_

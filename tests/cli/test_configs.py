@@ -143,7 +143,7 @@ def test_digits_are_the_default() -> None:
 
 def test_pen_average_is_what_it_says() -> None:
     model = instantiate(composed("learner=pen_average").learner, _convert_="all")
-    assert model.weights == pytest.approx([1 / 3, 1 / 3, 1 / 6, 1 / 6])
+    assert model.settings.weights == pytest.approx([1 / 3, 1 / 3, 1 / 6, 1 / 6])
     assert [len(m.graph.latent) for m in model.members] == [8, 8, 0, 0]
     assert [m.landmarks for m in model.members] == [120, 120, None, None]
     assert [m.evidence_bandwidth for m in model.members] == [7.0, 8.0, 7.0, 8.0]

@@ -127,7 +127,9 @@ def test_bad_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", str(tmp_path / "nowhere.pt")]) == 1
     assert "No model file" in capsys.readouterr().err
     torch.save({"format": "torchpbp.PBP", "version": 1, "learner": "Oracle"}, tmp_path / "other.pt")
-    with pytest.raises(CheckpointError, match="made by the learner Oracle; this torchpbp reads those of PBP, EM"):
+    with pytest.raises(
+        CheckpointError, match="made by the learner Oracle; this torchpbp reads those of PBP, RefinedPBP"
+    ):
         torchpbp.load(tmp_path / "other.pt")
 
 

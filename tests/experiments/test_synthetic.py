@@ -78,7 +78,7 @@ def test_a_row_of_the_table_can_be_had_again_from_its_seeds(tmp_path: Path) -> N
     run(output_dir=tmp_path, questions=[["b1", "a1", "c2"]])
     row = pd.read_csv(tmp_path / "metrics.csv").iloc[-1]
     truth = DiscreteNetwork.random(templates.diamond(), int(row["network_seed"]))
-    model = PBP(truth.graph).fit(truth.sample(int(row["rows"]), int(row["data_seed"])))
+    model = PBP(truth.graph).fit(truth.sample(int(row["rows"]), seed=int(row["data_seed"])))
     question = make_question(truth.graph, ["b1", "a1", "c2"], 4096, seed=0)
     kl = mean_kl(model, question, truth.posterior(question.query, question.evidence))
     assert row["kl"] == pytest.approx(kl, rel=1e-9)

@@ -13,6 +13,7 @@ from tests.closeness import assert_same_up_to_rounding, weights
 from torchpbp import PBP, DiscreteNetwork, PBPLayer, RefinedPBP, templates
 from torchpbp.errors import ArgumentError, CheckpointError, DataError, StructureError
 from torchpbp.models.refinement import ClassLikelihood, Refinement, RefinementSettings
+from torchpbp.models.two_stage_model import TwoStageModel
 
 QUICK = {"steps": 3, "folds": 2, "progress": False}
 
@@ -35,7 +36,7 @@ def fitted(network, data):
 
 def test_it_answers_like_any_model(network, data, fitted):
     assert isinstance(fitted.refinement, Refinement)
-    assert isinstance(fitted, PBP)
+    assert isinstance(fitted, TwoStageModel)
     evidence = {"x1": [0, 2], "x2": [1, -1]}
     answer = fitted.posterior("x5", evidence).detach()
     assert torch.allclose(answer.sum(dim=1), torch.ones(2, dtype=torch.float64))
