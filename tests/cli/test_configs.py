@@ -146,9 +146,9 @@ def test_pen_average_is_what_it_says() -> None:
     assert model.settings.weights == pytest.approx([1 / 3, 1 / 3, 1 / 6, 1 / 6])
     assert [len(m.graph.latent) for m in model.members] == [8, 8, 0, 0]
     assert [m.settings.landmarks for m in model.members] == [120, 120, None, None]
-    assert [m.evidence_bandwidth for m in model.members] == [7.0, 8.0, 7.0, 8.0]
+    assert [m.settings.evidence_bandwidth for m in model.members] == [7.0, 8.0, 7.0, 8.0]
     assert [m.chart.moved for m in model.members] == [frozenset(), frozenset(FEATURES)] * 2
-    assert model.members[0].ridge == (0.1, 0.1)
+    assert model.members[0].settings.ridge == (0.1, 0.1)
 
 
 @pytest.mark.parametrize("model", options("model"))
@@ -234,7 +234,7 @@ def test_groups_are_there_only_where_they_are_used(overrides: list[str], groups:
             r"^regressor: run_digits .*ScoreAverage uses no regressor.*nystroem",
         ),
         (["model=digits", "regressor=mlp"], r"^regressor: .* would change nothing"),
-        (["model=digits", "+regressor.settings.landmarks=7"], r"^regressor: "),
+        (["model=digits", "+regressor.landmarks=7"], r"^regressor: "),
         (["model=synthetic", "learner=em", "regressor=mlp"], r"^regressor: run_synthetic .*torchpbp\.EM uses no"),
         (["model=digits", "trainer=gpu"], r"^trainer: run_digits .* uses no trainer.*regressor=mlp"),
         (["model=synthetic", "trainer=gpu"], r"^trainer: run_synthetic "),
@@ -255,8 +255,8 @@ def test_a_group_on_the_command_line_that_the_run_would_ignore_raises() -> None:
     overrides = ["model=digits_learning_curve", "~model.others.nystroem"]
     check_configuration(composed("seed=0", *overrides))  # which brought a regressor
     check_overrides(composed("seed=0", *overrides), overrides)
-    overrides += ["+regressor.settings.landmarks=7"]
-    with pytest.raises(ArgumentError, match=r"^regressor\.settings.landmarks: run_digits_curve"):
+    overrides += ["+regressor.landmarks=7"]
+    with pytest.raises(ArgumentError, match=r"^regressor\.landmarks: run_digits_curve"):
         check_overrides(composed("seed=0", *overrides), overrides)
 
 
