@@ -59,7 +59,7 @@ def test_everything_that_belongs_to_the_package_is_in_the_wheel(wheel: Path) -> 
     for folder, pattern, place in [
         (ROOT / "conf", "*.yaml", "torchpbp/conf"),
         (ROOT / "torchpbp", "*.py", "torchpbp"),
-        (ROOT / "torchpbp" / "data" / "files", "*", "torchpbp/data/files"),
+        (ROOT / "torchpbp" / "datasets" / "files", "*", "torchpbp/datasets/files"),
     ]:
         wanted = {f"{place}/{path.relative_to(folder).as_posix()}" for path in folder.rglob(pattern) if path.is_file()}
         assert wanted

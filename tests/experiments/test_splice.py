@@ -136,7 +136,7 @@ def test_choice_counts_the_held_out_rows_that_classifiers_get_right() -> None:
     (order, states), ridge = max(found, key=lambda c: found[c])
     assert settings == f"order {order}, {states} hidden states, ridge {ridge}"
     assert len(best.graph_.latent) == 60
-    assert best.models_[0].ridge == ridge
+    assert best.models_[0].settings.ridge == ridge
 
 
 @pytest.mark.filterwarnings("ignore:Columns .* hold one state only")

@@ -9,7 +9,6 @@ Everything is differentiable in operators and evidence.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -75,10 +74,12 @@ class OperatorTree:
         self.plan, self.operators, self.root = plan, operators, root
         self._schedule = schedule
 
-    @cached_property
+    @property
     def schedule(self) -> Schedule:
         """Order of message passing."""
-        return self._schedule or build_schedule(self.plan.tree, [tuple(w.shape) for w in self.operators])
+        if self._schedule is None:  # not a cached_property, whose lock torch.compile does not take
+            self._schedule = build_schedule(self.plan.tree, [tuple(w.shape) for w in self.operators])
+        return self._schedule
 
     def upward(self, evidence: Evidence) -> UpwardMessages:
         """Messages from the leaves to the root [PBP eq. 2-3]."""
