@@ -116,7 +116,7 @@ def test_a_run_with_a_teacher_is_repeatable_and_differs_for_both_networks() -> N
     )
 
 
-def test_bad_lessons_are_refused() -> None:
+def test_bad_lessons_raise() -> None:
     with pytest.raises(DataError, match="leave out the teacher"):
         run(lessons=0)
     with pytest.raises(DataError, match="at least 1 copy and 1 row per step"):

@@ -42,7 +42,7 @@ def test_rows_that_are_all_right_or_all_wrong_give_a_finite_temperature() -> Non
     assert fit_temperature(logs, logs.argmin(dim=1)) == pytest.approx(20)
 
 
-def test_the_temperature_refuses_what_it_cannot_use() -> None:
+def test_a_temperature_of_invalid_input_raises() -> None:
     logs, digits = calibrated(5)
     with pytest.raises(ShapeError, match=r"expected \(rows, classes\) log-probabilities"):
         fit_temperature(logs, digits[:4])

@@ -98,7 +98,7 @@ def test_repeated_rows_count_as_often_as_they_occur():
     assert_same_up_to_rounding(once, again, rtol=0, atol=1e-8)
 
 
-def test_refusals():
+def test_errors():
     with pytest.raises(ArgumentError, match="rounds: expected a whole number of at least 1, got 0"):
         Messages(rounds=0)
     graph = LatentGraph([("h", x) for x in "abc"], {"h": 2, "a": 2, "b": Continuous(), "c": 3}, ["h"])

@@ -148,6 +148,6 @@ def test_refinement_reads_arrays_too():
     assert_same_up_to_rounding(weights(found), weights(expected), rtol=1e-8, atol=1e-9)  # after a step of descent
 
 
-def test_a_wrong_width_is_refused():
+def test_a_wrong_width_raises():
     with pytest.raises(ShapeError, match="expected 8 columns, the graph's observables in their order"):
         PBP(GRAPH).fit(MATRIX[:, :7])

@@ -267,7 +267,7 @@ def test_tables_that_do_not_match_are_not_merged():
         tables.merge(JointTables([("a", "c")], STATES))
 
 
-def test_a_table_too_large_is_refused_before_memory_is_taken():
+def test_a_table_too_large_raises_before_memory_is_taken():
     states = {f"x{i}": 100 for i in range(5)}
     with pytest.raises(StructureError, match=r"a table with 10,000,000,000 cells over \('x0', .*'x4'\), at most"):
         JointTables([tuple(states)], states)

@@ -106,7 +106,7 @@ def test_booleans_are_the_states_0_and_1(layer: PBPLayer, network: DiscreteNetwo
     assert torch.allclose(layer.model.posterior("d1", {"a1": given}), expected, atol=1e-9)
 
 
-def test_what_is_no_evidence_is_still_refused(layer: PBPLayer, mixed: PBPLayer) -> None:
+def test_invalid_evidence_still_raises(layer: PBPLayer, mixed: PBPLayer) -> None:
     with pytest.raises(DataError, match="expected a tensor of real numbers, got complex"):
         layer({"a1": torch.tensor([1j])})
     with pytest.raises(ShapeError, match=r"\(batch, 4\) weights; got float16 of shape \(3,\)"):

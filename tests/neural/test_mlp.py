@@ -125,7 +125,7 @@ def test_fits_that_differ_do_not_share_a_training_state(tmp_path):
     assert len(list(tmp_path.iterdir())) == 4
 
 
-def test_a_corrupt_training_state_is_refused(tmp_path):
+def test_a_corrupt_training_state_raises(tmp_path):
     model(checkpoint=tmp_path).fit(DATA)
     (path,) = tmp_path.glob("*/last.ckpt")
     path.write_bytes(b"no checkpoint")

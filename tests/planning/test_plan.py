@@ -284,7 +284,7 @@ def test_options_are_checked(option, value):
         PlanOptions(**{option: value})
 
 
-def test_latents_of_unknown_cardinality_are_refused():
+def test_latents_of_unknown_cardinality_raise():
     with pytest.raises(StructureError, match="'h1' is of unknown cardinality"):
         plan_tree(build_junction_tree(templates.hmm(3, states=None)))
 

@@ -29,6 +29,7 @@ from torchpbp.moments.joint_tables import JointTables
 from torchpbp.moments.moments import Moments
 from torchpbp.moments.rows import TrainingRows
 from torchpbp.moments.table_moments import TableMoments
+from torchpbp.moments.thinning import ThinnedRows
 from torchpbp.planning.plan import Plan
 
 FLOOR_ROWS = 3.0
@@ -83,6 +84,7 @@ class Fitter:
         self.ridge, self.whitening, self.seed = ridge, whitening, seed
         self.states = {v: o.map.dim for v, o in self.observables.items() if not o.continuous}
         self.discrete = len(self.states) == len(self.observables)
+        self._thinned = ThinnedRows([], 2)  # values that feature maps are fitted to
 
     # -- the steps -----------------------------------------------------------------------------------------------
 
@@ -140,8 +142,7 @@ class Fitter:
         """Observables with fitted feature maps, and scores of bandwidths where one is chosen on held-out rows."""
         if self.discrete:
             return nn.ModuleList(self.observables.values()), {}
-        rows = thinned_rows(self.observables, tables)
-        self._rows = rows
+        rows = self._thinned = thinned_rows(self.observables, tables)
         if self.kernel_map is None or self.kernel_map.bandwidth != "validate":
             return fit_observables(self.observables, self.kernel_map, rows), {}
         candidates = {s: fit_observables(self.observables, self.kernel_map, rows, s) for s in BANDWIDTH_SCALES}
@@ -177,7 +178,7 @@ class Fitter:
             return TableMoments(counts)
         separators = [s for plan in plans for s in self.regressor.required_separators(plan)]
         pairs = [] if separators else [pair for plan in plans for pair in self.regressor.required_pairs(plan)]
-        missing = mean_features(observables, self._rows)
+        missing = mean_features(observables, self._thinned)
         return FeatureMoments(_maps(observables), tables, pairs, self.whitening, missing, separators)
 
     def _held_out_scores(

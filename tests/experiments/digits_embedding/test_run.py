@@ -85,7 +85,7 @@ def test_same_seed_same_figures_and_another_seed_others() -> None:
     assert first["test/log_loss"] != run(seed=4)["test/log_loss"]
 
 
-def test_bad_input_is_refused_with_a_remedy() -> None:
+def test_bad_input_raises_with_a_remedy() -> None:
     with pytest.raises(StructureError, match="learner=pbp"):
         run_digits_embedding(DigitsDataModule(train_size=5), learner=KernelPBP(templates.pen_strokes()))
     with pytest.raises(StructureError, match="Choose learner=pen_average"):

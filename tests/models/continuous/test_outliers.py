@@ -43,7 +43,7 @@ def rows(count: int = 200, seed: int = 0) -> dict[str, torch.Tensor]:
         (1.7e308, r"column 'x', row 7: value 1\.7e\+308 is too large: its square"),
     ],
 )
-def test_outliers_beyond_numbers_are_refused(features: str, value: float, text: str) -> None:
+def test_outliers_beyond_numbers_raise(features: str, value: float, text: str) -> None:
     data = rows()
     data["x"][7] = value
     model = PBP(GRAPH, features=MAPS[features])

@@ -145,7 +145,7 @@ def test_the_learner_file_shows_every_option_with_its_default():
     assert shown == {n: p.default for n, p in parameters.items() if n not in ("graph", "options")}
 
 
-def test_bad_options_are_refused(network, data):
+def test_bad_options_raise(network, data):
     with pytest.raises(ArgumentError, match="folds: expected a whole number of at least 2, got 1"):
         RefinedPBP(network.graph, folds=1)
     with pytest.raises(ArgumentError, match="steps: expected a whole number"):

@@ -151,7 +151,7 @@ def test_equal_rows_are_counted():
     assert pairs == {(0, 2): 2, (1, 0): 2, (0, 1): 1}
 
 
-def test_continuous_observables_are_refused():
+def test_continuous_observables_raise():
     graph = LatentGraph([("h", "x"), ("h", "y")], {"h": 2, "x": Continuous(), "y": 3}, ["h"])
     with pytest.raises(StructureError, match="Use form='signed'"):
         nonnegative_form(PBP(graph), Evidence(1))

@@ -121,7 +121,7 @@ def test_continuous_values_may_be_missing() -> None:
     assert report.history.select_dtypes("number").iloc[:, 2:].notna().all(axis=None)
 
 
-def test_rows_without_any_value_are_left_out_and_columns_refused(model: PBP, truth: DiscreteNetwork) -> None:
+def test_rows_without_any_value_are_left_out_and_such_columns_raise(model: PBP, truth: DiscreteNetwork) -> None:
     rows = truth.sample(50, seed=1)
     empty = {v: torch.cat([x, torch.tensor([-1])]) for v, x in rows.items()}
     with pytest.warns(match="1 of 51 rows have no value at all"):
@@ -143,7 +143,7 @@ def test_a_fold_without_any_value_of_a_column_leaves_the_model_as_it_was(truth: 
     assert str(model.refinement) == str(report)
 
 
-def test_labels_that_the_model_does_not_know_are_refused(model: PBP, truth: DiscreteNetwork) -> None:
+def test_labels_that_the_model_does_not_know_raise(model: PBP, truth: DiscreteNetwork) -> None:
     rows: dict[str, object] = dict(truth.sample(100, seed=1))
     with pytest.raises(DataError, match=r"Columns \['x1'\] hold labels, but the model was fitted without"):
         refine(model, {**rows, "x1": ["a"] * 100})
