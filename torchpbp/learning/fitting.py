@@ -84,7 +84,7 @@ class Fitter:
         self.ridge, self.whitening, self.seed = ridge, whitening, seed
         self.states = {v: o.map.dim for v, o in self.observables.items() if not o.continuous}
         self.discrete = len(self.states) == len(self.observables)
-        self._thinned = ThinnedRows([], 2)  # values that feature maps are fitted to
+        self._thinned: ThinnedRows | None = None  # values that feature maps are fitted to
 
     # -- the steps -----------------------------------------------------------------------------------------------
 
@@ -178,7 +178,7 @@ class Fitter:
             return TableMoments(counts)
         separators = [s for plan in plans for s in self.regressor.required_separators(plan)]
         pairs = [] if separators else [pair for plan in plans for pair in self.regressor.required_pairs(plan)]
-        missing = mean_features(observables, self._thinned)
+        missing = {} if self._thinned is None else mean_features(observables, self._thinned)
         return FeatureMoments(_maps(observables), tables, pairs, self.whitening, missing, separators)
 
     def _held_out_scores(
