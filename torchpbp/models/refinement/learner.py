@@ -18,6 +18,7 @@ from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.inputs.columns import ROWS_PER_BATCH, ColumnReader
 from torchpbp.inputs.evidence import Evidence
 from torchpbp.inputs.sources import DataLike, open_data
+from torchpbp.models.conditioning import refuse_classes
 from torchpbp.models.refinement.descent import take
 from torchpbp.models.refinement.guard import START, Guard, Trace
 from torchpbp.models.refinement.objectives import (
@@ -79,6 +80,7 @@ class RefinedPBP(TwoStageModel):
         **options: Any,
     ) -> None:
         super().__init__(graph, **options)
+        refuse_classes(self)
         self.refinement_settings = RefinementSettings(
             objective, form, steps, batch_size, learning_rate, prior, penalty, patience, self.settings.seed, progress
         )
