@@ -1,0 +1,289 @@
+"""Values of variables that are vectors or images: columns of shape (rows, *shape) in any form, read as floating-point tensors.
+
+A value is there as a whole or missing as a whole. Missing ones are NaN in all entries, None in a list or column of arrays, or
+marked by the second part of a pair (values, seen).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchpbp.errors import DataError, ShapeError
+from torchpbp.graph.domains import Continuous
+from torchpbp.inputs.arrays import as_array, dense_tensor, name_of, own_tensor
+from torchpbp.inputs.labels import numeric_tensor
+from torchpbp.lazy import is_categorical, is_series
+from torchpbp.lazy import pandas as pd
+
+
+@dataclass(frozen=True)
+class Leaves:
+    """A column of vectors or images as it came: nothing is converted before a part of it is read.
+
+    Args:
+        values: (rows, *shape) tensor or array of numbers, or (rows,) array of objects, each of them a value or missing.
+        shape: of one value.
+        seen: (rows,) booleans, false where the value is missing, whatever ``values`` holds there; None: see ``values``.
+    """
+
+    values: Tensor | np.ndarray
+    shape: tuple[int, ...]
+    seen: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, rows: slice) -> Leaves:
+        return Leaves(self.values[rows], self.shape, None if self.seen is None else self.seen[rows])
+
+    def read(self, where: str, start: int = 0) -> Tensor:
+        """(rows, *shape) values, float32 if they came as float32 or bytes, otherwise float64; NaN in all of a missing one.
+
+        Gradients pass to the values that are there.
+
+        Args:
+            where: begins errors; names the variable.
+            start: number of the first row, for errors.
+
+        Raises:
+            DataError: values that are not numbers; a value of which only some entries are NaN, or that is NaN though seen.
+            ShapeError: values of another shape.
+        """
+        values = self.values
+        if isinstance(values, np.ndarray):
+            filled = self._filled(values, where, start) if values.dtype == object and values.ndim == 1 else values
+            values = (
+                filled if isinstance(filled, Tensor) else numeric_tensor(where, filled, None, ANY, "numbers", start)
+            )
+        values = floating(values)
+        if self.seen is not None:
+            values = torch.where(along(self.seen.to(values.device), values), values, torch.nan)
+        self._check_whole(values.detach(), where, start)
+        return values
+
+    def _filled(self, entries: np.ndarray, where: str, start: int) -> Tensor | np.ndarray:
+        """(rows, *shape) numbers, or objects, of an array of values with None, NaN or pandas NA in place of missing ones."""
+        present = np.flatnonzero(~np.asarray(pd.isna(entries)))
+        if not len(present):
+            return np.full((len(entries), *self.shape), np.nan)
+        some = list(entries[present])
+        stacked = _stacked(where, some)
+        if stacked is None or tuple(stacked.shape[1:]) != self.shape:
+            wrong = next((i for i, x in enumerate(some) if _shape(x) != self.shape), 0)
+            found = _shape(some[wrong])
+            raise ShapeError(
+                f"{where}, row {start + int(present[wrong])}: expected numbers of shape {self.shape}, got "
+                f"{'entries of different lengths' if found is None else f'{_kind(some[wrong])} of shape {found}'}."
+            )
+        if len(present) == len(entries):
+            return stacked
+        if isinstance(stacked, Tensor):
+            stacked = floating(stacked)
+            result = stacked.new_full((len(entries), *self.shape), torch.nan)
+            return result.index_put((torch.from_numpy(present).to(result.device),), stacked)
+        if stacked.dtype.kind not in "biufO":
+            return stacked  # no numbers, which the caller reports
+        kind = stacked.dtype if stacked.dtype in (np.float32, object) else np.float64
+        filled = np.full((len(entries), *self.shape), np.nan, np.float32 if stacked.dtype == np.uint8 else kind)
+        filled[present] = stacked
+        return filled
+
+    def _check_whole(self, values: Tensor, where: str, start: int) -> None:
+        """Raise if some value is there in part."""
+        gaps = values.isnan().flatten(1)
+        empty = gaps.all(dim=1)
+        partial = gaps.any(dim=1) & ~empty
+        if bool(partial.any()):
+            row = int(partial.nonzero()[0])
+            entry = tuple(values[row].isnan().nonzero()[0].tolist())
+            raise DataError(
+                f"{where}, row {start + row}: {int(gaps[row].sum())} of {gaps.shape[1]} entries are NaN (the first at {entry}). "
+                "A vector or image is observed or missing as a whole: fill these entries in, or make all of them NaN."
+            )
+        if self.seen is not None and bool((empty & self.seen.to(empty.device)).any()):
+            row = int((empty & self.seen.to(empty.device)).nonzero()[0])
+            raise DataError(
+                f"{where}, row {start + row}: the value is marked as seen, but all its entries are NaN. Mark it as missing in "
+                "the second part of the pair (values, seen)."
+            )
+
+
+ANY = Continuous()
+"""Numbers without bounds; bounds are checked once missing values are known."""
+
+
+def open_leaves(where: str, value: Any, shape: tuple[int, ...], single: bool = False) -> Leaves:
+    """A column of vectors or images in any form.
+
+    Args:
+        where: begins errors; names the variable.
+        value: (rows, *shape) tensor or array; list, Series or array of objects with a value of this shape, or None, for each
+            row; or a pair of such values and (rows,) booleans that say which of them are there.
+        shape: of one value.
+        single: whether one value without a dimension for rows is taken for one row.
+
+    Raises:
+        DataError: values that are not numbers, booleans of another type.
+        ShapeError: another shape, or booleans for another number of rows.
+    """
+    pair = _pair(value)
+    given, marks = (value, None) if pair is None else pair
+    alone = single and not is_series(given)  # a Series has rows, whatever its length
+    values = _with_rows(where, _as_rows(where, given), shape, alone)
+    return Leaves(values, shape, None if marks is None else _seen(where, marks, len(values), alone))
+
+
+def floating(values: Tensor) -> Tensor:
+    """The same values in a floating-point type: float32 for float32 and bytes, which hold images, otherwise float64."""
+    return values.to(torch.float32 if values.dtype in (torch.float32, torch.uint8) else torch.float64)
+
+
+def along(rows: Tensor, values: Tensor) -> Tensor:
+    """(rows,) booleans in a shape that goes with (rows, …) values."""
+    return rows.view(-1, *[1] * (values.ndim - 1))
+
+
+def check_seen(where: str, seen: Tensor, rows: int) -> Tensor:
+    """The second part of a pair (values, seen), if it has one boolean for each row.
+
+    Args:
+        where: begins errors.
+        seen: the second part.
+        rows: number of values.
+    """
+    if seen.dtype != torch.bool:
+        raise _no_booleans(where, name_of(seen.dtype))
+    if tuple(seen.shape) != (rows,):
+        raise ShapeError(
+            f"{where}: expected a pair (values, seen) with seen of shape ({rows},), one boolean for each row of values; got "
+            f"shape {tuple(seen.shape)}."
+        )
+    return seen
+
+
+def _no_booleans(where: str, kind: str) -> DataError:
+    return DataError(
+        f"{where}: expected a pair (values, seen) with booleans as seen, true where the value is there; got {kind}. Convert "
+        "it: seen.to(torch.bool)."
+    )
+
+
+def _pair(value: Any) -> tuple[Any, Any] | None:
+    """The parts of a pair (values, seen); None for values by themselves, two rows of them included.
+
+    A list is a pair only where its second part holds booleans: DataLoaders make such lists of tuples.
+    """
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        return None
+    (first, first_kind), (second, second_kind) = ((_shape(x), _kind(x)) for x in value)
+    if second_kind == "bool":
+        return (value[0], value[1]) if first_kind != "bool" or first != second else None
+    wider = first is None or (second is not None and len(first) > len(second))
+    return (
+        (value[0], value[1]) if isinstance(value, tuple) and second is not None and len(second) == 1 and wider else None
+    )
+
+
+def _as_rows(where: str, value: Any) -> Tensor | np.ndarray:
+    """A tensor or array of numbers, or an array of objects."""
+    if isinstance(value, Tensor):
+        return dense_tensor(where, value)
+    if is_series(value):
+        value = value.array
+    if is_categorical(value):
+        raise DataError(f"{where}: expected arrays of numbers, got a category column.")
+    if isinstance(value, list | tuple) and any(isinstance(row, Tensor) for row in value):
+        return np.fromiter(value, dtype=object, count=len(value))
+    try:
+        return as_array(where, value, "arrays of numbers")
+    except DataError:
+        if not isinstance(value, list | tuple):
+            raise
+        return np.fromiter(value, dtype=object, count=len(value))  # rows of different shapes, missing ones among them
+
+
+def _with_rows(where: str, values: Tensor | np.ndarray, shape: tuple[int, ...], single: bool) -> Tensor | np.ndarray:
+    """(rows, *shape) numbers, or (rows,) objects."""
+    found = tuple(values.shape)
+    objects = isinstance(values, np.ndarray) and values.dtype == object
+    if found[1:] == shape or (objects and len(found) == 1):
+        return values
+    if single and found == shape:
+        return values[None]
+    if len(found) == 0 and single and bool(_isnan(values)):
+        return np.full(1, None, dtype=object)
+    if len(found) == 1 and bool(_isnan(values).all()):  # no rows, or none with a value
+        return np.full(found, None, dtype=object)
+    remedy = ""
+    if len(found) > 1 and math.prod(found[1:]) == math.prod(shape):
+        remedy = (
+            f" The number of entries is right: reshape them, as in values.reshape(-1, {', '.join(map(str, shape))})."
+        )
+    alone = f", or one value of shape {shape}" if single else ""
+    raise ShapeError(
+        f"{where}: expected values of shape {_rows_of(shape)}{alone}; got {_kind(values)} of shape {found}.{remedy}"
+    )
+
+
+def _seen(where: str, marks: Any, rows: int, single: bool) -> Tensor:
+    """(rows,) booleans."""
+    if isinstance(marks, Tensor):
+        seen = dense_tensor(where, marks)
+    else:
+        array = as_array(where, marks.array if is_series(marks) else marks, "booleans")
+        if array.dtype.kind != "b":
+            raise _no_booleans(where, str(array.dtype))
+        seen = torch.from_numpy(array.copy())
+    return check_seen(where, seen.reshape(1) if single and seen.ndim == 0 else seen, rows)
+
+
+def _stacked(where: str, rows: list[Any]) -> Tensor | np.ndarray | None:
+    """Values one above the other; None if they have different shapes."""
+    if not any(isinstance(row, Tensor) for row in rows):
+        try:
+            return np.stack([np.asarray(row) for row in rows])
+        except (ValueError, TypeError, RuntimeError):
+            return None
+    tensors = [row if isinstance(row, Tensor) else own_tensor(as_array(where, row, "numbers")) for row in rows]
+    tensors = [dense_tensor(where, row) for row in tensors]  # numpy would cut gradients off
+    if len({t.shape for t in tensors}) > 1:
+        return None
+    same = len({t.dtype for t in tensors}) == 1
+    return torch.stack(tensors if same else [t.to(torch.float64) for t in tensors])
+
+
+def _shape(value: Any) -> tuple[int, ...] | None:
+    """Shape of an array of any kind; None for nested lists of different lengths."""
+    if isinstance(value, Tensor):
+        return tuple(value.shape)
+    try:
+        return tuple(np.shape(value))
+    except (ValueError, TypeError, RuntimeError):
+        return None
+
+
+def _kind(value: Any) -> str:
+    """Name of the type of an array's entries."""
+    if isinstance(value, Tensor):
+        return name_of(value.dtype)
+    try:
+        return str(np.asarray(value).dtype)
+    except (ValueError, TypeError, RuntimeError):
+        return "object"
+
+
+def _rows_of(shape: tuple[int, ...]) -> str:
+    return f"(rows, {', '.join(map(str, shape))})"
+
+
+def _isnan(values: Tensor | np.ndarray) -> Any:
+    """Where there is no number; false for numbers that cannot be NaN."""
+    if isinstance(values, Tensor):
+        return values.isnan() if values.is_floating_point() else torch.zeros(values.shape, dtype=torch.bool)
+    return np.asarray(pd.isna(values))
