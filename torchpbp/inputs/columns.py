@@ -14,7 +14,8 @@ from torchpbp.errors import DataError, ShapeError
 from torchpbp.graph.domains import Domain, shape_of
 from torchpbp.inputs.arrays import as_array, dense_tensor, name_of
 from torchpbp.inputs.labels import check_alignment, numeric_tensor, warn_of_few_labels
-from torchpbp.inputs.leaves import Leaves, open_leaves
+from torchpbp.inputs.leaf_columns import open_leaves
+from torchpbp.inputs.leaves import Leaves
 from torchpbp.inputs.missing_values import MissingValues
 from torchpbp.inputs.sources import DataLike, Matrix, TableLike, narrow_dtype, open_data
 from torchpbp.inputs.states import comparable, whole_numbers
@@ -37,7 +38,7 @@ class ColumnReader:
 
     Labels of category and string columns are learned from the first table and kept for the others.
 
-    A column of vectors or images has the shape (rows, *shape); see :func:`torchpbp.inputs.leaves.open_leaves`.
+    A column of vectors or images has the shape (rows, *shape); see :func:`torchpbp.inputs.leaf_columns.open_leaves`.
 
     Missing values (NaN, None, pandas NA, masked or null entries, -1 for discrete variables) raise an error unless they are
     allowed. Those of discrete variables become -1, or one extra state behind the others in narrow tables, which may be

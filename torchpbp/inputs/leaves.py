@@ -1,4 +1,4 @@
-"""Values of variables that are vectors or images: columns of shape (rows, *shape) in any form, read as floating-point tensors.
+"""Values of variables that are vectors or images: columns of shape (rows, *shape), read as floating-point tensors.
 
 A value is there as a whole or missing as a whole. Missing ones are NaN in all entries, None in a list or column of arrays, or
 marked by the second part of a pair (values, seen).
@@ -6,7 +6,6 @@ marked by the second part of a pair (values, seen).
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +15,8 @@ from torch import Tensor
 
 from torchpbp.errors import DataError, ShapeError
 from torchpbp.graph.domains import Continuous
-from torchpbp.inputs.arrays import as_array, dense_tensor, name_of, own_tensor
+from torchpbp.inputs.arrays import as_array, dense_tensor, name_of, own_tensor, unmasked
 from torchpbp.inputs.labels import numeric_tensor
-from torchpbp.lazy import is_categorical, is_series
 from torchpbp.lazy import pandas as pd
 
 
@@ -56,11 +54,10 @@ class Leaves:
             ShapeError: values of another shape.
         """
         values = self.values
+        if isinstance(values, np.ndarray) and values.dtype == object and values.ndim == 1:
+            values = self._filled(values, where, start)
         if isinstance(values, np.ndarray):
-            filled = self._filled(values, where, start) if values.dtype == object and values.ndim == 1 else values
-            values = (
-                filled if isinstance(filled, Tensor) else numeric_tensor(where, filled, None, ANY, "numbers", start)
-            )
+            values = numeric_tensor(where, values, None, ANY, "numbers", start)
         values = floating(values)
         if self.seen is not None:
             values = torch.where(along(self.seen.to(values.device), values), values, torch.nan)
@@ -75,11 +72,11 @@ class Leaves:
         some = list(entries[present])
         stacked = _stacked(where, some)
         if stacked is None or tuple(stacked.shape[1:]) != self.shape:
-            wrong = next((i for i, x in enumerate(some) if _shape(x) != self.shape), 0)
-            found = _shape(some[wrong])
+            wrong = next((i for i, x in enumerate(some) if shape_of_array(x) != self.shape), 0)
+            found = shape_of_array(some[wrong])
             raise ShapeError(
                 f"{where}, row {start + int(present[wrong])}: expected numbers of shape {self.shape}, got "
-                f"{'entries of different lengths' if found is None else f'{_kind(some[wrong])} of shape {found}'}."
+                f"{'entries of different lengths' if found is None else f'{kind_of_array(some[wrong])} of shape {found}'}."
             )
         if len(present) == len(entries):
             return stacked
@@ -118,27 +115,6 @@ ANY = Continuous()
 """Numbers without bounds; bounds are checked once missing values are known."""
 
 
-def open_leaves(where: str, value: Any, shape: tuple[int, ...], single: bool = False) -> Leaves:
-    """A column of vectors or images in any form.
-
-    Args:
-        where: begins errors; names the variable.
-        value: (rows, *shape) tensor or array; list, Series or array of objects with a value of this shape, or None, for each
-            row; or a pair of such values and (rows,) booleans that say which of them are there.
-        shape: of one value.
-        single: whether one value without a dimension for rows is taken for one row.
-
-    Raises:
-        DataError: values that are not numbers, booleans of another type.
-        ShapeError: another shape, or booleans for another number of rows.
-    """
-    pair = _pair(value)
-    given, marks = (value, None) if pair is None else pair
-    alone = single and not is_series(given)  # a Series has rows, whatever its length
-    values = _with_rows(where, _as_rows(where, given), shape, alone)
-    return Leaves(values, shape, None if marks is None else _seen(where, marks, len(values), alone))
-
-
 def floating(values: Tensor) -> Tensor:
     """The same values in a floating-point type: float32 for float32 and bytes, which hold images, otherwise float64."""
     return values.to(torch.float32 if values.dtype in (torch.float32, torch.uint8) else torch.float64)
@@ -149,105 +125,11 @@ def along(rows: Tensor, values: Tensor) -> Tensor:
     return rows.view(-1, *[1] * (values.ndim - 1))
 
 
-def check_seen(where: str, seen: Tensor, rows: int) -> Tensor:
-    """The second part of a pair (values, seen), if it has one boolean for each row.
-
-    Args:
-        where: begins errors.
-        seen: the second part.
-        rows: number of values.
-    """
-    if seen.dtype != torch.bool:
-        raise _no_booleans(where, name_of(seen.dtype))
-    if tuple(seen.shape) != (rows,):
-        raise ShapeError(
-            f"{where}: expected a pair (values, seen) with seen of shape ({rows},), one boolean for each row of values; got "
-            f"shape {tuple(seen.shape)}."
-        )
-    return seen
-
-
-def _no_booleans(where: str, kind: str) -> DataError:
-    return DataError(
-        f"{where}: expected a pair (values, seen) with booleans as seen, true where the value is there; got {kind}. Convert "
-        "it: seen.to(torch.bool)."
-    )
-
-
-def _pair(value: Any) -> tuple[Any, Any] | None:
-    """The parts of a pair (values, seen); None for values by themselves, two rows of them included.
-
-    A list is a pair only where its second part holds booleans: DataLoaders make such lists of tuples.
-    """
-    if not isinstance(value, tuple | list) or len(value) != 2:
-        return None
-    (first, first_kind), (second, second_kind) = ((_shape(x), _kind(x)) for x in value)
-    if second_kind == "bool":
-        return (value[0], value[1]) if first_kind != "bool" or first != second else None
-    wider = first is None or (second is not None and len(first) > len(second))
-    return (
-        (value[0], value[1]) if isinstance(value, tuple) and second is not None and len(second) == 1 and wider else None
-    )
-
-
-def _as_rows(where: str, value: Any) -> Tensor | np.ndarray:
-    """A tensor or array of numbers, or an array of objects."""
-    if isinstance(value, Tensor):
-        return dense_tensor(where, value)
-    if is_series(value):
-        value = value.array
-    if is_categorical(value):
-        raise DataError(f"{where}: expected arrays of numbers, got a category column.")
-    if isinstance(value, list | tuple) and any(isinstance(row, Tensor) for row in value):
-        return np.fromiter(value, dtype=object, count=len(value))
-    try:
-        return as_array(where, value, "arrays of numbers")
-    except DataError:
-        if not isinstance(value, list | tuple):
-            raise
-        return np.fromiter(value, dtype=object, count=len(value))  # rows of different shapes, missing ones among them
-
-
-def _with_rows(where: str, values: Tensor | np.ndarray, shape: tuple[int, ...], single: bool) -> Tensor | np.ndarray:
-    """(rows, *shape) numbers, or (rows,) objects."""
-    found = tuple(values.shape)
-    objects = isinstance(values, np.ndarray) and values.dtype == object
-    if found[1:] == shape or (objects and len(found) == 1):
-        return values
-    if single and found == shape:
-        return values[None]
-    if len(found) == 0 and single and bool(_isnan(values)):
-        return np.full(1, None, dtype=object)
-    if len(found) == 1 and bool(_isnan(values).all()):  # no rows, or none with a value
-        return np.full(found, None, dtype=object)
-    remedy = ""
-    if len(found) > 1 and math.prod(found[1:]) == math.prod(shape):
-        remedy = (
-            f" The number of entries is right: reshape them, as in values.reshape(-1, {', '.join(map(str, shape))})."
-        )
-    alone = f", or one value of shape {shape}" if single else ""
-    raise ShapeError(
-        f"{where}: expected values of shape {_rows_of(shape)}{alone}; got {_kind(values)} of shape {found}.{remedy}"
-    )
-
-
-def _seen(where: str, marks: Any, rows: int, single: bool) -> Tensor:
-    """(rows,) booleans."""
-    if isinstance(marks, Tensor):
-        seen = dense_tensor(where, marks)
-    else:
-        array = as_array(where, marks.array if is_series(marks) else marks, "booleans")
-        if array.dtype.kind != "b":
-            raise _no_booleans(where, str(array.dtype))
-        seen = torch.from_numpy(array.copy())
-    return check_seen(where, seen.reshape(1) if single and seen.ndim == 0 else seen, rows)
-
-
 def _stacked(where: str, rows: list[Any]) -> Tensor | np.ndarray | None:
     """Values one above the other; None if they have different shapes."""
     if not any(isinstance(row, Tensor) for row in rows):
         try:
-            return np.stack([np.asarray(row) for row in rows])
+            return np.stack([unmasked(row) if isinstance(row, np.ndarray) else np.asarray(row) for row in rows])
         except (ValueError, TypeError, RuntimeError):
             return None
     tensors = [row if isinstance(row, Tensor) else own_tensor(as_array(where, row, "numbers")) for row in rows]
@@ -258,7 +140,7 @@ def _stacked(where: str, rows: list[Any]) -> Tensor | np.ndarray | None:
     return torch.stack(tensors if same else [t.to(torch.float64) for t in tensors])
 
 
-def _shape(value: Any) -> tuple[int, ...] | None:
+def shape_of_array(value: Any) -> tuple[int, ...] | None:
     """Shape of an array of any kind; None for nested lists of different lengths."""
     if isinstance(value, Tensor):
         return tuple(value.shape)
@@ -268,7 +150,7 @@ def _shape(value: Any) -> tuple[int, ...] | None:
         return None
 
 
-def _kind(value: Any) -> str:
+def kind_of_array(value: Any) -> str:
     """Name of the type of an array's entries."""
     if isinstance(value, Tensor):
         return name_of(value.dtype)
@@ -276,14 +158,3 @@ def _kind(value: Any) -> str:
         return str(np.asarray(value).dtype)
     except (ValueError, TypeError, RuntimeError):
         return "object"
-
-
-def _rows_of(shape: tuple[int, ...]) -> str:
-    return f"(rows, {', '.join(map(str, shape))})"
-
-
-def _isnan(values: Tensor | np.ndarray) -> Any:
-    """Where there is no number; false for numbers that cannot be NaN."""
-    if isinstance(values, Tensor):
-        return values.isnan() if values.is_floating_point() else torch.zeros(values.shape, dtype=torch.bool)
-    return np.asarray(pd.isna(values))

@@ -13,7 +13,7 @@ from torchpbp.errors import DataError, ShapeError
 from torchpbp.graph.domains import Domain, shape_of
 from torchpbp.inputs.arrays import as_array, dense_tensor, name_of
 from torchpbp.inputs.labels import numeric_tensor
-from torchpbp.inputs.leaves import open_leaves
+from torchpbp.inputs.leaf_columns import open_leaves
 from torchpbp.inputs.states import comparable, whole_numbers
 from torchpbp.inputs.values import check_values
 from torchpbp.lazy import is_categorical, is_series
@@ -67,7 +67,7 @@ def checked_leaves(name: str, value: Any, domain: Domain, single: bool = False) 
 
     Args:
         name: of the variable.
-        value: see :func:`torchpbp.inputs.leaves.open_leaves`.
+        value: see :func:`torchpbp.inputs.leaf_columns.open_leaves`.
         domain: of the variable.
         single: whether one value without a dimension for rows is taken for one row.
     """
