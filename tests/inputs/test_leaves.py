@@ -162,6 +162,8 @@ def test_large_values_are_read_in_fewer_rows(monkeypatch: pytest.MonkeyPatch) ->
             "row 1: expected numbers of shape .* got entries of different lengths",
         ),
         ([torch.zeros(2), torch.zeros(3), None], ShapeError, r"row 1: .* got float32 of shape \(3,\)"),
+        ([torch.zeros(2), "ab", None], ShapeError, r"row 1: .* of shape \(\)"),
+        ([torch.zeros(2), ["a", "b"], None], DataError, "expected numbers, got 'a'"),
         ([None, 5.0, None], ShapeError, r"row 1: expected numbers of shape \(2,\), got float64 of shape \(\)"),
         ([["a", "b"]] * 3, DataError, "expected numbers, got 'a'"),
         ([np.array(["a", "b"]), None, None], DataError, "expected numbers, got <U1 values"),

@@ -126,16 +126,18 @@ def along(rows: Tensor, values: Tensor) -> Tensor:
 
 
 def _stacked(where: str, rows: list[Any]) -> Tensor | np.ndarray | None:
-    """Values one above the other; None if they have different shapes."""
-    if not any(isinstance(row, Tensor) for row in rows):
-        try:
-            return np.stack([unmasked(row) if isinstance(row, np.ndarray) else np.asarray(row) for row in rows])
-        except (ValueError, TypeError, RuntimeError):
-            return None
-    tensors = [row if isinstance(row, Tensor) else own_tensor(as_array(where, row, "numbers")) for row in rows]
-    tensors = [dense_tensor(where, row) for row in tensors]  # numpy would cut gradients off
-    if len({t.shape for t in tensors}) > 1:
+    """Values one above the other; None if they have different shapes, or none."""
+    shapes = {shape_of_array(row) for row in rows}
+    if len(shapes) > 1 or shapes & {(), None}:
         return None
+    if not any(isinstance(row, Tensor) for row in rows):
+        return np.stack([unmasked(row) if isinstance(row, np.ndarray) else np.asarray(row) for row in rows])
+    tensors = [  # numpy would cut gradients off
+        dense_tensor(where, row)
+        if isinstance(row, Tensor)
+        else numeric_tensor(where, as_array(where, row, "numbers"), None, ANY, "numbers")
+        for row in rows
+    ]
     same = len({t.dtype for t in tensors}) == 1
     return torch.stack(tensors if same else [t.to(torch.float64) for t in tensors])
 
