@@ -15,7 +15,7 @@ from torch import Tensor
 
 from torchpbp.errors import DataError, ShapeError
 from torchpbp.graph.domains import Continuous
-from torchpbp.inputs.arrays import as_array, dense_tensor, name_of, own_tensor, unmasked
+from torchpbp.inputs.arrays import as_array, dense_tensor, name_of, unmasked
 from torchpbp.inputs.labels import numeric_tensor
 from torchpbp.lazy import pandas as pd
 
