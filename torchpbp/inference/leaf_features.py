@@ -225,7 +225,7 @@ class LeafReader:
         for names in self._equal_sizes():
             phi = torch.stack([leaves.features[v] for v in names])
             weights = torch.stack([leaves.seen[:, self.names.index(v)] for v in names]).to(phi)
-            total = phi.mT @ (phi * weights.unsqueeze(-1))
+            total = (phi.mT @ (phi * weights.unsqueeze(-1))).double()
             result |= {v: (total[i], weights[i].sum()) for i, v in enumerate(names)}
         return result
 
