@@ -179,13 +179,11 @@ class Observable(nn.Module):
         """(batch, n) unnormalised density of a continuous variable at (n,) points."""
         return estimate @ self.map.evidence(at.to(self.bounds)).to(estimate).T
 
-    def density(self, estimate: Tensor) -> Density | LeafPosterior:
-        """Density of a continuous variable, or mean and variance of a leaf with an encoder, from a (batch, dim) estimate.
+    def density(self, estimate: Tensor) -> Density:
+        """Density of a continuous variable from a (batch, dim) estimate.
 
         Mean and variance come from linear functionals of the estimate, which do not see the kernel's smoothing.
         """
-        if isinstance(self.map, EncodedMap):
-            return self._leaf_posterior(estimate, self.map)
         low, high = self.bounds.tolist()
         points = torch.linspace(low, high, GRID, dtype=torch.float64, device=estimate.device)
         total = estimate @ self.map.missing().to(estimate)
@@ -201,7 +199,13 @@ class Observable(nn.Module):
         variance = torch.where(usable & (spread > 0), scale.square() * spread, plain.variance)
         return Density(plain.points, plain.values, mean, variance)
 
-    def _leaf_posterior(self, estimate: Tensor, map: EncodedMap) -> LeafPosterior:
+    def leaf_posterior(self, estimate: Tensor, map: EncodedMap) -> LeafPosterior:
+        """Mean and variance of a leaf with an encoder, from a (batch, dim) estimate.
+
+        Args:
+            estimate: up to a positive factor per row.
+            map: of this leaf.
+        """
         total = estimate[:, :1]
         usable = total > 0
         # Without a positive total there is nothing to go by: the mean of the training rows.
