@@ -17,7 +17,6 @@ from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.features.maps import KernelMap
 from torchpbp.files.checkpoint import checked_labels, require_finite, require_none
 from torchpbp.files.tensors import copy_state, shape_fault
-from torchpbp.graph.domains import require_encoders
 from torchpbp.graph.junction_tree import build_junction_tree
 from torchpbp.graph.latent_graph import Continuous, LatentGraph, require_graph
 from torchpbp.inference.density import warn_of_coarse_grids
@@ -148,7 +147,6 @@ class TwoStageModel(OperatorModel, Learner):
 
     def _check_structure(self) -> None:
         """Raise a StructureError where graph and settings do not fit together."""
-        require_encoders(self.graph.variables, type(self).__name__)
         continuous = [v for v in self.graph.observed if isinstance(self.graph.variables[v], Continuous)]
         if continuous and isinstance(self.regressor, Messages):
             raise StructureError(
