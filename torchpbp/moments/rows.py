@@ -50,10 +50,11 @@ class TrainingRows:
         return cls(list(maps), maps, features=features, weights=weights, reals=reals)
 
     def __len__(self) -> int:
-        return len(self._content)
+        return len(self.content)
 
     @property
-    def _content(self) -> Tensor:
+    def content(self) -> Tensor:
+        """States, or features where some variable is continuous."""
         content = self.features if self.states is None else self.states
         assert content is not None
         return content
@@ -61,11 +62,11 @@ class TrainingRows:
     @property
     def values(self) -> Tensor:
         """(rows, variables) states and values as float64."""
-        return self._content.double() if self.reals is None else self.reals
+        return self.content.double() if self.reals is None else self.reals
 
     @property
     def device(self) -> torch.device:
-        return self._content.device
+        return self.content.device
 
     def __getitem__(self, index: Tensor | slice) -> TrainingRows:
         return self._each(lambda tensor: tensor[index])
@@ -90,6 +91,18 @@ class TrainingRows:
         _, first, counts = np.unique(keys, axis=0, return_index=True, return_counts=True)
         chosen = torch.from_numpy(first)
         return TrainingRows(self.names, self.maps, self.states[chosen], weights=torch.from_numpy(counts).double())
+
+    def given(self, name: str, state: int | None) -> TrainingRows:
+        """Weighted rows of states of the other variables in which one has a state, or in all rows for None; weights add up to 1."""
+        assert self.states is not None
+        assert self.weights is not None
+        column = self.names.index(name)
+        chosen = slice(None) if state is None else self.states[:, column] == state
+        others = [i for i in range(len(self.names)) if i != column]
+        weights = self.weights[chosen]
+        names = [self.names[i] for i in others]
+        maps = {v: self.maps[v] for v in names}
+        return TrainingRows(names, maps, self.states[chosen][:, others], weights=weights / weights.sum())
 
     def columns(self) -> dict[str, slice]:
         """Where each variable's features are in ``features``."""
