@@ -14,6 +14,7 @@ from torchpbp.features.maps import FeatureMap, KernelMap, Nystroem, OneHot
 from torchpbp.graph.latent_graph import Continuous, Domain
 from torchpbp.inference.density import GRID, Density, LeafPosterior, grid_density
 from torchpbp.inputs.evidence import Evidence
+from torchpbp.inputs.missing_values import observed
 
 
 class Observable(nn.Module):
@@ -95,7 +96,7 @@ class Observable(nn.Module):
         if self.name in evidence.real:
             values = evidence.real[self.name]
             if isinstance(self.map, EncodedMap):
-                known = ~values.reshape(len(values), -1).isnan().any(dim=1)
+                known = observed(values)
                 cells = known.reshape(-1, *[1] * (values.ndim - 1))
                 encoded = self.map.evidence(torch.where(cells, values, torch.zeros_like(values)))
                 return torch.where(known.unsqueeze(1), encoded.to(like), missing)
