@@ -12,17 +12,20 @@ from torchpbp.contract.abilities import JointQueries, Sampling
 from torchpbp.errors import NotFittedError, QueryError, ShapeError
 from torchpbp.features.encoded import EncodedMap, Encoders
 from torchpbp.graph.junction_tree import JunctionTree
-from torchpbp.graph.latent_graph import Domain
+from torchpbp.graph.latent_graph import Continuous, Domain
 from torchpbp.inference.class_trees import ClassTrees
-from torchpbp.inference.density import Density, as_points
+from torchpbp.inference.density import Density, LeafPosterior, as_points
 from torchpbp.inference.leaf_features import LeafReader, hidden_share
 from torchpbp.inference.observable import Observable, as_distribution, joint_states, prepare
-from torchpbp.inference.operator_tree import Mass, OperatorTree, own_estimate
+from torchpbp.inference.operator_tree import Mass, OperatorTree, observable_estimates
 from torchpbp.inference.operators import RootOperator, SeparatorOperator
 from torchpbp.inference.readout import Readout
 from torchpbp.inference.schedule import Schedule, build_schedule
 from torchpbp.inputs.evidence import Evidence, EvidenceLike
 from torchpbp.planning.plan import Plan
+
+Answer = Tensor | Density | LeafPosterior
+"""A distribution over states, a density, or mean and variance of a leaf with an encoder."""
 
 
 class OperatorModel(nn.Module, JointQueries, Sampling):
@@ -189,11 +192,15 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
             variance, quantiles and samples. For a DataFrame of evidence, a DataFrame with the same index.
         """
 
-        def answer(names: tuple[str, ...], checked: Evidence) -> Tensor | Density:
+        def answer(names: tuple[str, ...], checked: Evidence) -> Answer:
             if len(names) > 1:
                 return self._joint_posterior(names, checked, raw)
             (name,) = names
             observable = self.observables[name]
+            if at is not None and isinstance(observable.map, EncodedMap):
+                raise QueryError(
+                    f"Query of '{name}': at= needs a density, and a leaf with an encoder has mean and variance only."
+                )
             if at is not None and not observable.continuous:
                 raise QueryError(f"Query of '{name}': at= is for continuous variables, and this one has states.")
             estimate = self.estimates(checked, [name])[name]
@@ -294,26 +301,30 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
         Returns:
             name -> (batch, features).
         """
-        tree, observables, leaf_of = self.operator_tree, self.observables, self.tree.leaf_of
-        prepared = self.prepare(evidence)
+        tree, prepared = self.operator_tree, self.prepare(evidence)
         result: dict[str, Tensor] = {}
         if isinstance(tree, ClassTrees) and tree.name in names:
             result[tree.name] = tree.class_estimates(prepared)
-        inside = [v for v in names if v in leaf_of]
-        leaves = None if every_leaf or len(inside) == len(leaf_of) else sorted({leaf_of[v] for v in inside})
-        tables = tree.estimates(prepared, leaves) if inside else {}
-        for v in inside:
-            group = self.tree.leaf_observables[leaf_of[v]]
-            others = {u: observables[u].zeta(prepared, tree.root) for u in group if u != v}
-            zetas = [others.get(u, tree.root) for u in group]
-            result[v] = own_estimate(tables[leaf_of[v]], group.index(v), zetas)
+        inside = [v for v in names if v in self.tree.leaf_of]
+        if inside:
+            result |= observable_estimates(tree, self.observables, prepared, inside, every_leaf)
         return {v: result[v] for v in names}
+
+    def leaf_reader(self) -> LeafReader:
+        """Reads rows as features of the model's leaves."""
+        leaves = {v: o for v, o in self.observables.items() if v in self.tree.leaf_of}
+        return LeafReader(leaves, self.encoders)
+
+    def leaf_shape(self, name: str) -> tuple[int, ...]:
+        """Shape of an observable's values; () for numbers and states."""
+        domain = self.observables[name].domain
+        return tuple(domain.shape) if isinstance(domain, Continuous) else ()
 
     def prepare(self, evidence: Evidence) -> Evidence:
         """Checked evidence with vectors in place of the values of continuous variables."""
         observables, like = self.observables, self.root.weight
         if self.encoders is not None:
-            vectors = LeafReader(observables, self.encoders).evidence_of(evidence, like)
+            vectors = self.leaf_reader().evidence_of(evidence, like)
             evidence = Evidence(evidence.batch, evidence.hard, {**evidence.soft, **vectors}, evidence.real)
         return prepare(observables, evidence, like)
 
@@ -336,7 +347,9 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
             log_scale = log_scale - observable.log_integral(evidence)
         return mass._replace(log_scale=evidence.scaled(log_scale))
 
-    def _answer(self, observable: Observable, estimate: Tensor, evidence: Evidence, raw: bool) -> Tensor | Density:
+    def _answer(self, observable: Observable, estimate: Tensor, evidence: Evidence, raw: bool) -> Answer:
+        if isinstance(observable.map, EncodedMap):
+            return observable.leaf_posterior(estimate, observable.map)
         if observable.continuous:
             return observable.density(estimate)
         if raw:
