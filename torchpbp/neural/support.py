@@ -13,6 +13,7 @@ from torchpbp.inference.operator_tree import OperatorTree
 from torchpbp.learning.net_fitting import penalties_of
 from torchpbp.learning.net_moments import ClassLayout, MomentSums, complete_rows, moment_sums, zero_sums
 from torchpbp.learning.net_stage1 import NetStage1
+from torchpbp.learning.stage1 import Penalties
 from torchpbp.learning.two_stage import solve
 from torchpbp.models.pbp import PBP
 
@@ -90,9 +91,9 @@ class Support(nn.Module):
         )
         averages = self._averages(sums, rate)
         grams = self._grams(reader.gram_sums(leaves), rate)
-        if not through:
-            averages = [a.detach() for a in averages]
         penalties = penalties_of(nets)
+        if not through:
+            averages, penalties = [a.detach() for a in averages], Penalties(*(p.detach() for p in nets.log_ridge.exp()))
         tree = solve(nets.plan, NetStage1(nets, averages, condition is not None), penalties).tree
         counts = getattr(self, f"count{self.moments - 1}")
         return Solved(tree, statistics, grams, (counts + 1e-3) / (counts + 1e-3).sum())
