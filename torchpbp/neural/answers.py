@@ -67,7 +67,10 @@ class Answers:
 
     @torch.no_grad()
     def scores(self, table: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, int]]:
-        """Loss of the model's own answers about rows as they are, and accuracy of a target: name -> value, rows."""
+        """Loss of the model's own answers about rows as they are, and accuracy of a target: name -> value, rows.
+
+        Nothing for rows none of which has a target.
+        """
         model, reader = self.model, self.reader
         grams = {v: m.gram for v, m in reader.encoded.items()}
         statistics = {v: (m.mean, m.spread) for v, m in reader.encoded.items()}
@@ -86,9 +89,10 @@ class Answers:
             evidence = self._evidence(solved, table, shown)
             guess = self._target_log_probabilities(self._tree(solved), evidence, shown).argmax(dim=1)
             count = int(known.sum())
-            if count:
-                result["accuracy"] = ((guess == table[self.target])[known].double().mean(), count)
-                result["loss"] = (result["loss"][0], count)
+            if count == 0:
+                return {}
+            result["accuracy"] = ((guess == table[self.target])[known].double().mean(), count)
+            result["loss"] = (result["loss"][0], count)
         return result
 
     # -- parts ---------------------------------------------------------------------------------------------------

@@ -216,7 +216,7 @@ class PBPModule(LightningModule):
         support, query = ({v: x[part] for v, x in table.items()} for part in (slice(cut), slice(cut, None)))
         generator = torch.Generator().manual_seed(own.seed * 1_000_003 + self.global_step)
         if self.target is not None:
-            self.unlabelled += (query[self.target] < 0).sum()
+            self.unlabelled += (table[self.target] < 0).sum()
         seen = reader.seen(support)
         shown = seen & random_masks(seen, self.model.nets.masking.instruments, own.most_hidden, generator)
         context = seen & random_masks(seen, own.hide, own.most_hidden, generator)
@@ -284,7 +284,9 @@ class PBPModule(LightningModule):
     # -- validation ----------------------------------------------------------------------------------------------
 
     def on_validation_epoch_start(self) -> None:
-        if not self.trainer.sanity_checking:
+        if self.trainer.validating:  # trainer.validate(module): the model as it is
+            self.model.require_fitted()
+        elif not self.trainer.sanity_checking:
             self.solve(self._solve_batches, self.settings.validation_rows)
 
     def validation_step(self, batch: Any, _: int) -> None:
