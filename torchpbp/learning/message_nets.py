@@ -259,13 +259,10 @@ class MessageNets(nn.Module):
             shown: (rows, observables); inputs of others are set to 0. None: all that rows observe.
         """
         flags = leaves.seen if shown is None else leaves.seen & shown
-        order = {v: i for i, v in enumerate(leaves.features)}
-        parts = [
-            torch.where(flags[:, order[v], None], leaves.inputs[v], torch.zeros_like(leaves.inputs[v])).to(self.dtype)
-            for v in self.widths
-        ]
-        flag = torch.stack([flags[:, order[v]] for v in self.widths], dim=1).to(parts[0])
-        return torch.cat([*parts, flag, torch.zeros_like(flag[:, :1])], dim=1)
+        values = torch.cat([leaves.inputs[v].to(self.dtype) for v in self.widths], dim=1)
+        each = torch.tensor(list(self.widths.values()), device=flags.device)
+        kept = torch.where(flags.repeat_interleave(each, dim=1), values, torch.zeros_like(values))
+        return torch.cat([kept, flags.to(kept), kept.new_zeros(len(kept), 1)], dim=1)
 
     def _outputs(
         self,
