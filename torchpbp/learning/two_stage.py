@@ -11,6 +11,7 @@ from torch import Tensor
 from torchpbp.inference.operator_tree import OperatorTree
 from torchpbp.learning.least_squares import LeastSquaresLayer
 from torchpbp.learning.stage1 import Penalties, PredictedProducts, Regressor, Stage1
+from torchpbp.learning.stage1_nets import Stage1Nets
 from torchpbp.moments.moments import Moments
 from torchpbp.moments.rows import TrainingRows
 from torchpbp.planning.plan import Plan
@@ -24,11 +25,13 @@ class Solution:
         tree: the operators.
         strengths: per separator (node 1 first) the canonical correlations of the message's dimensions.
         significant: per separator how many dimensions of the message, the constant included, are statistically significant.
+        nets: trained nets of stage 1 that stay with the model, where there are any.
     """
 
     tree: OperatorTree
     strengths: tuple[Tensor, ...]
     significant: tuple[int, ...]
+    nets: Stage1Nets | None = None
 
 
 def learn(
@@ -61,6 +64,7 @@ def solve(plan: Plan, moments: Stage1, penalties: Penalties) -> Solution:
         OperatorTree(plan, (torch.empty(0), *(operators[n] for n in nodes)), stage1.root),
         tuple(stage1.strengths[n] for n in nodes),
         tuple(stage1.significant[n] for n in nodes),
+        stage1.nets,
     )
 
 
