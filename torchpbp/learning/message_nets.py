@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,20 @@ from torchpbp.planning.plan import Plan
 
 INSIDE_LEAVES = 8
 """Observables inside a separator, at most, that its message is a function of: the core group first, then the nearest."""
+
+
+class Masking(NamedTuple):
+    """How often leaves are hidden while moments are taken, so that nets and context encoders know missing leaves.
+
+    Args:
+        instruments: share of rows of which nets of instruments see a part only.
+        context: share of rows of which context encoders see a part only.
+        most: share of the leaves that may be hidden in such a row.
+    """
+
+    instruments: float = 0.3
+    context: float = 0.8
+    most: float = 0.75
 
 
 @dataclass(frozen=True)
@@ -81,15 +96,16 @@ class NetBank(nn.Module):
         return h
 
     def forward(self, inputs: Tensor, weights: Tensor | None = None) -> Tensor:
-        """(rows, all columns) -> (nets, rows, outputs), standardised.
+        """(rows, all columns) -> (nets, rows, outputs), standardised: by the batch and in the nets' precision in training mode,
+        otherwise by the statistics kept, in float64.
 
         Args:
             inputs: of the batch.
             weights: (nets, rows) of the rows in the statistics of the batch, in training mode; all alike by default.
         """
-        out = self.raw(inputs).double()
+        out = self.raw(inputs)
         if not self.training:
-            return (out - self.mean) / self.spread
+            return (out.double() - self.mean) / self.spread
         mean, variance = weighted_statistics(out, weights)
         return (out - mean) / spread_of(variance)
 
@@ -123,6 +139,7 @@ class MessageNets(nn.Module):
         super().__init__()
         self.plan, self.dims, self.widths = plan, dict(dims), dict(widths)
         self.hidden, self.instruments, self.seed = tuple(hidden), instruments, seed
+        self.masking = Masking()
         generator = torch.Generator().manual_seed(seed)
         self._starts, start = {}, 0
         for v, width in self.widths.items():
@@ -197,9 +214,7 @@ class MessageNets(nn.Module):
             leaf = tuple(tree.leaf_observables[n] for n in nodes) if tree.leaf_observables[first] else ()
             below = () if leaf else tuple(zip(*(tree.children[n] for n in nodes), strict=True))
             rank = plan[first].rank
-            result.append(
-                Family(tuple(nodes), below, leaf, rank, self._sizes(first), self._instrument_size(rank))
-            )
+            result.append(Family(tuple(nodes), below, leaf, rank, self._sizes(first), self._instrument_size(rank)))
         return result
 
     def _sizes(self, node: int) -> tuple[int, ...]:
@@ -215,7 +230,7 @@ class MessageNets(nn.Module):
             leaves: features of the rows.
             weights: node -> (rows,) of the rows in the statistics of a batch; all alike by default.
         """
-        result = {n: leaves.features[v].double() for n, v in self.own.items()}
+        result = {n: leaves.features[v] for n, v in self.own.items()}
         for nodes, out in self._outputs(self._message_nodes, self.messages_, self.common_inputs(leaves, None), weights):
             result |= zip(nodes, with_constant(out).unbind(), strict=True)
         return result
@@ -275,6 +290,13 @@ class MessageNets(nn.Module):
             result[n] = tuple(dict.fromkeys((*self.inside[n], *below)))
         result[0] = tuple(dict.fromkeys(v for c in tree.children[0] for v in own[c]))
         return result
+
+    @torch.no_grad()
+    def set_heads(self, heads: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """Keep the solved last layers of S1A and S1B, by family."""
+        for i, (first, second) in enumerate(heads):
+            getattr(self, f"head_a{i}").copy_(first)
+            getattr(self, f"head_b{i}").copy_(second)
 
     def extra_repr(self) -> str:
         return f"{len(self.solved)} separators, hidden={list(self.hidden)}, instruments={self.instruments}"

@@ -83,9 +83,7 @@ def complete_rows(nets: MessageNets, leaves: LeafFeatures) -> dict[int, Tensor] 
     if leaves.seen.device.type != "meta" and bool(leaves.seen.all()):
         return None
     order = {v: i for i, v in enumerate(leaves.features)}
-    return {
-        n: leaves.seen[:, [order[v] for v in group]].all(dim=1).double() for n, group in nets.needed().items()
-    }
+    return {n: leaves.seen[:, [order[v] for v in group]].all(dim=1).double() for n, group in nets.needed().items()}
 
 
 def moment_sums(
@@ -112,15 +110,15 @@ def moment_sums(
         theta = layout.arrange([messages[n] for n in family.nodes])
         product = row_products([layout.arrange(part) for part in _below(family, leaves, messages)])
         weight = layout.weights([None if complete is None else complete[n] for n in family.nodes])
-        weighted = eta * weight.unsqueeze(-1)
+        weighted = eta * weight.unsqueeze(-1).to(eta)
         for left in (eta, theta, product):
-            sums.append((left.mT @ weighted).transpose(0, 1))
+            sums.append((left.mT @ weighted.to(left)).transpose(0, 1).double())
             counts.append(weight.sum(dim=-1).T)
     children = nets.plan.tree.children[0]
     weight = layout.weights([None if complete is None else complete[0]])[0]
     product = row_products([layout.arrange([messages[c]])[0] for c in children])
-    total = (product * weight.unsqueeze(-1)).sum(dim=1)
-    sums.append(total.reshape(-1, *nets.plan.root_shape))
+    total = (product * weight.unsqueeze(-1).to(product)).sum(dim=1)
+    sums.append(total.reshape(-1, *nets.plan.root_shape).double())
     counts.append(weight.sum(dim=-1))
     return MomentSums(tuple(sums), tuple(counts))
 
@@ -128,9 +126,7 @@ def moment_sums(
 def _below(family: Family, leaves: LeafFeatures, messages: Mapping[int, Tensor]) -> list[list[Tensor]]:
     """Factors of the products below separators: per factor a (rows, size) tensor for each."""
     if family.leaf:
-        return [
-            [leaves.features[group[k]].double() for group in family.leaf] for k in range(len(family.sizes))
-        ]
+        return [[leaves.features[group[k]] for group in family.leaf] for k in range(len(family.sizes))]
     return [[messages[n] for n in nodes] for nodes in family.below]
 
 
@@ -150,12 +146,24 @@ class ClassLayout:
         classes: number of classes.
         rows: number of rows.
         device: of the rows.
+        weights: (rows,) of the rows; all 1 by default.
+
+    Attributes:
+        filled: (classes, most rows) weight of the row in each place, 0 where there is none.
     """
 
-    def __init__(self, labels: Tensor | None, classes: int, rows: int, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        labels: Tensor | None,
+        classes: int,
+        rows: int,
+        device: torch.device | str = "cpu",
+        weights: Tensor | None = None,
+    ) -> None:
         self.classes = classes
         self.index: Tensor | None = None
-        self.filled = torch.ones(1, rows, dtype=torch.float64, device=device)
+        own = torch.ones(rows, dtype=torch.float64, device=device) if weights is None else weights
+        self.filled = own.unsqueeze(0)
         if labels is None:
             return
         known = labels >= 0
@@ -164,13 +172,13 @@ class ClassLayout:
         order = torch.argsort(torch.where(known, labels, classes), stable=True)
         starts = torch.cat([counts.new_zeros(1), counts.cumsum(0)[:-1]])
         place = torch.arange(most, device=labels.device)
-        self.filled = (place < counts.unsqueeze(1)).double()
         position = (starts.unsqueeze(1) + place).clamp(max=max(rows - 1, 0))
         self.index = order[position]  # (classes, most)
+        self.filled = (place < counts.unsqueeze(1)) * own[self.index]
 
     def arrange(self, parts: Sequence[Tensor]) -> Tensor:
         """Several (rows, d) tensors -> (parts, classes, most rows, d)."""
-        stacked = torch.stack(list(parts))
+        stacked = torch.stack(list(parts))  # of one precision: that of nets in training, float64 otherwise
         return stacked.unsqueeze(1) if self.index is None else stacked[:, self.index]
 
     def weights(self, parts: Sequence[Tensor | None]) -> Tensor:

@@ -10,18 +10,22 @@ from torch import Tensor, nn
 
 from torchpbp.contract.abilities import JointQueries, Sampling
 from torchpbp.errors import NotFittedError, QueryError, ShapeError
-from torchpbp.graph.junction_tree import JunctionTree
-from torchpbp.graph.latent_graph import Domain
-from torchpbp.inference.density import Density, as_points
 from torchpbp.features.encoded import EncodedMap, Encoders
+from torchpbp.graph.junction_tree import JunctionTree
+from torchpbp.graph.latent_graph import Continuous, Domain
+from torchpbp.inference.class_trees import ClassTrees
+from torchpbp.inference.density import Density, LeafPosterior, as_points
 from torchpbp.inference.leaf_features import LeafReader, hidden_share
 from torchpbp.inference.observable import Observable, as_distribution, joint_states, prepare
-from torchpbp.inference.operator_tree import Mass, OperatorTree, own_estimate
+from torchpbp.inference.operator_tree import Mass, OperatorTree, observable_estimates
 from torchpbp.inference.operators import RootOperator, SeparatorOperator
 from torchpbp.inference.readout import Readout
 from torchpbp.inference.schedule import Schedule, build_schedule
 from torchpbp.inputs.evidence import Evidence, EvidenceLike
 from torchpbp.planning.plan import Plan
+
+Answer = Tensor | Density | LeafPosterior
+"""A distribution over states, a density, or mean and variance of a leaf with an encoder."""
 
 
 class OperatorModel(nn.Module, JointQueries, Sampling):
@@ -32,9 +36,11 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
         encoders: of leaves that are vectors or images, if there are any.
         readout: makes probabilities of a target, if the model was trained for one.
         floor: estimates are clipped at this share of their mass.
+        prior: (classes,) shares of classes, in models with an operator tree per class.
     """
 
     floor: Tensor
+    prior: Tensor
     operators: nn.ModuleList
     root: RootOperator
     encoders: Encoders | None
@@ -78,10 +84,18 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
         return [op for op in self.operators if isinstance(op, SeparatorOperator)]
 
     @property
-    def operator_tree(self) -> OperatorTree:
+    def condition(self) -> str | None:
+        """The variable with an operator tree per class, if there is one."""
+        return None
+
+    @property
+    def operator_tree(self) -> OperatorTree | ClassTrees:
         """The operators as they are now; gradients reach the model's parameters."""
         root = self.root.weight
-        return OperatorTree(self.plan, [root, *(op.weight for op in self.separator_operators)], root, self._schedule)
+        operators = [root, *(op.weight for op in self.separator_operators)]
+        if self.condition is None:
+            return OperatorTree(self.plan, operators, root, self._schedule)
+        return ClassTrees(self.plan, operators, root, self.prior, self.condition, self._schedule)
 
     @property
     def device(self) -> torch.device:
@@ -92,8 +106,11 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
         shapes = plan.operator_shapes(self.dims)
         self._plan, self._schedule = plan, build_schedule(plan.tree, shapes)
         nodes = range(1, len(plan.tree))
-        self.operators = nn.ModuleList(SeparatorOperator(shapes[n], plan.tree.separator_name(n), dtype) for n in nodes)
-        self.root = RootOperator(plan.root_shape, dtype)
+        classes = None if self.condition is None else self.states[self.condition]
+        self.operators = nn.ModuleList(
+            SeparatorOperator(shapes[n], plan.tree.separator_name(n), dtype, classes) for n in nodes
+        )
+        self.root = RootOperator(plan.root_shape, dtype, classes)
         if self.root.weight.device != self.device:  # thousands of modules take their time
             self.operators.to(self.device)
             self.root.to(self.device)
@@ -175,11 +192,15 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
             variance, quantiles and samples. For a DataFrame of evidence, a DataFrame with the same index.
         """
 
-        def answer(names: tuple[str, ...], checked: Evidence) -> Tensor | Density:
+        def answer(names: tuple[str, ...], checked: Evidence) -> Answer:
             if len(names) > 1:
                 return self._joint_posterior(names, checked, raw)
             (name,) = names
             observable = self.observables[name]
+            if at is not None and isinstance(observable.map, EncodedMap):
+                raise QueryError(
+                    f"Query of '{name}': at= needs a density, and a leaf with an encoder has mean and variance only."
+                )
             if at is not None and not observable.continuous:
                 raise QueryError(f"Query of '{name}': at= is for continuous variables, and this one has states.")
             estimate = self.estimates(checked, [name])[name]
@@ -280,23 +301,30 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
         Returns:
             name -> (batch, features).
         """
-        tree, observables, leaf_of = self.operator_tree, self.observables, self.tree.leaf_of
-        leaves = None if every_leaf or len(names) == len(observables) else sorted({leaf_of[v] for v in names})
-        prepared = self.prepare(evidence)
-        tables = tree.estimates(prepared, leaves)
-        result = {}
-        for v in names:
-            group = self.tree.leaf_observables[leaf_of[v]]
-            others = {u: observables[u].zeta(prepared, tree.root) for u in group if u != v}
-            zetas = [others.get(u, tree.root) for u in group]
-            result[v] = own_estimate(tables[leaf_of[v]], group.index(v), zetas)
-        return result
+        tree, prepared = self.operator_tree, self.prepare(evidence)
+        result: dict[str, Tensor] = {}
+        if isinstance(tree, ClassTrees) and tree.name in names:
+            result[tree.name] = tree.class_estimates(prepared)
+        inside = [v for v in names if v in self.tree.leaf_of]
+        if inside:
+            result |= observable_estimates(tree, self.observables, prepared, inside, every_leaf)
+        return {v: result[v] for v in names}
+
+    def leaf_reader(self) -> LeafReader:
+        """Reads rows as features of the model's leaves."""
+        leaves = {v: o for v, o in self.observables.items() if v in self.tree.leaf_of}
+        return LeafReader(leaves, self.encoders)
+
+    def leaf_shape(self, name: str) -> tuple[int, ...]:
+        """Shape of an observable's values; () for numbers and states."""
+        domain = self.observables[name].domain
+        return tuple(domain.shape) if isinstance(domain, Continuous) else ()
 
     def prepare(self, evidence: Evidence) -> Evidence:
         """Checked evidence with vectors in place of the values of continuous variables."""
         observables, like = self.observables, self.root.weight
         if self.encoders is not None:
-            vectors = LeafReader(observables, self.encoders).evidence_of(evidence, like)
+            vectors = self.leaf_reader().evidence_of(evidence, like)
             evidence = Evidence(evidence.batch, evidence.hard, {**evidence.soft, **vectors}, evidence.real)
         return prepare(observables, evidence, like)
 
@@ -319,7 +347,9 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
             log_scale = log_scale - observable.log_integral(evidence)
         return mass._replace(log_scale=evidence.scaled(log_scale))
 
-    def _answer(self, observable: Observable, estimate: Tensor, evidence: Evidence, raw: bool) -> Tensor | Density:
+    def _answer(self, observable: Observable, estimate: Tensor, evidence: Evidence, raw: bool) -> Answer:
+        if isinstance(observable.map, EncodedMap):
+            return observable.leaf_posterior(estimate, observable.map)
         if observable.continuous:
             return observable.density(estimate)
         if raw:

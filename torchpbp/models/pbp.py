@@ -19,11 +19,11 @@ from torchpbp.inputs.sources import DataLike, open_data, with_progress
 from torchpbp.learning.fitting import FitResult, Fitter, check_labels
 from torchpbp.learning.stage1 import RowRegressor
 from torchpbp.models.counts import Counts
-from torchpbp.models.two_stage_model import TwoStageModel
+from torchpbp.models.net_model import NetModel
 from torchpbp.settings import whole
 
 
-class PBP(TwoStageModel, Counting):
+class PBP(NetModel, Counting):
     """Predictive Belief Propagation [PBP]: fit from data without EM, then ask P(X | any evidence).
 
     The graph becomes a junction tree whose leaves hold the observables. At each separator stage 1 predicts features of
@@ -50,10 +50,17 @@ class PBP(TwoStageModel, Counting):
         root: variables the root clique must contain; chosen by cost by default.
         dtype: of the operators. Learning is always done in float64.
         seed: of the held-out split and of the random draws behind generic ranks.
+        condition: a discrete observable with an operator tree for each of its states. The plan is made for the graph without it;
+            its posterior follows from Bayes' rule with the shares of the classes as prior, and all other answers mix over the
+            classes. Operators then have a leading dimension of classes. Not with ``rank="auto"``.
+        shrinkage: with ``condition``, the number of pseudo-rows from the distribution pooled over classes that are added to the
+            moments of each class, so that classes with few rows are shrunk towards all rows. A class without rows gets the
+            pooled moments.
 
     Attributes:
         counts: counts behind the fit, kept for :meth:`partial_fit`; ``None`` where learning needs more than counts, and
             after loading a file without them. Set it to ``None`` to free their memory.
+        prior, class_rows: (classes,) shares and training rows of the classes, with ``condition``.
 
     Example:
         >>> from torchpbp import templates
