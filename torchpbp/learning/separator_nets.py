@@ -95,6 +95,15 @@ class SeparatorNets(Stage1Nets):
     def from_dict(cls, plan: Plan, dims: Mapping[str, int], saved: Mapping[str, Any]) -> SeparatorNets:
         return cls(plan, dims, *_read(saved))
 
+    @classmethod
+    def settings_of_state(cls, state: Mapping[str, Tensor]) -> dict[str, Any] | None:
+        first = state.get("message_heads.0")
+        if first is None or first.ndim != 4:
+            return None
+        layers = sum(name.startswith("hidden.weights.") for name in state)
+        hidden = [int(state[f"hidden.weights.{i}"].shape[2]) for i in range(layers)]
+        return {"hidden": hidden, "folds": int(first.shape[1]), "dtype": str(first.dtype).removeprefix("torch.")}
+
 
 def head_families(plan: Plan, dims: Mapping[str, int]) -> tuple[list[list[int]], dict[int, tuple[int, ...]]]:
     """Nodes whose heads have equal shapes, and the sizes below each node."""

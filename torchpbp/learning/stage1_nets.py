@@ -61,3 +61,8 @@ class Stage1Nets(nn.Module, ABC):
     @abstractmethod
     def from_dict(cls, plan: Plan, dims: Mapping[str, int], saved: Mapping[str, Any]) -> Stage1Nets:
         """Nets of these shapes, whose numbers are yet to be copied in."""
+
+    @classmethod
+    @abstractmethod
+    def settings_of_state(cls, state: Mapping[str, Tensor]) -> dict[str, Any] | None:
+        """Settings as of :meth:`to_dict`, read off the shapes in the nets' state; None where it is not a state of such nets."""

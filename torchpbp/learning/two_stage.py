@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from torchpbp.inference.operator_tree import OperatorTree
+from torchpbp.learning.class_nets import ClassNets
 from torchpbp.learning.least_squares import LeastSquaresLayer
+from torchpbp.learning.separator_nets import SeparatorNets
 from torchpbp.learning.stage1 import Penalties, PredictedProducts, Regressor, Stage1
 from torchpbp.learning.stage1_nets import Stage1Nets
 from torchpbp.moments.moments import Moments
@@ -73,11 +75,13 @@ def solve(plan: Plan, moments: Stage1, penalties: Penalties) -> Solution:
 def stacked(solutions: Sequence[Solution]) -> Solution:
     """Solutions of classes on the same plan as one, with a leading class dimension."""
     trees = [s.tree for s in solutions]
+    nets = [s.nets for s in solutions if isinstance(s.nets, SeparatorNets)]
     operators = [torch.stack(weights) for weights in zip(*(t.operators[1:] for t in trees), strict=True)]
     return Solution(
         OperatorTree(trees[0].plan, (torch.empty(0), *operators), torch.stack([t.root for t in trees])),
         tuple(torch.stack(parts) for parts in zip(*(s.strengths for s in solutions), strict=True)),
         tuple(torch.tensor(parts) for parts in zip(*(s.significant for s in solutions), strict=True)),
+        ClassNets(nets) if len(nets) == len(solutions) else None,
     )
 
 
