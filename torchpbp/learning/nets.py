@@ -80,7 +80,9 @@ class Inputs(nn.Module):
         """
         order = {v: i for i, v in enumerate(features)}
         parts = [
-            torch.where(seen[:, order[v], None], features[v].to(dtype), torch.zeros((), dtype=dtype, device=seen.device))
+            torch.where(
+                seen[:, order[v], None], features[v].to(dtype), torch.zeros((), dtype=dtype, device=seen.device)
+            )
             for v in self.names
         ]
         return torch.cat([*parts, torch.zeros_like(parts[0][:, :1])], dim=1).T

@@ -13,12 +13,12 @@ from torchpbp.errors import ArgumentError, CheckpointError
 from torchpbp.inference.leaf_features import LeafFeatures
 from torchpbp.learning.nets import HiddenNets, Inputs, hidden_shapes, input_width
 from torchpbp.learning.ridge import equal_shapes
-from torchpbp.learning.stage1_nets import PredictedMessage, Stage1Nets
+from torchpbp.learning.stage1_nets import PredictedMessage, RegressionNets
 from torchpbp.planning.plan import Plan
 from torchpbp.settings import floating_dtype, several, whole
 
 
-class SeparatorNets(Stage1Nets):
+class SeparatorNets(RegressionNets):
     """Per separator and fold one net over the observables of the instrument, with two heads on its hidden layers.
 
     S1A predicts the message, S1B the products below it. Predictions are averages over the folds. The parameters need no
@@ -136,5 +136,7 @@ def _read(saved: Mapping[str, Any]) -> tuple[tuple[int, ...], int, torch.dtype]:
         folds = whole(1).check("folds", saved["folds"])
         dtype = floating_dtype().check("dtype", getattr(torch, str(saved["dtype"]), None))
     except (ArgumentError, KeyError, TypeError) as error:
-        raise CheckpointError(f"Nets of stage 1: expected widths, folds and a dtype, got {saved!r} ({error}).") from error
+        raise CheckpointError(
+            f"Nets of stage 1: expected widths, folds and a dtype, got {saved!r} ({error})."
+        ) from error
     return hidden, folds, dtype

@@ -70,7 +70,9 @@ class TrainedStage1(PredictedStage1):
         )
         return nets
 
-    def _regression(self, node: int, groups: Sequence[tuple[str, ...]], matrices: Sequence[Tensor] | None) -> Regression:
+    def _regression(
+        self, node: int, groups: Sequence[tuple[str, ...]], matrices: Sequence[Tensor] | None
+    ) -> Regression:
         """The regression of a message, or of products, as they are."""
         if matrices is None:
             matrices = [torch.eye(self.moments.dim(g), dtype=torch.float64) for g in groups]
