@@ -138,3 +138,31 @@ def test_stopped_at_the_operators_nets_and_ridges_have_no_gradient() -> None:
     assert any(float((a - b).abs().max()) > 1e-3 for a, b in zip(through, stopped, strict=True))
     nets = list(module.model.nets.parameters())
     assert all(g is None for g in torch.autograd.grad(loss, nets, allow_unused=True))
+
+
+@pytest.mark.parametrize("condition", [False, True])
+def test_the_error_of_stage_1_trains_nets_of_instruments_only(condition: bool) -> None:
+    graph = mixed(GRAPHS["chain"], condition)
+    module = double_module(graph, graph.observed[0], condition)
+    model, table = module.model, rows(module.model)
+    seen = module.reader.seen(table)
+    instruments = list(model.nets.instruments_.parameters())
+    others = [*model.nets.messages_.parameters(), model.nets.log_ridge]
+
+    def error() -> Tensor:
+        solved: Tensor = module.support_stage(table, seen, seen, seen, 1.0).error
+        return solved
+
+    value = error()
+    assert 0 < float(value.detach()) < 1
+    assert all(g is None for g in torch.autograd.grad(value, others, allow_unused=True, retain_graph=True))
+    gradient = torch.autograd.grad(value, instruments)
+    for p, g in zip(instruments, gradient, strict=True):
+        direction = torch.randn(p.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+        with torch.no_grad():
+            p += 1e-5 * direction
+            above = float(error())
+            p -= 2e-5 * direction
+            below = float(error())
+            p += 1e-5 * direction
+        assert (above - below) / 2e-5 == pytest.approx(float((g * direction).sum()), rel=1e-4, abs=1e-8)
