@@ -195,3 +195,4 @@ class NetModel(TwoStageModel):
 
     def restore_parts(self, content: Mapping[str, Any]) -> None:
         attach_saved(self, content)
+        self.eval()  # encoders, which may hold dropout and the like, are asked as after training
