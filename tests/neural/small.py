@@ -5,13 +5,15 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
-from torch import Tensor
+from lightning.pytorch.utilities.warnings import PossibleUserWarning
+from torch import Tensor, nn
 
 from torchpbp import (
     PBP,
@@ -92,7 +94,8 @@ def train(
     given = {key: options.pop(key) for key in ("val_dataloaders", "ckpt_path") if key in options}
     trainer = quiet_trainer(epochs, **options)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module="lightning")
+        warnings.simplefilter("ignore", FutureWarning)
+        warnings.simplefilter("ignore", PossibleUserWarning)
         trainer.fit(module, TableLoader(table, batch_size), **given)
     return trainer
 
@@ -115,3 +118,44 @@ def resumed_from(folder: Path) -> str:
 
 def clone(table: Mapping[str, Tensor]) -> Table:
     return copy.deepcopy(dict(table))
+
+
+KINDS: dict[str, Callable[[LatentGraph], PBP]] = {
+    "point-wise": lambda graph: point_model(graph, condition="y"),
+    "context": lambda graph: context_model(graph, condition="y"),
+}
+
+
+@cache
+def finished(kind: str) -> PBPModule:
+    """A module after a few steps; nobody changes it."""
+    graph, table = class_table(300, 1)
+    module = PBPModule(KINDS[kind](graph), hidden=[6])
+    train(module, table, 2)
+    return module.eval()
+
+
+@cache
+def finished_mixed() -> PBPModule:
+    """A model with a target among its leaves, and a scalar leaf."""
+    graph, table = mixed_table(600, 1)
+    module = PBPModule(point_model(graph), "e", hidden=[6], learning_rate=0.01)
+    train(module, table, 3)
+    return module.eval()
+
+
+def evidence(rows: int = 20) -> dict[str, Tensor]:
+    table = class_table(rows, 5)[1]
+    return {v: x for v, x in table.items() if v != "y"}
+
+
+class Own(nn.Module):
+    """An encoder that torchpbp does not know."""
+
+    def __init__(self, outputs: int = 3) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, outputs)
+
+    def forward(self, values: Tensor) -> Tensor:
+        out: Tensor = self.layer(values).tanh()
+        return out
