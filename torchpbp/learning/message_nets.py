@@ -294,7 +294,12 @@ class MessageNets(Stage1Nets):
 
         With classes, predictions have a leading class dimension.
         """
-        eta, result = self.instrument_features(leaves, leaves.seen), {}
+        training = self.training
+        self.eval()  # statistics of training rows, not of these
+        try:
+            eta, result = self.instrument_features(leaves, leaves.seen), {}
+        finally:
+            self.train(training)
         for i, family in enumerate(self.families):
             stacked = torch.stack([eta[n] for n in family.nodes])  # (separators, rows, m)
             message, products = (stacked @ getattr(self, f"{head}{i}").to(stacked) for head in ("head_a", "head_b"))

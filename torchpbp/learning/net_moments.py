@@ -213,13 +213,17 @@ class ClassLayout:
         self.filled = own.unsqueeze(0)
         if labels is None:
             return
+        if rows == 0:
+            self.index = torch.zeros(classes, 0, dtype=torch.int64, device=labels.device)
+            self.filled = own.new_zeros(classes, 0)
+            return
         known = labels >= 0
         counts = torch.bincount(labels[known], minlength=classes)
         most = max(1, int(counts.max()))
         order = torch.argsort(torch.where(known, labels, classes), stable=True)
         starts = torch.cat([counts.new_zeros(1), counts.cumsum(0)[:-1]])
         place = torch.arange(most, device=labels.device)
-        position = (starts.unsqueeze(1) + place).clamp(max=max(rows - 1, 0))
+        position = (starts.unsqueeze(1) + place).clamp(max=rows - 1)
         self.index = order[position]  # (classes, most)
         self.filled = (place < counts.unsqueeze(1)) * own[self.index]
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import torch
 from lightning.pytorch import LightningModule
+from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 
 from torchpbp.errors import ArgumentError, DataError, DataWarning, StructureError, warn_caller
@@ -217,14 +218,18 @@ class PBPModule(LightningModule):
         support, query = ({v: x[part] for v, x in table.items()} for part in (slice(cut), slice(cut, None)))
         generator = torch.Generator().manual_seed(own.seed * 1_000_003 + self.global_step)
         if self.target is not None:
-            self.unlabelled += (query[self.target] < 0).sum()
+            self.unlabelled += (table[self.target] < 0).sum()
         seen = reader.seen(support)
         shown = seen & random_masks(seen, self.model.nets.masking.instruments, own.most_hidden, generator)
         context = seen & random_masks(seen, own.hide, own.most_hidden, generator)
-        solved = self.support_stage(support, seen, shown, context, self._rate(), own.gradient == "solve")
         asked = reader.seen(query)
         asked = asked & random_masks(asked, own.hide, own.most_hidden, generator)
-        answered = self.answers.loss(solved, query, asked)
+        try:
+            solved = self.support_stage(support, seen, shown, context, self._rate(), own.gradient == "solve")
+            answered = self.answers.loss(solved, query, asked)
+        except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # moments that are not finite have no factors
+            self.skipped += 1
+            return None
         loss = answered + solved.error.to(answered)
         if not bool(torch.isfinite(loss.detach())):
             self.skipped += 1
@@ -251,6 +256,7 @@ class PBPModule(LightningModule):
         self.model.operators.requires_grad_(True)
         self.model.root.requires_grad_(True)
         self.solve(self._solve_batches)
+        self.model.eval()
         if int(self.skipped):
             warn_caller(
                 f"PBPModule: {int(self.skipped)} steps were skipped because loss or gradient was not finite. Lower learning_rate=.",
@@ -287,7 +293,9 @@ class PBPModule(LightningModule):
     # -- validation ----------------------------------------------------------------------------------------------
 
     def on_validation_epoch_start(self) -> None:
-        if not self.trainer.sanity_checking:
+        if self.trainer.state.fn != TrainerFn.FITTING:  # trainer.validate(module): the model as it is
+            self.model.require_fitted()
+        elif not self.trainer.sanity_checking:
             self.solve(self._solve_batches, self.settings.validation_rows)
 
     def validation_step(self, batch: Any, _: int) -> None:

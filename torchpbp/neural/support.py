@@ -20,6 +20,7 @@ from torchpbp.learning.net_moments import (
     zero_sums,
 )
 from torchpbp.learning.net_stage1 import NetStage1
+from torchpbp.learning.stage1 import Penalties
 from torchpbp.learning.two_stage import solve
 from torchpbp.models.pbp import PBP
 
@@ -95,9 +96,9 @@ class Support(nn.Module):
         error = regression_error(nets, leaves, messages, instruments, layout, complete)
         averages = self._averages(sums, rate)
         grams = self._grams(reader.gram_sums(leaves), rate)
-        if not through:
-            averages = [a.detach() for a in averages]
         penalties = penalties_of(nets)
+        if not through:
+            averages, penalties = [a.detach() for a in averages], Penalties(*(p.detach() for p in nets.log_ridge.exp()))
         tree = solve(nets.plan, NetStage1(nets, averages, condition is not None), penalties).tree
         counts = getattr(self, f"count{self.moments - 1}")
         return Solved(tree, statistics, grams, (counts + 1e-3) / (counts + 1e-3).sum(), error)
@@ -109,9 +110,11 @@ class Support(nn.Module):
             tuple(getattr(self, f"count{i}") for i in range(self.moments)),
         )
         running = kept.decayed(batch.detach(), rate)
+        finite = all(bool(total.isfinite().all()) for total in batch.sums)
         for i, (total, count) in enumerate(zip(running.sums, running.counts, strict=True)):
-            getattr(self, f"sum{i}").copy_(total)
-            getattr(self, f"count{i}").copy_(count)
+            if finite:  # otherwise this step is skipped, and must leave no trace
+                getattr(self, f"sum{i}").copy_(total)
+                getattr(self, f"count{i}").copy_(count)
         own = batch.averages()
         return [a + (b - b.detach()) for a, b in zip(running.averages(), own, strict=True)]
 
@@ -120,8 +123,12 @@ class Support(nn.Module):
         result = {}
         for i, (v, (total, count)) in enumerate(sums.items()):
             kept, kept_count = getattr(self, f"gram{i}"), getattr(self, f"gram_count{i}")
-            kept.copy_(torch.lerp(kept, total.detach(), rate))
-            kept_count.copy_(torch.lerp(kept_count, count.double(), rate))
+            new, new_count = torch.lerp(kept, total.detach(), rate), torch.lerp(kept_count, count.double(), rate)
+            if bool(new.isfinite().all()):
+                kept.copy_(new)
+                kept_count.copy_(new_count)
             own = total / count.clamp(min=1)
-            result[v] = kept / kept_count.clamp(min=1e-12) + (own - own.detach())
+            # A leaf that no row has shown so far: any positive definite C does.
+            known = new / new_count if bool(new_count > 0) else torch.eye(len(new), dtype=new.dtype, device=new.device)
+            result[v] = known + (own - own.detach())
         return result
