@@ -29,7 +29,6 @@ class Experiment(NamedTuple):
 EXPERIMENTS = {
     "run_digits": Experiment("digits.run", "DigitsSettings", shares_rows=True),
     "run_digits_curve": Experiment("digits.learning_curve", "DigitsCurveSettings", shares_rows=True),
-    "run_digits_embedding": Experiment("embedding.run", "EmbeddingSettings"),
     "run_digits_missing": Experiment("digits.missing_points", "DigitsMissingSettings", shares_rows=True),
     "run_jt_synthetic": Experiment("jt_synthetic.run", "JTSyntheticSettings", shares_rows=True),
     "run_learners": Experiment("learners.run", "LearnersSettings"),

@@ -21,7 +21,7 @@ SHARING = {"torchpbp.PBP", "torchpbp.EM", "torchpbp.OnlineEM", "torchpbp.Spectra
 """Learners that add up what several processes count."""
 USERS = {
     "regressor": "learner=pbp, learner=pbp_pairs, learner=pbp_refined and learner=nystroem (pen digits)",
-    "trainer": "regressor=mlp, model=sequence_labelling and model=digits_embedding; with several processes (trainer=ddp) also "
+    "trainer": "regressor=mlp and model=sequence_labelling; with several processes (trainer=ddp) also "
     "models that share rows among them, with the learners pbp, pbp_pairs, nystroem, em, online_em and spectral",
 }
 """Group -> what uses its settings."""
@@ -63,8 +63,7 @@ def check_configuration(cfg: DictConfig) -> None:
         raise ArgumentError(f"trainer.accelerator={accelerator}: expected a GPU, found none. Choose trainer=cpu.")
     if plain["resume"] and trainer.get("strategy") == "ddp":
         raise RunError(
-            "resume: expected a run in one process, got trainer=ddp. Give model.ckpt_path= (model=digits_embedding) or "
-            "regressor.checkpoint= (regressor=mlp) instead."
+            "resume: expected a run in one process, got trainer=ddp. Give regressor.checkpoint= (regressor=mlp) instead."
         )
 
 
