@@ -20,6 +20,30 @@ COARSEST = 2.0
 
 
 @dataclass(frozen=True)
+class LeafPosterior:
+    """What is known about a leaf that has an encoder: mean and variance of each entry.
+
+    Its features give the ratio p(x | evidence) / p(x), not a density, so there are no quantiles and no samples.
+
+    Args:
+        mean: (batch, *shape of the leaf).
+        variance: (batch, *shape of the leaf).
+    """
+
+    mean: Tensor
+    variance: Tensor
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        return self.mean.shape[:1]
+
+    @property
+    def std(self) -> Tensor:
+        """(batch, *shape) standard deviations."""
+        return self.variance.sqrt()
+
+
+@dataclass(frozen=True)
 class Density:
     """A batch of one-dimensional densities, piecewise linear between grid points.
 

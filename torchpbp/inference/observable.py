@@ -8,9 +8,11 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from torchpbp.errors import QueryError
+from torchpbp.features.encoded import EncodedMap
 from torchpbp.features.maps import FeatureMap, KernelMap, Nystroem, OneHot
 from torchpbp.graph.latent_graph import Continuous, Domain
-from torchpbp.inference.density import GRID, Density, grid_density
+from torchpbp.inference.density import GRID, Density, LeafPosterior, grid_density
 from torchpbp.inputs.evidence import Evidence
 
 
@@ -25,7 +27,8 @@ class Observable(nn.Module):
     Attributes:
         bounds: (2,) range over which a continuous variable's densities are normalised.
         functionals: (dim, 2) weights with which features predict u and u² of a continuous variable, u being its
-            standardised value: without that, x² would drown the variance of data far from 0.
+            standardised value: without that, x² would drown the variance of data far from 0. For a leaf with an encoder
+            (dim, 2 · entries), those of u first.
         marginal: (dim,) distribution of a discrete variable without evidence, towards which noisy answers are shrunk.
     """
 
@@ -37,7 +40,9 @@ class Observable(nn.Module):
         super().__init__()
         self.name, self.domain, self.map = name, domain, map
         self.register_buffer("bounds", torch.zeros(2, dtype=torch.float64))
-        self.register_buffer("functionals", torch.zeros(map.dim if self.continuous else 0, 2, dtype=torch.float64))
+        entries = torch.Size(map.shape).numel() if isinstance(map, EncodedMap) else 1
+        rows = map.dim if self.continuous else 0
+        self.register_buffer("functionals", torch.zeros(rows, 2 * entries, dtype=torch.float64))
         self.register_buffer("marginal", torch.ones(0 if self.continuous else map.dim, dtype=torch.float64) / map.dim)
 
     @property
@@ -54,6 +59,11 @@ class Observable(nn.Module):
         if not isinstance(self.domain, Continuous):
             return
         self.map.fit(values)
+        if isinstance(self.map, EncodedMap):
+            features, standard = self.map.features(values), self.map.standard_values(values).double()
+            moments = features.T @ torch.cat([standard, standard.square()], dim=1)
+            self.set_functionals(self.map.gram, moments / len(values))
+            return
         low, high = extent or (float(values.min()), float(values.max()))
         margin = 3 * float(self.map.width) if isinstance(self.map, KernelMap) else 0.1 * (high - low)
         self.bounds[0] = low - margin if self.domain.low is None else self.domain.low
@@ -66,6 +76,17 @@ class Observable(nn.Module):
         targets = torch.stack([standard, standard**2], dim=1)
         self.functionals.copy_(torch.linalg.solve(gram + ridge, features.T @ targets))
 
+    @torch.no_grad()
+    def set_functionals(self, gram: Tensor, moments: Tensor) -> None:
+        """Weights with which features predict values and their squares.
+
+        Args:
+            gram: (dim, dim) E[φφᵀ].
+            moments: (dim, 2 · entries) E[φ (u, u²)ᵀ].
+        """
+        ridge = 1e-6 * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+        self.functionals.copy_(torch.linalg.solve(gram + ridge, moments))
+
     def zeta(self, evidence: Evidence, like: Tensor) -> Tensor:
         """Evidence vector: (batch, dim), or (dim,) where no row mentions the variable."""
         missing = self.map.missing().to(like)
@@ -73,6 +94,11 @@ class Observable(nn.Module):
             return evidence.soft[self.name].to(like)
         if self.name in evidence.real:
             values = evidence.real[self.name]
+            if isinstance(self.map, EncodedMap):
+                known = ~values.reshape(len(values), -1).isnan().any(dim=1)
+                cells = known.reshape(-1, *[1] * (values.ndim - 1))
+                encoded = self.map.evidence(torch.where(cells, values, torch.zeros_like(values)))
+                return torch.where(known.unsqueeze(1), encoded.to(like), missing)
             seen = ~values.isnan()
             filled = torch.where(seen, values, self.bounds.mean())
             return torch.where(seen.unsqueeze(1), self.map.evidence(filled).to(like), missing)
@@ -120,6 +146,10 @@ class Observable(nn.Module):
 
     def draw(self, estimate: Tensor, evidence: Evidence, floor: float | Tensor, generator: torch.Generator) -> Tensor:
         """(batch,) one value per row, the observed one where there is one."""
+        if isinstance(self.map, EncodedMap):
+            raise QueryError(
+                f"Sampling: '{self.name}' has an encoder, whose features give ratios of densities but no density to draw from."
+            )
         if self.continuous:
             drawn = self.density(estimate).sample(1, generator)[0].to(torch.float64)
             known = evidence.real.get(self.name)
@@ -146,11 +176,13 @@ class Observable(nn.Module):
         """(batch, n) unnormalised density of a continuous variable at (n,) points."""
         return estimate @ self.map.evidence(at.to(self.bounds)).to(estimate).T
 
-    def density(self, estimate: Tensor) -> Density:
-        """Density of a continuous variable from a (batch, dim) estimate.
+    def density(self, estimate: Tensor) -> Density | LeafPosterior:
+        """Density of a continuous variable, or mean and variance of a leaf with an encoder, from a (batch, dim) estimate.
 
         Mean and variance come from linear functionals of the estimate, which do not see the kernel's smoothing.
         """
+        if isinstance(self.map, EncodedMap):
+            return self._leaf_posterior(estimate, self.map)
         low, high = self.bounds.tolist()
         points = torch.linspace(low, high, GRID, dtype=torch.float64, device=estimate.device)
         total = estimate @ self.map.missing().to(estimate)
@@ -165,6 +197,19 @@ class Observable(nn.Module):
         spread = second - first.square()
         variance = torch.where(usable & (spread > 0), scale.square() * spread, plain.variance)
         return Density(plain.points, plain.values, mean, variance)
+
+    def _leaf_posterior(self, estimate: Tensor, map: EncodedMap) -> LeafPosterior:
+        total = estimate[:, :1]
+        usable = total > 0
+        # Without a positive total there is nothing to go by: the mean of the training rows.
+        constant = torch.nn.functional.one_hot(torch.tensor(0, device=estimate.device), map.dim).to(estimate)
+        expected = torch.where(usable, estimate / torch.where(usable, total, torch.ones_like(total)), constant)
+        first, second = (expected @ self.functionals.to(expected)).chunk(2, dim=1)
+        spread = (second - first.square()).clamp(min=0)
+        scale = map.scale.to(expected)
+        shape = (len(estimate), *map.shape)
+        mean = map.centre.to(expected) + scale * first.reshape(shape)
+        return LeafPosterior(mean, scale.square() * spread.reshape(shape))
 
     def _units(self) -> tuple[Tensor, Tensor]:
         """Centre and scale by which values are standardised."""
@@ -242,7 +287,7 @@ def prepare(observables: Mapping[str, Observable], evidence: Evidence, like: Ten
     """
     soft = dict(evidence.soft)
     for name, observable in observables.items():
-        if observable.continuous:
+        if observable.continuous and name not in soft:
             soft[name] = observable.zeta(evidence, like).expand(evidence.batch, -1)
     return Evidence(evidence.batch, evidence.hard, soft)
 

@@ -4,6 +4,9 @@ Upward messages are functionals: P(evidence inside | Ω) = up · E[θ | Ω]. Dow
 E[θ 1(evidence outside)] [PBP eq. 2-5]. Each is divided by its largest entry per row and the logarithm kept, so that
 trees of any size stay within floating-point range. Rows, and nodes of equal shape at equal depth, are handled together.
 Everything is differentiable in operators and evidence.
+
+All operators may have a leading dimension of classes, whose evidence is the same. Messages then have it as well:
+:class:`~torchpbp.inference.class_trees.ClassTrees` is made of that.
 """
 
 from __future__ import annotations
@@ -14,8 +17,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from torchpbp.inference.contractions import downward_message, leaf_messages, leaf_table, root_message, upward_message
 from torchpbp.inference.observable import Observable, prepare
-from torchpbp.inference.schedule import Schedule, Step, build_schedule
+from torchpbp.inference.schedule import Schedule, build_schedule
 from torchpbp.inputs.evidence import Evidence
 from torchpbp.planning.plan import Plan
 
@@ -26,10 +30,12 @@ class UpwardMessages(NamedTuple):
     Args:
         messages: per node a (batch, rank) message (None for the root).
         log_scale: (batch,) log of all that was divided out.
+        own_scales: per node (batch,) the part of it that was divided out at this node (None for the root).
     """
 
     messages: list[Tensor | None]
     log_scale: Tensor
+    own_scales: list[Tensor | None]
 
 
 class Mass(NamedTuple):
@@ -84,13 +90,22 @@ class OperatorTree:
     def upward(self, evidence: Evidence) -> UpwardMessages:
         """Messages from the leaves to the root [PBP eq. 2-3]."""
         messages: list[Tensor | None] = [None] * len(self.operators)
+        scales: list[Tensor | None] = [None] * len(self.operators)
         logs = []
+
+        def store(nodes: Sequence[int], raw: Tensor) -> None:
+            scaled, log_scale = _rescale(raw)
+            logs.append(log_scale.sum(dim=0))
+            for n, message, scale in zip(nodes, scaled.unbind(), log_scale.unbind(), strict=True):
+                messages[n], scales[n] = message, scale
+
         for step in self.schedule.leaves:
-            logs.append(_store(messages, step, self._leaf_messages(step, evidence)))
+            groups = [self.schedule.observables[n] for n in step.nodes]
+            store(step.nodes, leaf_messages(self._stack(step.nodes), groups, evidence))
         for step in self.schedule.inner:
             inputs = [_stack_messages(messages, nodes) for nodes in step.children]
-            logs.append(_store(messages, step, upward_message(self._stack(step.nodes), inputs)))
-        return UpwardMessages(messages, torch.stack(logs).sum(dim=0))
+            store(step.nodes, upward_message(self._stack(step.nodes), inputs))
+        return UpwardMessages(messages, torch.stack(logs).sum(dim=0), scales)
 
     def downward(self, upward: UpwardMessages, leaves: Sequence[int] | None = None) -> list[Tensor | None]:
         """Messages from the root to the leaves [PBP eq. 4-5].
@@ -102,12 +117,19 @@ class OperatorTree:
         Returns:
             Per node on the way a (batch, rank) message, scaled to a largest entry of 1.
         """
+        return self._downward(upward, leaves)[0]
+
+    def _downward(
+        self, upward: UpwardMessages, leaves: Sequence[int] | None
+    ) -> tuple[list[Tensor | None], list[Tensor | None]]:
+        """Messages from the root to the leaves, and per node (batch,) the log of what was divided out at this node."""
         messages: list[Tensor | None] = [None] * len(self.operators)
+        scales: list[Tensor | None] = [None] * len(self.operators)
         wanted = range(len(self.operators)) if leaves is None else self._above(leaves)
         for k, child in enumerate(self.schedule.root_children):
             if child in wanted:
                 others = [upward.messages[c] for c in self.schedule.root_children]
-                messages[child] = _rescale(root_message(self.root, others, k))[0]
+                messages[child], scales[child] = _rescale(root_message(self.root, others, k))
         for step in reversed(self.schedule.inner):
             chosen = [i for i, n in enumerate(step.nodes) if n in wanted]
             if not chosen:
@@ -120,10 +142,10 @@ class OperatorTree:
                 targets = [children[i] for i in chosen]
                 if not any(t in wanted for t in targets):
                     continue
-                message = _rescale(downward_message(weight, above, below, k))[0]
+                message, scale = _rescale(downward_message(weight, above, below, k))
                 for i, target in enumerate(targets):
-                    messages[target] = message[i]
-        return messages
+                    messages[target], scales[target] = message[i], scale[i]
+        return messages, scales
 
     def estimates(self, evidence: Evidence, leaves: Sequence[int] | None = None) -> dict[int, Tensor]:
         """Joint estimates E[φ(δ(C)) 1(evidence elsewhere)] at leaves, each up to a positive factor per row [PBP Step 4].
@@ -135,15 +157,37 @@ class OperatorTree:
         Returns:
             leaf -> (batch, features of its observables…); evidence on these observables themselves is not included.
         """
-        downward = self.downward(self.upward(evidence), leaves)
+        return self._leaf_tables(self.downward(self.upward(evidence), leaves), leaves)
+
+    def scaled_estimates(
+        self, evidence: Evidence, leaves: Sequence[int] | None = None
+    ) -> dict[int, tuple[Tensor, Tensor]]:
+        """:meth:`estimates` together with their factors: leaf -> (estimate, (batch,) log of what was divided out of it)."""
+        upward = self.upward(evidence)
+        downward, scales = self._downward(upward, leaves)
+        return {
+            leaf: (t, self._outside_scale(leaf, upward, scales))
+            for leaf, t in self._leaf_tables(downward, leaves).items()
+        }
+
+    def _leaf_tables(self, downward: Sequence[Tensor | None], leaves: Sequence[int] | None) -> dict[int, Tensor]:
         result: dict[int, Tensor] = {}
         for step in self.schedule.leaves:
             chosen = [n for n in step.nodes if leaves is None or n in leaves]
             if chosen:
-                weight = torch.stack([self.operators[n] for n in chosen])
-                messages = torch.stack([m for m in (downward[n] for n in chosen) if m is not None])
-                result.update(zip(chosen, leaf_table(weight, messages), strict=True))
+                tables = leaf_table(self._stack(chosen), _stack_messages(downward, chosen))
+                result.update(zip(chosen, tables, strict=True))
         return result
+
+    def _outside_scale(self, node: int, upward: UpwardMessages, downward: Sequence[Tensor | None]) -> Tensor:
+        """(batch,) log of what was divided out of a downward message: upwards off the way from the root, downwards on it."""
+        total = upward.log_scale
+        while node > 0:
+            up, down = upward.own_scales[node], downward[node]
+            assert up is not None
+            assert down is not None
+            total, node = total - up + down, self.plan.tree.parent[node]
+        return total
 
     def mass(self, evidence: Evidence) -> Mass:
         """P(evidence) as it is estimated, T ×_all up: possibly negative, with the factor divided out."""
@@ -151,7 +195,7 @@ class OperatorTree:
         below = [upward.messages[c] for c in self.schedule.root_children]
         last = below[-1]
         assert last is not None
-        terms = root_message(self.root, below, self.root.ndim - 1) * last
+        terms = root_message(self.root, below, len(below) - 1) * last
         return Mass(terms.sum(dim=-1), terms.detach().abs().sum(dim=-1), upward.log_scale)
 
     def log_mass(self, evidence: Evidence, floor: float | Tensor = 0.0) -> Tensor:
@@ -222,75 +266,6 @@ class OperatorTree:
             return self.operators[nodes[0]].unsqueeze(0)
         return torch.stack([self.operators[n] for n in nodes])
 
-    def _leaf_messages(self, step: Step, evidence: Evidence) -> Tensor:
-        """(nodes, batch, rank) messages from evidence: a gather where states are given, a product where weights are."""
-        groups = [self.schedule.observables[n] for n in step.nodes]
-        soft = [any(v in evidence.soft for v in g) for g in groups]
-        weight = self._stack(step.nodes)
-        if not any(soft):
-            return _gathered(weight, groups, evidence)
-        return torch.stack(
-            [
-                _weighted(weight[i], group, evidence) if soft[i] else _gathered(weight[i : i + 1], [group], evidence)[0]
-                for i, group in enumerate(groups)
-            ]
-        )
-
-
-# -- single messages -------------------------------------------------------------------------------------------------
-
-
-def upward_message(weight: Tensor, below: Sequence[Tensor]) -> Tensor:
-    """W ×_{S_1} up(S_1) … ×_{S_K} up(S_K).
-
-    Args:
-        weight: (nodes, rank, child ranks…).
-        below: per child (nodes, batch, child rank).
-
-    Returns:
-        (nodes, batch, rank).
-    """
-    if len(below) == 1:
-        return below[0] @ weight.mT
-    partial = torch.einsum("gabc,gnc->gnab", weight, below[1])
-    return torch.einsum("gnab,gnb->gna", partial, below[0])
-
-
-def downward_message(weight: Tensor, above: Tensor, below: Sequence[Tensor], k: int) -> Tensor:
-    """W ×_S down(S) ×_{j≠k} up(S_j): (nodes, batch, rank of child k)."""
-    if len(below) == 1:
-        return above @ weight
-    if k == 0:
-        return torch.einsum("gnab,gna->gnb", torch.einsum("gabc,gnc->gnab", weight, below[1]), above)
-    return torch.einsum("gnac,gna->gnc", torch.einsum("gabc,gnb->gnac", weight, below[0]), above)
-
-
-def root_message(root: Tensor, below: Sequence[Tensor | None], k: int) -> Tensor:
-    """T ×_{j≠k} up(S_j): (batch, rank of child k)."""
-    batch = next(b for b in below if b is not None).shape[0]
-    message, modes = root, "abc"[: root.ndim]
-    # Two operands at a time: with more, einsum looks for a path on every call.
-    for j in sorted((j for j in range(root.ndim) if j != k), reverse=True):
-        letter = "abc"[j]
-        rest = "n" + modes.replace(letter, "").removeprefix("n")
-        message = torch.einsum(f"{modes},n{letter}->{rest}", message, below[j])
-        modes = rest
-    return message if "n" in modes else message.expand(batch, -1)
-
-
-def leaf_table(weight: Tensor, downward: Tensor) -> Tensor:
-    """Ψ down(S): joint estimate over the leaf's observables.
-
-    Args:
-        weight: (nodes, rank, states…).
-        downward: (nodes, batch, rank).
-
-    Returns:
-        (nodes, batch, states…).
-    """
-    flat = downward @ weight.reshape(*weight.shape[:2], -1)
-    return flat.reshape(*downward.shape[:2], *weight.shape[2:])
-
 
 def own_estimate(table: Tensor, position: int, zetas: Sequence[Tensor]) -> Tensor:
     """Estimate of one of a leaf's observables, the others summed out with their evidence.
@@ -309,32 +284,6 @@ def own_estimate(table: Tensor, position: int, zetas: Sequence[Tensor]) -> Tenso
             moved = table.movedim(1 + k, -1)
             table = (moved * zeta.reshape(len(zeta), *[1] * (moved.ndim - 2), zeta.shape[-1])).sum(dim=-1)
     return table
-
-
-def _gathered(weight: Tensor, groups: Sequence[tuple[str, ...]], evidence: Evidence) -> Tensor:
-    for dim in range(2, weight.ndim):  # the sum over each dimension is its entry for "not observed"
-        weight = torch.cat([weight, weight.sum(dim=dim, keepdim=True)], dim=dim)
-    table = weight.reshape(*weight.shape[:2], -1).mT  # (nodes, cells, rank)
-    rows = torch.zeros(len(groups), evidence.batch, dtype=torch.int64, device=weight.device)
-    for k, size in enumerate(weight.shape[2:]):
-        missing = torch.full((evidence.batch,), size - 1, dtype=torch.int64, device=weight.device)
-        columns = []
-        for group in groups:
-            states = evidence.hard.get(group[k])
-            columns.append(missing if states is None else torch.where(states < 0, missing, states))
-        rows = rows * size + torch.stack(columns)
-    return torch.take_along_dim(table, rows.unsqueeze(-1), dim=1)
-
-
-def _weighted(weight: Tensor, group: tuple[str, ...], evidence: Evidence) -> Tensor:
-    message = weight.unsqueeze(0)  # (1 or batch, rank, states…)
-    for k in range(len(group) - 1, -1, -1):
-        zeta = evidence.weights(group[k], weight.shape[1 + k], weight.dtype, weight.device)
-        if zeta is None:
-            message = message.sum(dim=-1)
-        else:
-            message = (message * zeta.reshape(evidence.batch, *[1] * (message.ndim - 2), zeta.shape[-1])).sum(dim=-1)
-    return message.expand(evidence.batch, -1)
 
 
 def _draw(
@@ -362,13 +311,6 @@ def _draw(
 def _stack_messages(messages: Sequence[Tensor | None], nodes: Sequence[int]) -> Tensor:
     stacked = [m for m in (messages[n] for n in nodes) if m is not None]
     return torch.stack(stacked) if len(stacked) > 1 else stacked[0].unsqueeze(0)
-
-
-def _store(messages: list[Tensor | None], step: Step, raw: Tensor) -> Tensor:
-    scaled, log_scale = _rescale(raw)
-    for i, n in enumerate(step.nodes):
-        messages[n] = scaled[i]
-    return log_scale.sum(dim=0)
 
 
 def _rescale(message: Tensor) -> tuple[Tensor, Tensor]:

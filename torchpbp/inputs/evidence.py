@@ -67,9 +67,9 @@ class Evidence:
             None if self.log_scale is None else self.log_scale.repeat_interleave(times),
         )
 
-    def rows(self, chosen: slice) -> Evidence:
-        """A slice of the rows."""
-        size = len(range(*chosen.indices(self.batch)))
+    def rows(self, chosen: slice | Tensor) -> Evidence:
+        """A slice of the rows, or those of some (n,) numbers."""
+        size = len(range(*chosen.indices(self.batch))) if isinstance(chosen, slice) else len(chosen)
         hard, soft, real = ({v: t[chosen] for v, t in group.items()} for group in (self.hard, self.soft, self.real))
         return Evidence(size, hard, soft, real, None if self.log_scale is None else self.log_scale[chosen])
 

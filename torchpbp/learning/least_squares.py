@@ -5,17 +5,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from torchpbp.errors import ShapeError
-from torchpbp.settings import flag, non_negative
+from torchpbp.errors import ArgumentError, ShapeError
+from torchpbp.settings import flag, non_negative, shortened
 
 
-def least_squares(targets: Tensor, inputs: Tensor, penalty: float) -> Tensor:
+def least_squares(targets: Tensor, inputs: Tensor, penalty: float | Tensor) -> Tensor:
     """W = argmin ‖H − W G‖² + λ‖W‖², by QR of the stacked system, so that G's condition number is not squared.
 
     Args:
         targets: H, (..., p, m).
         inputs: G, (..., r, m) with m ≥ r.
-        penalty: λ; a floor of (1e-13 · max|G|)², and of 1e-26, keeps a G harmless that lacks rank or is all rounding.
+        penalty: λ, a number or (…, r) one for each dimension of the inputs; a floor of (1e-13 · max|G|)², and of 1e-26,
+            keeps a G harmless that lacks rank or is all rounding.
 
     Returns:
         (..., p, r) operator.
@@ -25,7 +26,8 @@ def least_squares(targets: Tensor, inputs: Tensor, penalty: float) -> Tensor:
         return targets[..., :0]
     largest = inputs.detach().abs().amax(dim=(-2, -1), keepdim=True)
     # Predictions are of unit-variance features: what is far below 1 in all entries is rounding, in G as in H.
-    root = (penalty + (1e-13 * largest.clamp(min=1)) ** 2).sqrt()
+    least = (1e-13 * largest.clamp(min=1)) ** 2
+    root = ((penalty.unsqueeze(-1) if isinstance(penalty, Tensor) and penalty.ndim else penalty) + least).sqrt()
     eye = torch.eye(rank, dtype=inputs.dtype, device=inputs.device)
     stacked = torch.cat([inputs.mT, root * eye], dim=-2)
     zeros = targets.new_zeros(*targets.shape[:-2], rank, targets.shape[-2])
@@ -35,14 +37,15 @@ def least_squares(targets: Tensor, inputs: Tensor, penalty: float) -> Tensor:
 
 
 class LeastSquaresLayer(nn.Module):
-    """The operator that best leads from one batch of predictions to another, differentiable in both.
+    """The operator that best leads from one batch of predictions to another, differentiable in both: stage 2 of PBP.
 
     Solves W = argmin Σ_i ‖h_i − W g_i‖² / n + λ‖W‖² in float64 by QR, whatever the inputs' precision, and hands back W in
     theirs. The backward pass goes through the solve: networks that produce g or h, or features further upstream, can be
     trained by any loss on W or on what it predicts. Leading dimensions are batches of independent systems.
 
     Args:
-        penalty: λ. A positive one keeps the gradient finite where predictors are collinear.
+        penalty: λ, a number, or a tensor of one λ for each of the r predictors, (r,) or (…, r); gradients reach it. A positive
+            one keeps the gradient finite where predictors are collinear.
         intercept: add a constant to the predictors; W then has one more column, the first, which is not penalised.
 
     Example:
@@ -53,13 +56,20 @@ class LeastSquaresLayer(nn.Module):
         True
     """
 
-    def __init__(self, penalty: float = 1e-6, intercept: bool = False) -> None:
+    def __init__(self, penalty: float | Tensor = 1e-6, intercept: bool = False) -> None:
         super().__init__()
-        self.penalty: float = non_negative().check("penalty", penalty)
+        if isinstance(penalty, Tensor):
+            if not penalty.is_floating_point() or (penalty.device.type != "meta" and not bool((penalty >= 0).all())):
+                raise ArgumentError(
+                    f"penalty: expected non-negative floating-point numbers, got {shortened(penalty.tolist())}."
+                )
+            self.penalty: float | Tensor = penalty
+        else:
+            self.penalty = non_negative().check("penalty", penalty)
         self.intercept: bool = flag().check("intercept", intercept)
 
     def forward(self, targets: Tensor, inputs: Tensor) -> Tensor:
-        """The operators.
+        """The operators, from rows of predictions.
 
         Args:
             targets: h, (..., rows, p).
@@ -81,10 +91,55 @@ class LeastSquaresLayer(nn.Module):
         g_mean = g.mean(dim=-2, keepdim=True)
         if self.intercept:
             h, g = h - h_mean, g - g_mean
-        weight = least_squares(h.mT / rows**0.5, g.mT / rows**0.5, self.penalty)
+        weight = self.from_factors(h.mT / rows**0.5, g.mT / rows**0.5)
         if self.intercept:
             weight = torch.cat([h_mean.mT - weight @ g_mean.mT, weight], dim=-1)
         return weight.to(targets.dtype)
 
+    def from_moments(self, cross: Tensor, gram: Tensor) -> Tensor:
+        """The operators, from second moments of predictions, W (E[ggᵀ] + λ) = E[hgᵀ]; centre them for an intercept.
+
+        Args:
+            cross: E[hgᵀ], (..., p, r).
+            gram: E[ggᵀ], (..., r, r), symmetric and positive semi-definite.
+
+        Returns:
+            (..., p, r).
+        """
+        if gram.shape[-1:] != gram.shape[-2:-1] or cross.shape[-1:] != gram.shape[-1:]:
+            raise ShapeError(
+                "LeastSquaresLayer: expected moments cross (..., p, r) and gram (..., r, r), got "
+                f"{tuple(cross.shape)} and {tuple(gram.shape)}."
+            )
+        # With L Lᵀ = gram, the factors L⁻¹ gram = Lᵀ and cross L⁻ᵀ have these moments, and QR sees no squared condition number.
+        factor = cholesky_factor(gram.double())
+        targets = torch.linalg.solve_triangular(factor, cross.double().mT, upper=False).mT
+        return self.from_factors(targets, factor).to(cross.dtype)
+
+    def from_factors(self, targets: Tensor, inputs: Tensor) -> Tensor:
+        """The operators, from factors of the moments: W = argmin ‖H − W G‖² + λ‖W‖².
+
+        Args:
+            targets: H with H Gᵀ = E[hgᵀ], (..., p, m), float64.
+            inputs: G with G Gᵀ = E[ggᵀ], (..., r, m), float64.
+
+        Returns:
+            (..., p, r).
+        """
+        penalty = self.penalty.to(inputs) if isinstance(self.penalty, Tensor) else self.penalty
+        return least_squares(targets, inputs, penalty)
+
     def extra_repr(self) -> str:
-        return f"penalty={self.penalty}, intercept={self.intercept}"
+        shown = self.penalty if isinstance(self.penalty, float) else f"tensor of shape {tuple(torch.as_tensor(self.penalty).shape)}"
+        return f"penalty={shown}, intercept={self.intercept}"
+
+
+def cholesky_factor(gram: Tensor) -> Tensor:
+    """(..., d, d) L with L Lᵀ = gram + a trace of the identity, which keeps a gram that lacks rank positive definite."""
+    size = gram.shape[-1]
+    trace = gram.detach().diagonal(dim1=-2, dim2=-1).mean(dim=-1)[..., None, None].clamp(min=1e-300)
+    eye = torch.eye(size, dtype=gram.dtype, device=gram.device)
+    factor, failed = torch.linalg.cholesky_ex(gram + 1e-12 * trace * eye)
+    if gram.device.type != "meta" and not torch.compiler.is_compiling() and bool(failed.any()):
+        factor = torch.linalg.cholesky(gram + 1e-9 * trace * eye)
+    return factor

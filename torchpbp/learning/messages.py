@@ -14,7 +14,7 @@ from torchpbp.learning.predictions import PredictedStage1
 from torchpbp.learning.regressions import Predictor, Regression
 from torchpbp.learning.ridge import LinearStage1, Ridge
 from torchpbp.learning.stage1 import Penalties, RowRegressor, Stage1
-from torchpbp.learning.two_stage import solve_stages
+from torchpbp.learning.two_stage import solve
 from torchpbp.moments.moments import Moments
 from torchpbp.moments.rows import TrainingRows
 from torchpbp.planning.plan import Group, Plan
@@ -49,7 +49,7 @@ class Messages(RowRegressor):
         distinct = rows.distinct() if rows.weights is None else rows
         stage1: Stage1 = LinearStage1(plan, moments)
         for _ in range(self.rounds):
-            tree = solve_stages(plan, stage1, penalties).tree
+            tree = solve(plan, stage1, penalties).tree
             given = _GivenPredictions(outside_messages(tree, distinct))
             stage1 = PredictedStage1(plan, moments, distinct, given.fit, method=repr(self))
         return stage1

@@ -19,7 +19,7 @@ from torchpbp.learning.compression import Message, PredictedCores
 from torchpbp.learning.regressions import Fit, Predictor, Regression, core_regression, families
 from torchpbp.learning.ridge import compressions, equal_shapes
 from torchpbp.learning.stacked_instruments import StackedInstruments, significant_directions
-from torchpbp.learning.stage1 import PredictedProducts, Stage1
+from torchpbp.learning.stage1 import CompressedStage1, PredictedProducts
 from torchpbp.moments.moments import Moments
 from torchpbp.moments.rows import TrainingRows
 from torchpbp.planning.plan import Plan
@@ -27,7 +27,7 @@ from torchpbp.planning.plan import Plan
 ROWS_AT_ONCE = 8192
 
 
-class PredictedStage1(Stage1):
+class PredictedStage1(CompressedStage1):
     """Regressions on predictions of the rows.
 
     Args:
@@ -115,8 +115,9 @@ class PredictedStage1(Stage1):
         products = []
         for group in equal_shapes({n: (means[n - 1].shape, systems[n][1].shape) for n in systems}):
             predictions, predicted = (torch.stack(part) for part in zip(*(systems[n] for n in group), strict=True))
+            mean = torch.stack([means[n - 1] for n in group])
             products.append(
-                PredictedProducts(group, torch.stack([means[n - 1] for n in group]), predictions, predicted)
+                PredictedProducts(group, tuple(mean.shape[1:]), mean.flatten(1), predictions, predicted)
             )
         return root, products
 

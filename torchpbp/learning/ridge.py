@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torchpbp.learning.compression import Message, PredictedCores, apply_whitener, orthogonal_to
-from torchpbp.learning.stage1 import Penalties, PredictedProducts, Regressor, Stage1
+from torchpbp.learning.stage1 import CompressedStage1, Penalties, PredictedProducts, Regressor, Stage1
 from torchpbp.moments.moments import Moments, Question
 from torchpbp.moments.rows import TrainingRows
 from torchpbp.planning.plan import Group, Plan, SeparatorPlan
@@ -51,7 +51,7 @@ class Ridge(Regressor):
         return "Ridge()"
 
 
-class LinearStage1(Stage1):
+class LinearStage1(CompressedStage1):
     """Regressions on the features of the instruments' groups.
 
     Args:
@@ -99,7 +99,7 @@ class LinearStage1(Stage1):
         for nodes, (mean, centred) in zip(groups[1:], answers, strict=True):
             predictions = centred.flatten(1, -2) @ torch.stack([messages[n].predictor for n in nodes])
             predicted = torch.stack([messages[n].predicted for n in nodes])
-            products.append(PredictedProducts(nodes, mean, predictions, predicted))
+            products.append(PredictedProducts(nodes, tuple(mean.shape[1:]), mean.flatten(1), predictions, predicted))
         return root.squeeze(0), products
 
     def _shape(self, question: Question, message: Message) -> tuple[Hashable, ...]:

@@ -13,40 +13,87 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from torchpbp.learning.compression import Message, PredictedCores
+from torchpbp.learning.compression import Message, PredictedCores, compress_messages
 from torchpbp.moments.moments import Moments
 from torchpbp.moments.rows import TrainingRows
 from torchpbp.planning.plan import Group, Plan, SeparatorPlan
 
 
 class Penalties(NamedTuple):
-    """Ridge penalties λ of the regressions on instruments, and of stage 2."""
+    """Ridge penalties λ of the regressions on instruments, and of stage 2: a number, or (separators,) one for each."""
 
-    stage1: float
-    stage2: float
+    stage1: float | Tensor
+    stage2: float | Tensor
+
+    def of_nodes(self, nodes: Sequence[int]) -> Penalties:
+        """Those of some separators: numbers, or (separators, 1, 1) and (separators, 1) tensors."""
+        index = [n - 1 for n in nodes]
+        first = self.stage1[index][:, None, None] if isinstance(self.stage1, Tensor) else self.stage1
+        return Penalties(first, self.stage2[index][:, None] if isinstance(self.stage2, Tensor) else self.stage2)
 
 
 @dataclass(frozen=True)
 class PredictedProducts:
     """S1B of separators with equal shapes, stacked: y, the joint features below, predicted from the same instrument as θ.
 
-    Stage 2 finds W with predictions ≈ W · predicted.
+    Stage 2 finds W with predictions ≈ W · predicted. All tensors may have a class dimension behind that of the separators.
 
     Args:
         nodes: the separators' tree nodes.
-        mean: (separators, sizes below…) E[y].
+        sizes: of the factors below.
+        mean: (separators, ∏ sizes below) E[y].
         predictions: (separators, ∏ sizes below, m) of y.
         predicted: (separators, message dim without the constant, m) of θ.
+        message_mean: (separators, message dim without the constant) E[θ]; None where messages are centred.
     """
 
     nodes: Sequence[int]
+    sizes: tuple[int, ...]
     mean: Tensor
     predictions: Tensor
     predicted: Tensor
+    message_mean: Tensor | None = None
+
+
+class Predictions(NamedTuple):
+    """What stage 1 hands to stage 2.
+
+    Args:
+        root: E[⊗ θ] over the root's children.
+        products: S1B of all separators that are solved for.
+        strengths: separator -> canonical correlations of the message's dimensions.
+        significant: separator -> dimensions of the message that are statistically significant.
+        known: operators that need no regression.
+    """
+
+    root: Tensor
+    products: list[PredictedProducts]
+    strengths: dict[int, Tensor]
+    significant: dict[int, int]
+    known: dict[int, Tensor]
 
 
 class Stage1(ABC):
-    """Regressions of all separators."""
+    """Moments of stage 1: regressions of all separators, and what messages are made of."""
+
+    @abstractmethod
+    def predictions(self, penalties: Penalties) -> Predictions:
+        """Both regressions of stage 1, S1A and S1B, of all separators."""
+
+
+class CompressedStage1(Stage1):
+    """Messages that are the directions of core features which the outside predicts best: an SVD, without gradient."""
+
+    def predictions(self, penalties: Penalties) -> Predictions:
+        messages = compress_messages(self.cores(), penalties.stage1)
+        root, products = self.products(messages)
+        return Predictions(
+            root,
+            products,
+            {n: m.strengths for n, m in messages.items()},
+            {n: m.significant for n, m in messages.items()},
+            {},
+        )
 
     @abstractmethod
     def cores(self) -> list[PredictedCores]:

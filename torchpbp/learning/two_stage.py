@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from torchpbp.inference.operator_tree import OperatorTree
-from torchpbp.learning.compression import compress_messages
-from torchpbp.learning.least_squares import least_squares
+from torchpbp.learning.least_squares import LeastSquaresLayer
 from torchpbp.learning.stage1 import Penalties, PredictedProducts, Regressor, Stage1
 from torchpbp.moments.moments import Moments
 from torchpbp.moments.rows import TrainingRows
@@ -44,26 +43,38 @@ def learn(
         penalties: ridge penalties of both stages.
         rows: of this process, for regressors that look at rows.
     """
-    return solve_stages(plan, regressor.learn(plan, moments, rows, penalties), penalties)
+    return solve(plan, regressor.learn(plan, moments, rows, penalties), penalties)
 
 
-def solve_stages(plan: Plan, stage1: Stage1, penalties: Penalties) -> Solution:
-    """Compression and stage 2, given stage 1."""
-    messages = compress_messages(stage1.cores(), penalties.stage1)
-    root, products = stage1.products(messages)
-    operators = solve_operators(products, penalties.stage2)
-    ordered = [messages[n] for n in range(1, len(plan.tree))]
+def solve(plan: Plan, moments: Stage1, penalties: Penalties) -> Solution:
+    """Both stages in closed form: a pure function of moments and penalties, differentiable wherever messages are.
+
+    Args:
+        plan: core groups, instruments and ranks.
+        moments: of stage 1. Those of classes give operators with a leading class dimension.
+        penalties: ridge penalties of both stages.
+    """
+    stage1 = moments.predictions(penalties)
+    operators = solve_operators(stage1.products, penalties) | stage1.known
+    nodes = range(1, len(plan.tree))
     return Solution(
-        OperatorTree(plan, (torch.empty(0), *(operators[n] for n in range(1, len(plan.tree)))), root),
-        tuple(m.strengths for m in ordered),
-        tuple(m.significant for m in ordered),
+        OperatorTree(plan, (torch.empty(0), *(operators[n] for n in nodes)), stage1.root),
+        tuple(stage1.strengths[n] for n in nodes),
+        tuple(stage1.significant[n] for n in nodes),
     )
 
 
-def solve_operators(products: Iterable[PredictedProducts], penalty: float) -> dict[int, Tensor]:
+def solve_operators(products: Iterable[PredictedProducts], penalties: Penalties) -> dict[int, Tensor]:
     """Stage 2: node -> operator with modes (message, sizes below…). The constant predicts the mean."""
     operators: dict[int, Tensor] = {}
     for p in products:
-        weights = least_squares(p.predictions, p.predicted, penalty).mT.reshape(len(p.mean), -1, *p.mean.shape[1:])
-        operators |= zip(p.nodes, torch.cat([p.mean.unsqueeze(1), weights], dim=1).unbind(), strict=True)
+        penalty = penalties.of_nodes(p.nodes).stage2
+        if isinstance(penalty, Tensor) and p.predicted.ndim == 4:
+            penalty = penalty.unsqueeze(1)  # the same for all classes
+        weights = LeastSquaresLayer(penalty).from_factors(p.predictions, p.predicted)  # (…, products, messages)
+        constant = p.mean
+        if p.message_mean is not None:
+            constant = constant - (weights @ p.message_mean.unsqueeze(-1)).squeeze(-1)
+        stacked = torch.cat([constant.unsqueeze(-1), weights], dim=-1).mT
+        operators |= zip(p.nodes, stacked.reshape(*stacked.shape[:-1], *p.sizes).unbind(), strict=True)
     return operators

@@ -1,0 +1,281 @@
+"""Features of leaves that encoders compute: vectors and images, or numbers with a learned map.
+
+A point-wise encoder looks at its own leaf. A context encoder looks at all leaves that a row observes, and gives each leaf
+features that depend on the others. Either way the features of a leaf are φ = (1, standardised output), and its evidence
+is ζ = (C + λ)⁻¹ φ(x) with C = E[φφᵀ]: then ζ · E[φ | Ω] is the projection of the ratio p(x | Ω) / p(x) on the features.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from torchpbp.errors import ArgumentError, DataError, ShapeError
+from torchpbp.features.maps import FeatureMap
+
+SMALLEST_SPREAD = 1e-6
+"""Standard deviations below this count as those of a constant output, which is left as it is."""
+
+
+class Encoded(NamedTuple):
+    """Output of the encoders for one leaf.
+
+    Args:
+        features: (rows, d) before standardisation.
+        residual: (rows, d + 1) what the encoder adds to the evidence vector; None for nothing.
+    """
+
+    features: Tensor
+    residual: Tensor | None
+
+
+class EncodedMap(FeatureMap):
+    """Standardised features of one encoded leaf, and the evidence vectors made of them.
+
+    Args:
+        name: of the leaf.
+        shape: of its values.
+        size: d, outputs of the encoder.
+        encoders: of the model; not part of this module's state.
+
+    Attributes:
+        mean, spread: (d,) of the encoder's outputs in the training rows.
+        gram: (d + 1, d + 1) C = E[φφᵀ].
+        centre, scale: shape of the leaf; mean and standard deviation of its values, by which nets see them.
+    """
+
+    mean: Tensor
+    spread: Tensor
+    gram: Tensor
+    centre: Tensor
+    scale: Tensor
+
+    def __init__(self, name: str, shape: Sequence[int], size: int, encoders: Encoders) -> None:
+        super().__init__()
+        self.name, self.shape, self.dim = name, tuple(shape), size + 1
+        self.__dict__["encoders"] = encoders  # registered once, in the model
+        self.register_buffer("mean", torch.zeros(size, dtype=torch.float64))
+        self.register_buffer("spread", torch.ones(size, dtype=torch.float64))
+        self.register_buffer("gram", torch.eye(size + 1, dtype=torch.float64))
+        self.register_buffer("centre", torch.zeros(self.shape, dtype=torch.float64))
+        self.register_buffer("scale", torch.ones(self.shape, dtype=torch.float64))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> EncodedMap:
+        """A copy beside copied encoders uses these; a copy of the map alone shares the encoders."""
+        size = self.dim - 1
+        result = EncodedMap(self.name, self.shape, size, memo.get(id(self.encoders), self.encoders))
+        memo[id(self)] = result
+        for name, buffer in self.named_buffers():
+            setattr(result, name, copy.deepcopy(buffer, memo))
+        return result
+
+    def standardised(self, raw: Tensor) -> Tensor:
+        """(rows, d) outputs of the encoder -> (rows, d + 1) features."""
+        standard = (raw - self.mean.to(raw)) / self.spread.to(raw)
+        return torch.cat([torch.ones_like(standard[:, :1]), standard], dim=1)
+
+    def features(self, values: Tensor) -> Tensor:
+        return self.standardised(self.encoders.alone(self.name, values).features).double()
+
+    def evidence(self, values: Tensor) -> Tensor:
+        return self.evidence_of(self.encoders.alone(self.name, values)).double()
+
+    def evidence_of(self, encoded: Encoded) -> Tensor:
+        """(rows, d + 1) evidence vectors."""
+        return ratio_evidence(
+            self.standardised(encoded.features), self.gram, self.encoders.log_ridge, encoded.residual
+        )
+
+    def missing(self) -> Tensor:
+        return torch.nn.functional.one_hot(torch.tensor(0, device=self.mean.device), self.dim).to(self.mean.dtype)
+
+    def standard_values(self, values: Tensor) -> Tensor:
+        """(rows, entries) values as nets see them."""
+        return ((values - self.centre.to(values)) / self.scale.to(values)).flatten(1)
+
+    @torch.no_grad()
+    def fit(self, values: Tensor) -> None:
+        """Take statistics of the features from training values, with the encoder as it is."""
+        raw = torch.cat([self.encoders.alone(self.name, part).features for part in values.split(4096)]).double()
+        self.mean.copy_(raw.mean(dim=0))
+        self.spread.copy_(spread_of(raw.var(dim=0, unbiased=False)))
+        features = self.standardised(raw)
+        self.gram.copy_(features.T @ features / len(features))
+        self.centre.copy_(values.double().mean(dim=0))
+        self.scale.copy_(spread_of(values.double().var(dim=0, unbiased=False)))
+
+
+def spread_of(variance: Tensor) -> Tensor:
+    """Standard deviations by which to divide; 1 for what does not vary."""
+    spread = variance.clamp(min=SMALLEST_SPREAD**2).sqrt()
+    return torch.where(variance > SMALLEST_SPREAD**2, spread, torch.ones_like(spread))
+
+
+def ratio_evidence(features: Tensor, gram: Tensor, log_ridge: Tensor, residual: Tensor | None) -> Tensor:
+    """ζ = (C + λ)⁻¹ φ + residual; the constant is not penalised, so that ζ is (1, …) where features carry no information.
+
+    Args:
+        features: (rows, d + 1) φ, or (leaves, rows, d + 1).
+        gram: (d + 1, d + 1) C, or (leaves, d + 1, d + 1).
+        log_ridge: log λ.
+        residual: of the shape of ``features``, or None.
+    """
+    ridge = log_ridge.exp().to(gram) * torch.ones(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    ridge = torch.cat([torch.zeros_like(ridge[:1]), ridge[1:]])
+    zeta: Tensor = torch.linalg.solve(gram + torch.diag(ridge), features.to(gram).mT).mT
+    return zeta if residual is None else zeta + residual.to(zeta)
+
+
+class Encoders(nn.Module):
+    """The encoders of a model: one module for all leaves, or one for each.
+
+    Args:
+        modules: leaf -> module; the same module may serve several leaves.
+        shapes: leaf -> shape of its values.
+        context: whether the one module sees all leaves of a row, as ``module(values, seen)`` with dicts by leaf.
+
+    Attributes:
+        log_ridge: log λ of the evidence, a parameter.
+        residual: whether evidence has a residual: the one that the encoder returns beside its features, or a small net of
+            the features.
+
+    Raises:
+        ArgumentError: an encoder whose output is not (rows, d).
+    """
+
+    def __init__(self, modules: Mapping[str, nn.Module], shapes: Mapping[str, Sequence[int]], context: bool) -> None:
+        super().__init__()
+        self.shapes = {v: tuple(shape) for v, shape in shapes.items()}
+        distinct = list(dict.fromkeys(modules.values()))
+        self.modules_ = nn.ModuleList(distinct)
+        self.module_of = {v: distinct.index(m) for v, m in modules.items()}
+        self.context = context
+        self.residual = False
+        self.log_ridge = nn.Parameter(torch.tensor(-23.0, dtype=torch.float64))  # 1e-10: next to none
+        self.residual_nets = nn.ModuleDict()
+        self.sizes = self._measure()
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.module_of)
+
+    def _measure(self) -> dict[str, int]:
+        """Outputs of each leaf's encoder, found by encoding two rows of zeros."""
+        modes = {m: m.training for m in self.modules()}
+        self.eval()
+        like = next(self.modules_.parameters(), torch.zeros(()))
+        zeros = {v: torch.zeros(2, *self.shapes[v], dtype=like.dtype, device=like.device) for v in self.names}
+        try:
+            with torch.no_grad():
+                encoded = self(zeros, {v: torch.ones(2, dtype=torch.bool, device=like.device) for v in zeros})
+        except (DataError, ShapeError):
+            raise
+        except Exception as error:
+            raise ArgumentError(
+                f"features: the encoder could not encode two rows of zeros of shape {dict(self.shapes)}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        finally:
+            for module, mode in modes.items():
+                module.training = mode
+        return {v: e.features.shape[1] for v, e in encoded.items()}
+
+    def alone(self, name: str, values: Tensor) -> Encoded:
+        """A leaf encoded by itself, by a point-wise encoder."""
+        if self.context:
+            raise ArgumentError(
+                f"Features of '{name}': the encoder looks at all leaves of a row (context=True), so one leaf has none alone."
+            )
+        return self._with_residuals({name: self._checked(name, self._call(name, values), len(values))})[name]
+
+    def forward(self, values: Mapping[str, Tensor], seen: Mapping[str, Tensor]) -> dict[str, Encoded]:
+        """Outputs for all leaves.
+
+        Args:
+            values: leaf -> (rows, *shape) without NaN.
+            seen: leaf -> (rows,) which leaves a context encoder may look at for others.
+        """
+        if self.context:
+            module = self.modules_[0]
+            like = next(module.parameters(), None)
+            given = {v: x if like is None else x.to(like) for v, x in values.items()}
+            out = module(given, dict(seen))
+            if not isinstance(out, Mapping) or set(out) != set(self.names):
+                raise ArgumentError(
+                    f"features: a context encoder returns a dict with the features of {', '.join(self.names)}, got "
+                    f"{sorted(out) if isinstance(out, Mapping) else type(out).__name__}."
+                )
+            return {v: self._context_output(v, out[v], len(given[v])) for v in self.names}
+        result: dict[str, Encoded] = {}
+        for group in self._batched():  # leaves with one module and one shape are encoded in one call
+            rows = len(values[group[0]])
+            flat = torch.stack([values[v] for v in group]).flatten(0, 1)
+            out = self._checked(group[0], self._call(group[0], flat), len(flat))
+            for v, part in zip(group, out.features.unflatten(0, (len(group), rows)).unbind(), strict=True):
+                result[v] = Encoded(part, None)
+        return self._with_residuals({v: result[v] for v in self.names if v in result})
+
+    def _batched(self) -> Iterator[list[str]]:
+        groups: dict[tuple[int, tuple[int, ...]], list[str]] = {}
+        for v, m in self.module_of.items():
+            groups.setdefault((m, self.shapes[v]), []).append(v)
+        yield from groups.values()
+
+    def _call(self, name: str, values: Tensor) -> Any:
+        module = self.modules_[self.module_of[name]]
+        like = next(module.parameters(), None)
+        return module(values if like is None else values.to(like))
+
+    def _checked(self, name: str, output: Any, rows: int) -> Encoded:
+        if not isinstance(output, Tensor) or output.ndim != 2 or len(output) != rows or output.shape[1] == 0:
+            got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+            raise ArgumentError(
+                f"features: the encoder of '{name}' must return (rows, features), here ({rows}, d), got {got}."
+            )
+        known = getattr(self, "sizes", {}).get(name, output.shape[1])
+        if output.shape[1] != known:
+            raise ArgumentError(
+                f"features: the encoder of '{name}' returned {output.shape[1]} features, but {known} when the model was made."
+            )
+        return Encoded(output, None)
+
+    def _context_output(self, name: str, output: Any, rows: int) -> Encoded:
+        features, residual = output if isinstance(output, tuple) else (output, None)
+        features = self._checked(name, features, rows).features
+        if residual is not None and residual.shape != (rows, features.shape[1] + 1):
+            raise ArgumentError(
+                f"features: the residual of '{name}' must have shape {(rows, features.shape[1] + 1)}, one more than its "
+                f"features, got {tuple(residual.shape)}."
+            )
+        return Encoded(features, residual if self.residual else None)
+
+    def _with_residuals(self, encoded: dict[str, Encoded]) -> dict[str, Encoded]:
+        if not self.residual or not self.residual_nets:
+            return encoded
+        return {v: Encoded(e.features, self.residual_nets[_key(v)](e.features)) for v, e in encoded.items()}
+
+    def add_residuals(self, width: int = 32) -> None:
+        """Evidence gets a learned residual; it starts small."""
+        self.residual = True
+        if self.context:
+            return
+        for v, size in self.sizes.items():
+            if _key(v) not in self.residual_nets:
+                last = nn.Linear(width, size + 1)
+                with torch.no_grad():
+                    last.weight.mul_(0.1)
+                    last.bias.zero_()
+                net = nn.Sequential(nn.Linear(size, width), nn.GELU(), last)
+                self.residual_nets[_key(v)] = net.to(next(self.modules_.parameters(), self.log_ridge.float()))
+
+    def extra_repr(self) -> str:
+        return f"leaves={self.names}, context={self.context}, residual={self.residual}"
+
+
+def _key(name: str) -> str:
+    """A variable's name as the name of a submodule, which must not hold a dot."""
+    return name.replace(".", "·")

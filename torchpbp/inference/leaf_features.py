@@ -1,0 +1,221 @@
+"""Features of all leaves of a batch of rows, for nets and moments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchpbp.errors import DataError
+from torchpbp.features.encoded import Encoded, EncodedMap, Encoders, ratio_evidence, spread_of
+from torchpbp.features.maps import OneHot
+from torchpbp.inference.observable import Observable
+
+Statistics = dict[str, tuple[Tensor, Tensor]]
+"""Encoded leaf -> mean and standard deviation of its encoder's outputs, (d,) each."""
+
+
+class LeafFeatures(NamedTuple):
+    """Features of all observables in a batch of rows.
+
+    Args:
+        features: observable -> (rows, dim) φ; any finite numbers where not observed.
+        inputs: observable -> (rows, width) what nets see of it; any finite numbers where not observed.
+        seen: (rows, observables) whether a row observes each, in the order of ``features``.
+    """
+
+    features: Mapping[str, Tensor]
+    inputs: Mapping[str, Tensor]
+    seen: Tensor
+
+    @property
+    def rows(self) -> int:
+        return len(self.seen)
+
+
+def weighted_statistics(values: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Mean and variance over rows, (nets, 1, outputs) each, of (nets, rows, outputs) values.
+
+    Args:
+        values: outputs.
+        weights: (nets, rows) of the rows; all alike by default.
+    """
+    if weights is None:
+        variance, mean = torch.var_mean(values, dim=1, keepdim=True, unbiased=False)
+        return mean, variance
+    share = (weights / weights.sum(dim=1, keepdim=True).clamp(min=1e-12)).unsqueeze(-1).to(values)
+    mean = (share * values).sum(dim=1, keepdim=True)
+    return mean, (share * (values - mean).square()).sum(dim=1, keepdim=True)
+
+
+class LeafReader:
+    """Reads rows of a table as features of leaves.
+
+    Args:
+        observables: of the model, without its condition variable, in order.
+        encoders: of the model, if any.
+    """
+
+    def __init__(self, observables: Mapping[str, Observable], encoders: Encoders | None) -> None:
+        self.observables, self.encoders = dict(observables), encoders
+        self.names = list(self.observables)
+        maps = {v: o.map for v, o in self.observables.items()}
+        self.encoded: dict[str, EncodedMap] = {v: m for v, m in maps.items() if isinstance(m, EncodedMap)}
+        self.context = encoders is not None and encoders.context
+
+    def widths(self) -> dict[str, int]:
+        """What nets see of each leaf: its features, or its standardised values where features depend on other leaves."""
+        result = {v: o.map.dim for v, o in self.observables.items()}
+        for v, m in self.encoded.items():
+            result[v] = max(1, torch.Size(m.shape).numel()) if self.context else m.dim - 1
+        return result
+
+    def dims(self) -> dict[str, int]:
+        return {v: o.map.dim for v, o in self.observables.items()}
+
+    def seen(self, table: Mapping[str, Tensor]) -> Tensor:
+        """(rows, leaves) whether each row observes each leaf."""
+        columns = []
+        for v in self.names:
+            values = table[v]
+            if not values.is_floating_point():
+                columns.append(values >= 0)
+                continue
+            missing = values.isnan().reshape(len(values), -1)
+            if v in self.encoded and missing.device.type != "meta":
+                partly = missing.any(dim=1) & ~missing.all(dim=1)
+                if bool(partly.any()):
+                    raise DataError(
+                        f"Leaf '{v}', row {int(partly.nonzero()[0])}: some entries are NaN and others are not. A leaf is missing as "
+                        "a whole (all entries NaN) or not at all: fill single entries in, or make them leaves of their own."
+                    )
+            columns.append(~missing.any(dim=1))
+        return torch.stack(columns, dim=1)
+
+    def values(self, table: Mapping[str, Tensor], shown: Tensor) -> dict[str, Tensor]:
+        """Values of encoded leaves, 0 where not shown, so that what is hidden cannot reach an answer."""
+        result = {}
+        for v in self.encoded:
+            mask = shown[:, self.names.index(v)].reshape(-1, *[1] * (table[v].ndim - 1))
+            result[v] = torch.where(mask, table[v], torch.zeros_like(table[v]))
+        return result
+
+    def encode(self, table: Mapping[str, Tensor], seen: Tensor, shown: Tensor) -> dict[str, Encoded]:
+        """Outputs of the encoders.
+
+        Args:
+            table: leaf -> values.
+            seen: (rows, leaves) leaves whose own value may be used for their own features.
+            shown: (rows, leaves) leaves that a context encoder may look at for the others.
+        """
+        if self.encoders is None:
+            return {}
+        flags = {v: shown[:, self.names.index(v)] for v in self.encoded}
+        return self.encoders(self.values(table, seen), flags)
+
+    def batch_statistics(self, encoded: Mapping[str, Encoded], seen: Tensor) -> Statistics:
+        """Mean and standard deviation over the rows that observe each leaf, with gradient."""
+        result: Statistics = {}
+        for names in self._equal_sizes():
+            stacked = torch.stack([encoded[v].features for v in names])
+            weights = torch.stack([seen[:, self.names.index(v)] for v in names]).to(stacked)
+            mean, variance = weighted_statistics(stacked, weights)
+            spread = spread_of(variance)
+            result |= {v: (mean[i, 0], spread[i, 0]) for i, v in enumerate(names)}
+        return result
+
+    def features(
+        self,
+        table: Mapping[str, Tensor],
+        encoded: Mapping[str, Encoded],
+        seen: Tensor,
+        statistics: Statistics | None = None,
+    ) -> LeafFeatures:
+        """Features and inputs of all leaves.
+
+        Args:
+            table: leaf -> states or values.
+            encoded: outputs of the encoders.
+            seen: (rows, leaves).
+            statistics: by which outputs are standardised; those kept in the model by default.
+        """
+        standard = self.standardised(encoded, statistics)
+        features: dict[str, Tensor] = {}
+        inputs: dict[str, Tensor] = {}
+        for v, observable in self.observables.items():
+            if v in standard:
+                features[v] = standard[v]
+                inputs[v] = standard[v][:, 1:]
+                if self.context:
+                    inputs[v] = self.encoded[v].standard_values(self.values(table, seen)[v])
+                continue
+            column = table[v]
+            if isinstance(observable.map, OneHot):
+                features[v] = observable.map.features(column.long().clamp(min=0))
+            else:
+                known = seen[:, self.names.index(v)]
+                features[v] = observable.map.features(torch.where(known, column, observable.bounds.mean().to(column)))
+            inputs[v] = features[v]
+        return LeafFeatures(features, inputs, seen)
+
+    def standardised(self, encoded: Mapping[str, Encoded], statistics: Statistics | None) -> dict[str, Tensor]:
+        """Encoded leaf -> (rows, d + 1) features."""
+        kept = {v: (m.mean, m.spread) for v, m in self.encoded.items()}
+        chosen = kept if statistics is None else statistics
+        result: dict[str, Tensor] = {}
+        for names in self._equal_sizes():
+            raw = torch.stack([encoded[v].features for v in names]).double()
+            mean = torch.stack([chosen[v][0] for v in names]).unsqueeze(1)
+            spread = torch.stack([chosen[v][1] for v in names]).unsqueeze(1)
+            standard = (raw - mean) / spread
+            full = torch.cat([standard.new_ones(*standard.shape[:-1], 1), standard], dim=-1)
+            result |= zip(names, full.unbind(), strict=True)
+        return result
+
+    def evidence(
+        self,
+        encoded: Mapping[str, Encoded],
+        shown: Tensor,
+        statistics: Statistics | None = None,
+        grams: Mapping[str, Tensor] | None = None,
+    ) -> dict[str, Tensor]:
+        """Encoded leaf -> (rows, d + 1) evidence vectors ζ; (1, 0, …) where not shown.
+
+        Args:
+            encoded: outputs of the encoders.
+            shown: (rows, leaves).
+            statistics: as in :meth:`features`.
+            grams: C of each leaf; those kept in the model by default.
+        """
+        assert self.encoders is not None
+        standard = self.standardised(encoded, statistics)
+        result: dict[str, Tensor] = {}
+        for names in self._equal_sizes():
+            features = torch.stack([standard[v] for v in names])
+            gram = torch.stack([self.encoded[v].gram if grams is None else grams[v] for v in names])
+            residuals = [encoded[v].residual for v in names]
+            residual = torch.stack([r for r in residuals if r is not None]) if None not in residuals else None
+            zeta = ratio_evidence(features, gram, self.encoders.log_ridge, residual)
+            flags = torch.stack([shown[:, self.names.index(v)] for v in names]).unsqueeze(-1)
+            missing = torch.zeros_like(zeta[0, 0])
+            missing[0] = 1.0
+            result |= zip(names, torch.where(flags, zeta, missing).unbind(), strict=True)
+        return result
+
+    def gram_sums(self, leaves: LeafFeatures) -> dict[str, tuple[Tensor, Tensor]]:
+        """Encoded leaf -> Σ φφᵀ over the rows that observe it, and their number."""
+        result: dict[str, tuple[Tensor, Tensor]] = {}
+        for names in self._equal_sizes():
+            phi = torch.stack([leaves.features[v] for v in names])
+            weights = torch.stack([leaves.seen[:, self.names.index(v)] for v in names]).to(phi)
+            total = phi.mT @ (phi * weights.unsqueeze(-1))
+            result |= {v: (total[i], weights[i].sum()) for i, v in enumerate(names)}
+        return result
+
+    def _equal_sizes(self) -> list[Sequence[str]]:
+        groups: dict[int, list[str]] = {}
+        for v, m in self.encoded.items():
+            groups.setdefault(m.dim, []).append(v)
+        return list(groups.values())

@@ -1,0 +1,54 @@
+"""Readout of a target: from estimates, which may be negative, to probabilities that a network can be trained by.
+
+The logarithm of a clipped estimate has no gradient where the estimate is negative, which a good part of them are. The link
+here is positive and smooth everywhere, and how sharp it is depends on how much of the row is hidden.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+SOFTNESS, SHARPNESS = 0.15, 3.0
+"""Values at the start of training."""
+
+
+class Readout(nn.Module):
+    """P ∝ q^τ with q = (z + √(z² + ε²)) / 2, where z are estimates of all states, divided by their norm.
+
+    Args:
+        target: name of the variable.
+
+    Attributes:
+        log_softness: log ε.
+        sharpness: (3,) with log τ = s₀ + s₁ h + s₂ h², h being the share of leaves that a row does not observe.
+    """
+
+    def __init__(self, target: str) -> None:
+        super().__init__()
+        self.target = target
+        self.log_softness = nn.Parameter(torch.tensor(math.log(SOFTNESS), dtype=torch.float64))
+        self.sharpness = nn.Parameter(torch.tensor([math.log(SHARPNESS), 0.0, 0.0], dtype=torch.float64))
+
+    def forward(self, estimate: Tensor, hidden: Tensor) -> Tensor:
+        """(batch, states) log-probabilities.
+
+        Args:
+            estimate: (batch, states), up to a positive factor per row.
+            hidden: (batch,) share of leaves that each row does not observe.
+        """
+        norm = estimate.norm(dim=-1, keepdim=True)
+        z = estimate / torch.where(norm > 0, norm, torch.ones_like(norm))
+        softness = self.log_softness.exp()
+        # For negative z the sum cancels; the quotient is the same number without that.
+        root = (z.square() + softness.square()).sqrt()
+        q = torch.where(z >= 0, (z + root) / 2, softness.square() / (2 * (root + z.abs())))
+        share = hidden.to(z)
+        powers = torch.stack([torch.ones_like(share), share, share.square()], dim=-1)
+        sharpness = (powers @ self.sharpness.to(z)).exp().unsqueeze(-1)
+        return torch.log_softmax(sharpness * q.log(), dim=-1)
+
+    def extra_repr(self) -> str:
+        return f"target={self.target!r}"

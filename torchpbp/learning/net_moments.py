@@ -1,0 +1,182 @@
+"""Moments of messages that nets make: what stage 1 and stage 2 need of them, with or without classes.
+
+For separators of one family they are E[ηηᵀ], E[θηᵀ] and E[(⊗ θ below) ηᵀ] with η = (1, g), so that means are among them. All are
+sums over rows: they add up over batches, can be averaged over training steps, and are differentiable in messages and
+instruments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchpbp.inference.leaf_features import LeafFeatures
+from torchpbp.learning.message_nets import Family, MessageNets
+
+
+@dataclass(frozen=True)
+class MomentSums:
+    """Sums over rows and the weight behind each; all tensors have a leading class dimension, of size 1 without classes.
+
+    Args:
+        sums: per family gram (classes, separators, m, m), message (…, rank, m) and product (…, ∏ sizes, m); then the root's
+            (classes, ranks of its children…).
+        counts: per family (classes, separators), three times; then (classes,) for the root.
+    """
+
+    sums: tuple[Tensor, ...]
+    counts: tuple[Tensor, ...]
+
+    def __add__(self, other: MomentSums) -> MomentSums:
+        return MomentSums(
+            tuple(a + b for a, b in zip(self.sums, other.sums, strict=True)),
+            tuple(a + b for a, b in zip(self.counts, other.counts, strict=True)),
+        )
+
+    def decayed(self, new: MomentSums, rate: float) -> MomentSums:
+        """A running average that moves towards new sums by ``rate``."""
+        return MomentSums(
+            tuple(torch.lerp(a, b, rate) for a, b in zip(self.sums, new.sums, strict=True)),
+            tuple(torch.lerp(a, b, rate) for a, b in zip(self.counts, new.counts, strict=True)),
+        )
+
+    def detach(self) -> MomentSums:
+        return MomentSums(tuple(t.detach() for t in self.sums), tuple(t.detach() for t in self.counts))
+
+    def averages(self, shrinkage: float = 0.0) -> list[Tensor]:
+        """Moments: sums divided by their weights.
+
+        Args:
+            shrinkage: pseudo-rows from the distribution pooled over classes that are added to each class. A class without rows
+                has the pooled moments.
+        """
+        result = []
+        for total, count in zip(self.sums, self.counts, strict=True):
+            weight = count.reshape(*count.shape, *[1] * (total.ndim - count.ndim))
+            if len(total) == 1:
+                result.append(total / weight.clamp(min=1e-300))
+                continue
+            pooled = total.sum(dim=0) / weight.sum(dim=0).clamp(min=1e-300)
+            pseudo = torch.where(weight > 0, shrinkage, max(shrinkage, 1.0))
+            result.append((total + pseudo * pooled) / (weight + pseudo))
+        return result
+
+
+def zero_sums(nets: MessageNets, classes: int, device: torch.device | str = "cpu") -> MomentSums:
+    """Sums over no rows."""
+    sums, counts = [], []
+    for f in nets.families:
+        m, products = f.width + 1, torch.Size(f.sizes).numel()
+        for shape in ((m, m), (f.rank, m), (products, m)):
+            sums.append(torch.zeros(classes, len(f.nodes), *shape, dtype=torch.float64, device=device))
+            counts.append(torch.zeros(classes, len(f.nodes), dtype=torch.float64, device=device))
+    sums.append(torch.zeros(classes, *nets.plan.root_shape, dtype=torch.float64, device=device))
+    counts.append(torch.zeros(classes, dtype=torch.float64, device=device))
+    return MomentSums(tuple(sums), tuple(counts))
+
+
+def complete_rows(nets: MessageNets, leaves: LeafFeatures) -> dict[int, Tensor] | None:
+    """Per separator, and 0 for the root, (rows,) 1 where a row observes all that it is learned from; None: always."""
+    if leaves.seen.device.type != "meta" and bool(leaves.seen.all()):
+        return None
+    order = {v: i for i, v in enumerate(leaves.features)}
+    return {
+        n: leaves.seen[:, [order[v] for v in group]].all(dim=1).double() for n, group in nets.needed().items()
+    }
+
+
+def moment_sums(
+    nets: MessageNets,
+    leaves: LeafFeatures,
+    messages: Mapping[int, Tensor],
+    instruments: Mapping[int, Tensor],
+    layout: ClassLayout,
+    complete: Mapping[int, Tensor] | None,
+) -> MomentSums:
+    """Sums over a batch of rows.
+
+    Args:
+        nets: of the plan.
+        leaves: features of the rows.
+        messages: θ of each separator, (rows, rank).
+        instruments: η of each separator that is solved for, (rows, m).
+        layout: rows of each class.
+        complete: see :func:`complete_rows`.
+    """
+    sums, counts = [], []
+    for family in nets.families:
+        eta = layout.arrange([instruments[n] for n in family.nodes])  # (separators, classes, most rows, m)
+        theta = layout.arrange([messages[n] for n in family.nodes])
+        product = row_products([layout.arrange(part) for part in _below(family, leaves, messages)])
+        weight = layout.weights([None if complete is None else complete[n] for n in family.nodes])
+        weighted = eta * weight.unsqueeze(-1)
+        for left in (eta, theta, product):
+            sums.append((left.mT @ weighted).transpose(0, 1))
+            counts.append(weight.sum(dim=-1).T)
+    children = nets.plan.tree.children[0]
+    weight = layout.weights([None if complete is None else complete[0]])[0]
+    product = row_products([layout.arrange([messages[c]])[0] for c in children])
+    total = (product * weight.unsqueeze(-1)).sum(dim=1)
+    sums.append(total.reshape(-1, *nets.plan.root_shape))
+    counts.append(weight.sum(dim=-1))
+    return MomentSums(tuple(sums), tuple(counts))
+
+
+def _below(family: Family, leaves: LeafFeatures, messages: Mapping[int, Tensor]) -> list[list[Tensor]]:
+    """Factors of the products below separators: per factor a (rows, size) tensor for each."""
+    if family.leaf:
+        return [
+            [leaves.features[group[k]].double() for group in family.leaf] for k in range(len(family.sizes))
+        ]
+    return [[messages[n] for n in nodes] for nodes in family.below]
+
+
+def row_products(parts: Sequence[Tensor]) -> Tensor:
+    """Row-wise outer products of (…, d_k) tensors, (…, ∏ d_k)."""
+    result = parts[0]
+    for part in parts[1:]:
+        result = (result.unsqueeze(-1) * part.unsqueeze(-2)).flatten(-2)
+    return result
+
+
+class ClassLayout:
+    """Rows of a batch by class, padded to the most rows that a class has.
+
+    Args:
+        labels: (rows,) class of each row, -1 for rows that belong to none; None: all rows are of one class.
+        classes: number of classes.
+        rows: number of rows.
+        device: of the rows.
+    """
+
+    def __init__(self, labels: Tensor | None, classes: int, rows: int, device: torch.device | str = "cpu") -> None:
+        self.classes = classes
+        self.index: Tensor | None = None
+        self.filled = torch.ones(1, rows, dtype=torch.float64, device=device)
+        if labels is None:
+            return
+        known = labels >= 0
+        counts = torch.bincount(labels[known], minlength=classes)
+        most = max(1, int(counts.max()))
+        order = torch.argsort(torch.where(known, labels, classes), stable=True)
+        starts = torch.cat([counts.new_zeros(1), counts.cumsum(0)[:-1]])
+        place = torch.arange(most, device=labels.device)
+        self.filled = (place < counts.unsqueeze(1)).double()
+        position = (starts.unsqueeze(1) + place).clamp(max=max(rows - 1, 0))
+        self.index = order[position]  # (classes, most)
+
+    def arrange(self, parts: Sequence[Tensor]) -> Tensor:
+        """Several (rows, d) tensors -> (parts, classes, most rows, d)."""
+        stacked = torch.stack(list(parts))
+        return stacked.unsqueeze(1) if self.index is None else stacked[:, self.index]
+
+    def weights(self, parts: Sequence[Tensor | None]) -> Tensor:
+        """(rows,) weights, None for 1 -> (parts, classes, most rows), 0 where there is no row."""
+        if all(p is None for p in parts):
+            return self.filled.expand(len(parts), *self.filled.shape)
+        return torch.stack(
+            [self.filled if p is None else self.filled * (p if self.index is None else p[self.index]) for p in parts]
+        )
