@@ -153,6 +153,7 @@ def test_reads_a_folder(tmp_path: Path) -> None:
         ({"split": "blocks", "fold": 5}, "fold: expected a whole number from 0 to 4, got 5"),
         ({"split": "blocks", "fold": -1}, "fold: expected a whole number from 0 to 4"),
         ({"split": "cells", "fold": 5}, "fold: expected a whole number from 0 to 4, got 5"),
+        ({"fold": 2}, "fold: split='official' has no folds"),
         ({"cells": 0}, "cells: expected a whole number of at least 1, got 0"),
         ({"split": "blocks", "folds": 1}, "k: expected a whole number of at least 2, got 1"),
     ],

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from torchpbp.datasets.digits import POINTS, TRAIN_ROWS, load_digits
 from torchpbp.datasets.splits import block_folds, cell_folds, hide_points, rows_per_class
+from torchpbp.errors import ArgumentError
 from torchpbp.settings import Constraint, between, choice, optional, whole
 
 Batches = DataLoader[tuple[Tensor, ...]]
@@ -96,6 +97,8 @@ class DigitsDataModule(LightningDataModule):
         self.folds = folds
         self.fold = fold
         self.cells = whole(1).check("cells", cells)
+        if split == "official" and fold != 0:
+            raise ArgumentError(f"fold: split='official' has no folds, so fold={fold!r} would change nothing.")
         if split != "official":
             self.fold = whole(0, len(block_folds(TRAIN_ROWS, folds)) - 1).check("fold", fold)
         self.hidden_points = POINT_SHARE.check("hide", hide)

@@ -153,7 +153,9 @@ def _check_counts(nets: MessageNets, sums: MomentSums) -> None:
             )
 
 
-def _fit_features(reader: LeafReader, rows: Callable[[], Iterator[tuple[dict[str, Tensor], Tensor, Tensor, Tensor]]]) -> float:
+def _fit_features(
+    reader: LeafReader, rows: Callable[[], Iterator[tuple[dict[str, Tensor], Tensor, Tensor, Tensor]]]
+) -> float:
     """Mean, spread and gram of the encoders' outputs over the rows that observe a leaf; returns the number of rows."""
     total = torch.zeros((), dtype=torch.float64)
     sums: dict[str, list[Tensor]] = {}
@@ -190,7 +192,9 @@ def _fit_features(reader: LeafReader, rows: Callable[[], Iterator[tuple[dict[str
 
 def _value_sums(reader: LeafReader, name: str, values: Tensor, raw: Tensor, seen: Tensor) -> list[Tensor]:
     """Σ (1, f) uᵀ and Σ (1, f) (u²)ᵀ of standardised values u, side by side."""
-    standard = reader.encoded[name].standard_values(torch.where(seen.reshape(-1, *[1] * (values.ndim - 1)), values, 0.0))
+    standard = reader.encoded[name].standard_values(
+        torch.where(seen.reshape(-1, *[1] * (values.ndim - 1)), values, 0.0)
+    )
     standard = standard.double() * seen.unsqueeze(1)
     return [raw.mT @ torch.cat([standard, standard.square()], dim=1)]
 
@@ -211,7 +215,11 @@ def _fit_statistics(
         for i, bank in enumerate(banks):
             out = bank.raw(full if i < len(nets.messages_) else masked).double()
             sums.append([out.sum(dim=1, keepdim=True), out.square().sum(dim=1, keepdim=True)])
-        totals = sums if not totals else [[a + b for a, b in zip(*pair, strict=True)] for pair in zip(totals, sums, strict=True)]
+        totals = (
+            sums
+            if not totals
+            else [[a + b for a, b in zip(*pair, strict=True)] for pair in zip(totals, sums, strict=True)]
+        )
         count += len(seen)
     sum_over_processes(count)
     for bank, (first, second) in zip(banks, totals, strict=True):

@@ -113,7 +113,5 @@ class StrokeTwin(LightningModule):
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.AdamW(self.parameters(), self.learning_rate, weight_decay=self.weight_decay)
         steps = int(self.trainer.estimated_stepping_batches)
-        schedule = torch.optim.lr_scheduler.OneCycleLR(
-            optimizer, self.learning_rate, steps + 1, pct_start=self.warm_up
-        )
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, self.learning_rate, steps + 1, pct_start=self.warm_up)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}

@@ -8,17 +8,21 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import torch
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint, ProgressBar
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint, ProgressBar, WeightAveraging
 from lightning.pytorch.loggers import Logger
+from torch import Tensor
 from tqdm.auto import tqdm
 
 from torchpbp.errors import ArgumentError
 from torchpbp.neural.training_state import WholeFiles, resumable
+from torchpbp.settings import between
 
 CPU: Mapping[str, Any] = {"accelerator": "cpu", "devices": 1, "strategy": "auto", "enable_progress_bar": True}
 
@@ -35,7 +39,7 @@ class TrainingGroups:
     """
 
     trainer: Mapping[str, Any] = field(default_factory=lambda: dict(CPU))
-    logger: Callable[..., Logger] | None = None
+    logger: Callable[..., Logger | None] | None = None
     callbacks: Mapping[str, Callback] = field(default_factory=dict)
     ckpt_path: str | None = None
 
@@ -125,6 +129,35 @@ class TrainingBar(ProgressBar):
             self.bar.close()
 
 
+class WeightAverage(WeightAveraging):
+    """Lightning's average of weights with a memory that is short at first: it soon forgets where the weights started.
+
+    Args:
+        decay: weight of what was averaged before, per step; (1 + n) / (10 + n) at step n where that is less.
+    """
+
+    def __init__(self, decay: float = 0.998) -> None:
+        super().__init__(use_buffers=False, multi_avg_fn=partial(move_average, between(0, 1).check("decay", decay)))
+
+
+def move_average(decay: float, average: list[Tensor], weights: list[Tensor], steps: Tensor | int) -> None:
+    """Move an average of weights towards new ones, in place.
+
+    Args:
+        decay: as in :class:`WeightAverage`.
+        average: of the weights so far.
+        weights: new ones.
+        steps: how many were averaged before.
+    """
+    known = int(steps)
+    with torch.no_grad():
+        torch._foreach_lerp_(average, weights, 1 - min(decay, (1 + known) / (10 + known)))
+
+
+def no_logger(save_dir: str, prefix: str = "") -> None:
+    """Stands for no logger in a configuration."""
+
+
 SHOWN = ("train/loss", "val/accuracy")
 """Metrics beside the bar."""
 
@@ -159,7 +192,9 @@ def train(
     history = History()
     options = dict(groups.trainer)
     bar = verbose and bool(options.pop("enable_progress_bar", True))
-    callbacks = [prepared(c, folder, prefix) for c in groups.callbacks.values() if bar or not isinstance(c, ProgressBar)]
+    callbacks = [
+        prepared(c, folder, prefix) for c in groups.callbacks.values() if bar or not isinstance(c, ProgressBar)
+    ]
     callbacks = [c for c in callbacks if folder is not None or not isinstance(c, ModelCheckpoint)]
     saved = any(isinstance(c, ModelCheckpoint) for c in callbacks)
     start = groups.checkpoint(prefix)
@@ -187,14 +222,14 @@ def prepared(callback: Callback, folder: Path | None, prefix: str) -> Callback:
     own = copy.deepcopy(callback)
     if isinstance(own, ModelCheckpoint) and folder is not None:
         own.dirpath = str(folder / "checkpoints")
-        own.filename = prefix + (own.filename or "best")
+        own.filename = prefix + (own.filename or "last")
         own.CHECKPOINT_NAME_LAST = f"{prefix}last"
     if isinstance(own, TrainingBar) and prefix:
         own.title = prefix.strip("_")
     return own
 
 
-def made_logger(logger: Callable[..., Logger] | None, folder: Path | None, prefix: str) -> Logger | None:
+def made_logger(logger: Callable[..., Logger | None] | None, folder: Path | None, prefix: str) -> Logger | None:
     """A logger that writes into the folder of the run; none without a folder."""
     if logger is None or folder is None:
         return None
