@@ -31,6 +31,7 @@ class Continuous:
 
     low: float | None = None
     high: float | None = None
+    shape: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("low", "high"):

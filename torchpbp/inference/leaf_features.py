@@ -12,6 +12,7 @@ from torchpbp.errors import DataError
 from torchpbp.features.encoded import Encoded, EncodedMap, Encoders, ratio_evidence, spread_of
 from torchpbp.features.maps import OneHot
 from torchpbp.inference.observable import Observable
+from torchpbp.inputs.evidence import Evidence
 
 Statistics = dict[str, tuple[Tensor, Tensor]]
 """Encoded leaf -> mean and standard deviation of its encoder's outputs, (d,) each."""
@@ -204,6 +205,19 @@ class LeafReader:
             result |= zip(names, torch.where(flags, zeta, missing).unbind(), strict=True)
         return result
 
+    def evidence_of(self, evidence: Evidence, like: Tensor) -> dict[str, Tensor]:
+        """Encoded leaf -> (batch, d + 1) evidence vectors of a batch of evidence, with what the model has kept."""
+        shown = torch.zeros(evidence.batch, len(self.names), dtype=torch.bool, device=like.device)
+        table = {}
+        for v, m in self.encoded.items():
+            if v in evidence.real:
+                table[v] = evidence.real[v]
+                shown[:, self.names.index(v)] = ~table[v].isnan().reshape(evidence.batch, -1).any(dim=1)
+            else:
+                table[v] = torch.zeros(evidence.batch, *m.shape, dtype=like.dtype, device=like.device)
+        vectors = self.evidence(self.encode(table, shown, shown), shown)
+        return {v: zeta.to(like) for v, zeta in vectors.items()}
+
     def gram_sums(self, leaves: LeafFeatures) -> dict[str, tuple[Tensor, Tensor]]:
         """Encoded leaf -> Σ φφᵀ over the rows that observe it, and their number."""
         result: dict[str, tuple[Tensor, Tensor]] = {}
@@ -219,3 +233,16 @@ class LeafReader:
         for v, m in self.encoded.items():
             groups.setdefault(m.dim, []).append(v)
         return list(groups.values())
+
+
+def hidden_share(evidence: Evidence, leaves: Sequence[str], device: torch.device | str) -> Tensor:
+    """(batch,) share of the leaves that each row does not observe."""
+    hidden = torch.zeros(evidence.batch, dtype=torch.float64, device=device)
+    for v in leaves:
+        if v in evidence.real:
+            hidden = hidden + evidence.real[v].reshape(evidence.batch, -1).isnan().any(dim=1)
+        elif v in evidence.hard:
+            hidden = hidden + (evidence.hard[v] < 0)
+        elif v not in evidence.soft:
+            hidden = hidden + 1
+    return hidden / max(1, len(leaves))

@@ -117,12 +117,15 @@ class Observable(nn.Module):
 
     def distribution(self, estimate: Tensor, evidence: Evidence, floor: float | Tensor) -> Tensor:
         """Valid (batch, states) distribution of a discrete variable from an estimate without its own evidence."""
-        result = self._distribution(estimate, evidence, floor)
-        if self.name in evidence.hard:  # rows that observe the variable itself
-            states = evidence.hard[self.name]
-            known = torch.nn.functional.one_hot(states.clamp(min=0), self.map.dim).to(result)
-            result = torch.where((states >= 0).unsqueeze(1), known, result)
-        return result
+        return self.with_known(self._distribution(estimate, evidence, floor), evidence)
+
+    def with_known(self, probabilities: Tensor, evidence: Evidence) -> Tensor:
+        """(batch, states) distributions, one-hot in rows that observe the variable itself."""
+        if self.name not in evidence.hard:
+            return probabilities
+        states = evidence.hard[self.name]
+        known = torch.nn.functional.one_hot(states.clamp(min=0), self.map.dim).to(probabilities)
+        return torch.where((states >= 0).unsqueeze(1), known, probabilities)
 
     def log_score(self, estimate: Tensor, evidence: Evidence, floor: float | Tensor) -> Tensor:
         """(batch,) log-probability (or log-density) of the value each row observes, from an estimate without it.

@@ -13,9 +13,12 @@ from torchpbp.errors import NotFittedError, QueryError, ShapeError
 from torchpbp.graph.junction_tree import JunctionTree
 from torchpbp.graph.latent_graph import Domain
 from torchpbp.inference.density import Density, as_points
+from torchpbp.features.encoded import EncodedMap, Encoders
+from torchpbp.inference.leaf_features import LeafReader, hidden_share
 from torchpbp.inference.observable import Observable, as_distribution, joint_states, prepare
 from torchpbp.inference.operator_tree import Mass, OperatorTree, own_estimate
 from torchpbp.inference.operators import RootOperator, SeparatorOperator
+from torchpbp.inference.readout import Readout
 from torchpbp.inference.schedule import Schedule, build_schedule
 from torchpbp.inputs.evidence import Evidence, EvidenceLike
 from torchpbp.planning.plan import Plan
@@ -26,12 +29,16 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
 
     Attributes:
         operators, root: the learned parts.
+        encoders: of leaves that are vectors or images, if there are any.
+        readout: makes probabilities of a target, if the model was trained for one.
         floor: estimates are clipped at this share of their mass.
     """
 
     floor: Tensor
     operators: nn.ModuleList
     root: RootOperator
+    encoders: Encoders | None
+    readout: Readout | None
     _observables: nn.ModuleList
     _plan: Plan | None
     _schedule: Schedule
@@ -123,6 +130,30 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
 
     # -- posteriors ----------------------------------------------------------------------------------------------
 
+    @property
+    def target(self) -> str | None:
+        """The variable that the encoders were trained to answer about, if there is one."""
+        return None if self.readout is None else self.readout.target
+
+    def check_query(self, names: Sequence[str], evidence: Evidence) -> None:
+        super().check_query(names, evidence)
+        if self.encoders is not None and self.encoders.context and (len(names) > 1 or names[0] != self.target):
+            raise QueryError(
+                f"Query of {', '.join(names)}: the encoder looks at all leaves of a row (context=True), so that only "
+                f"'{self.target}' can be asked about. Use a point-wise encoder to ask about leaves."
+            )
+        encoded = [v for v in names if isinstance(self.observables[v].map, EncodedMap)]
+        if encoded and len(names) > 1:
+            raise QueryError(f"Joint query of {tuple(names)}: '{encoded[0]}' has an encoder. Ask for it alone.")
+
+    def require_densities(self, what: str) -> None:
+        """Raise a QueryError where features of leaves depend on other leaves, and estimates are no probabilities of them."""
+        if self.encoders is not None and self.encoders.context:
+            raise QueryError(
+                f"{what}: the encoder looks at all leaves of a row (context=True), so the leaves have no probability of their own. "
+                f"Ask for the posterior of '{self.target}', or use a point-wise encoder."
+            )
+
     def posterior(
         self, query: str | Sequence[str], evidence: EvidenceLike = None, *, at: Any = None, raw: bool = False
     ) -> Any:
@@ -171,6 +202,8 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
 
         def answer(wanted: list[str], checked: Evidence) -> dict[str, Any]:
             observables = self.observables
+            if self.encoders is not None and self.encoders.context:
+                wanted = [v for v in wanted if v == self.target]
             estimates = self.estimates(checked, wanted, every_leaf=True)
             return {v: self._answer(observables[v], e, checked, raw) for v, e in estimates.items()}
 
@@ -189,6 +222,9 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
     def log_evidence(self, evidence: EvidenceLike = None, raw: bool = False) -> Any:
         """(batch,) log P(evidence); with continuous evidence the log of a kernel-smoothed density.
 
+        Leaves with encoders enter by the ratio of their density to their marginal density: the result is relative to the product
+        of their marginals.
+
         An estimate that is not positive is replaced by ``floor`` times the sum of its absolute terms, so the result is
         finite; it is -inf only where every term is 0, as for a state never seen in training.
 
@@ -196,6 +232,7 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
             evidence: as in :meth:`posterior`.
             raw: return (sign, log of the absolute value) of the estimate as it is, like ``slogdet``.
         """
+        self.require_densities("log_evidence")
         checked = self.read_evidence(evidence)
         if not raw:
             return self.log_mass(checked)
@@ -245,14 +282,23 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
         """
         tree, observables, leaf_of = self.operator_tree, self.observables, self.tree.leaf_of
         leaves = None if every_leaf or len(names) == len(observables) else sorted({leaf_of[v] for v in names})
-        tables = tree.estimates(prepare(observables, evidence, tree.root), leaves)
+        prepared = self.prepare(evidence)
+        tables = tree.estimates(prepared, leaves)
         result = {}
         for v in names:
             group = self.tree.leaf_observables[leaf_of[v]]
-            others = {u: observables[u].zeta(evidence, tree.root) for u in group if u != v}
+            others = {u: observables[u].zeta(prepared, tree.root) for u in group if u != v}
             zetas = [others.get(u, tree.root) for u in group]
             result[v] = own_estimate(tables[leaf_of[v]], group.index(v), zetas)
         return result
+
+    def prepare(self, evidence: Evidence) -> Evidence:
+        """Checked evidence with vectors in place of the values of continuous variables."""
+        observables, like = self.observables, self.root.weight
+        if self.encoders is not None:
+            vectors = LeafReader(observables, self.encoders).evidence_of(evidence, like)
+            evidence = Evidence(evidence.batch, evidence.hard, {**evidence.soft, **vectors}, evidence.real)
+        return prepare(observables, evidence, like)
 
     def mass(self, evidence: Evidence) -> Mass:
         """Estimates of P(evidence) as they are, given checked evidence."""
@@ -264,7 +310,7 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
 
     def _tree_mass(self, evidence: Evidence) -> Mass:
         tree = self.operator_tree
-        return tree.mass(prepare(self.observables, evidence, tree.root))
+        return tree.mass(self.prepare(evidence))
 
     def _smoothed(self, mass: Mass, evidence: Evidence) -> Mass:
         """The mass as a density: kernels are divided by their integrals, and evidence has a scale of its own."""
@@ -279,7 +325,23 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
         if raw:
             weighted = estimate * observable.zeta(evidence, estimate)
             return weighted / weighted.sum(dim=-1, keepdim=True)
-        return observable.distribution(estimate, evidence, self.floor)
+        return self.distribution(observable, estimate, evidence)
+
+    def distribution(self, observable: Observable, estimate: Tensor, evidence: Evidence) -> Tensor:
+        """(batch, states) distribution of a discrete variable from an estimate without its own evidence.
+
+        Args:
+            observable: the variable.
+            estimate: (batch, states), up to a positive factor per row.
+            evidence: checked.
+        """
+        readout = self.readout
+        if readout is None or observable.name != readout.target:
+            return observable.distribution(estimate, evidence, self.floor)
+        weighted = estimate * observable.zeta(evidence, estimate) if observable.name in evidence.soft else estimate
+        leaves = [v for v in self.observables if v != observable.name]
+        probabilities = readout(weighted, hidden_share(evidence, leaves, estimate.device)).exp()
+        return observable.with_known(probabilities, evidence)
 
     def _density_at(self, observable: Observable, estimate: Tensor, at: Tensor, raw: bool) -> Tensor:
         if at.ndim != 1:

@@ -20,7 +20,8 @@ from torchpbp.files.tensors import copy_state, shape_fault
 from torchpbp.graph.junction_tree import build_junction_tree
 from torchpbp.graph.latent_graph import Continuous, LatentGraph, require_graph
 from torchpbp.inference.density import warn_of_coarse_grids
-from torchpbp.inference.observable import Observable, make_map, prepare
+from torchpbp.inference.observable import Observable
+from torchpbp.inference.readout import Readout
 from torchpbp.inputs.columns import ROWS_PER_BATCH, ColumnReader
 from torchpbp.inputs.evidence import EvidenceLike
 from torchpbp.inputs.missing_values import MissingValues
@@ -33,6 +34,7 @@ from torchpbp.learning.rank_selection import RankScore
 from torchpbp.learning.ridge import Ridge
 from torchpbp.learning.stage1 import Regressor, RowRegressor
 from torchpbp.learning.two_stage import Solution
+from torchpbp.models.leaf_maps import make_observables, read_features
 from torchpbp.models.diagnostics import diagnostics_table, random_patterns
 from torchpbp.models.operator_model import OperatorModel
 from torchpbp.models.saved_state import graph_fault, numbers_in_answers, observable_shapes, weight_shapes
@@ -104,7 +106,8 @@ class TwoStageModel(OperatorModel, Learner):
         rank: int | Literal["auto"] | None = None,
         regressor: Regressor | None = None,
         ridge: tuple[float, float] = (1.0, 10.0),
-        features: KernelMap | None = None,
+        features: KernelMap | nn.Module | Mapping[str, nn.Module] | None = None,
+        context: bool = False,
         whitening: float = 1e-3,
         singles: int = 8,
         pool: int = 6,
@@ -120,23 +123,21 @@ class TwoStageModel(OperatorModel, Learner):
         # mypy does not know that constraints bring values to the declared types
         options: Any = (rank, ridge, whitening, singles, pool, largest_group, strict, max_rank, root, seed)
         self.settings = TwoStageSettings(*options)
-        self.kernel_map: KernelMap | None = optional(
-            instance(KernelMap, expected="Nystroem(…) or RandomFourier(…)")
-        ).check("features", features)
         self.dtype: torch.dtype = floating_dtype().check("dtype", dtype)
         self.regressor: Regressor = instance(
             Regressor, expected="a torchpbp Ridge, KernelRidge, MLP or Messages"
         ).check("regressor", Ridge() if regressor is None else regressor)
         self.graph = graph
+        self.kernel_map, self.encoders = read_features(graph, features, flag().check("context", context))
+        self.stage1: nn.Module | None = None
+        self.readout: Readout | None = None
         self._check_structure()
         self.labels: dict[str, tuple[Any, ...]] = {}
         self.missing: dict[str, float] = {}
         self.rank_scores: list[RankScore] = []
         self.bandwidth_scores: dict[float, float] = {}
         self.fitted = False
-        self._observables = nn.ModuleList(
-            Observable(v, graph.variables[v], make_map(graph.variables[v], features)) for v in graph.observed
-        )
+        self._observables = make_observables(graph, self.kernel_map, self.encoders)
         self.register_buffer("floor", torch.tensor(EXACT_FLOOR, dtype=torch.float64))
         self.register_buffer("rows", torch.tensor(0, dtype=torch.int64))
         self.register_load_state_dict_post_hook(_note_loaded)  # type: ignore[no-untyped-call]
@@ -308,7 +309,7 @@ class TwoStageModel(OperatorModel, Learner):
             evidence = random_patterns(self.sample(rows, seed=seed), seed)
         observables, tree = self.observables, self.operator_tree
         with torch.no_grad():
-            estimates = tree.estimates(prepare(observables, self.read_evidence(evidence), tree.root))
+            estimates = tree.estimates(self.prepare(self.read_evidence(evidence)))
         discrete = {
             n: e
             for n, e in estimates.items()

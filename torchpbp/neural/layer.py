@@ -88,7 +88,7 @@ class PBPLayer(nn.Module):
         with self._full_precision():
             read, valid = self.read_evidence(evidence)
             observables = self.model.observables
-            answers = {v: observables[v].distribution(e, read, self.model.floor) for v, e in self._open(read).items()}
+            answers = {v: self.model.distribution(observables[v], e, read) for v, e in self._open(read).items()}
             return _where_valid(valid, answers)
 
     def estimates(self, evidence: Mapping[str, Tensor], variables: Sequence[str] | None = None) -> dict[str, Tensor]:
@@ -118,12 +118,15 @@ class PBPLayer(nn.Module):
             self.model.check_query(wanted, read)
             return self.model.estimates(read, wanted)
         wanted = [v for v in self.model.states if v not in read.hard]
+        if self.model.encoders is not None and self.model.encoders.context:
+            wanted = [v for v in wanted if v == self.model.target]
         if not wanted and not torch.compiler.is_compiling():
             warn_of_no_question("every discrete variable is given by its states")
         return self.model.estimates(read, wanted, every_leaf=True)
 
     def log_evidence(self, evidence: Mapping[str, Tensor]) -> Tensor:
         """(batch,) log P(evidence), floored where the estimate is not positive."""
+        self.model.require_densities("log_evidence")
         with self._full_precision():
             read, valid = self.read_evidence(evidence)
             return torch.where(valid, self.model.log_mass(read), torch.nan)
