@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from torchpbp.contract.abilities import JointQueries, Sampling
 from torchpbp.errors import NotFittedError, QueryError, ShapeError
+from torchpbp.features.encoded import EncodedMap, Encoders
 from torchpbp.graph.junction_tree import JunctionTree
 from torchpbp.graph.latent_graph import Domain
 from torchpbp.inference.density import Density, as_points
-from torchpbp.features.encoded import EncodedMap, Encoders
 from torchpbp.inference.leaf_features import LeafReader, hidden_share
 from torchpbp.inference.observable import Observable, as_distribution, joint_states, prepare
 from torchpbp.inference.operator_tree import Mass, OperatorTree, own_estimate

@@ -34,8 +34,8 @@ from torchpbp.learning.rank_selection import RankScore
 from torchpbp.learning.ridge import Ridge
 from torchpbp.learning.stage1 import Regressor, RowRegressor
 from torchpbp.learning.two_stage import Solution
-from torchpbp.models.leaf_maps import make_observables, read_features
 from torchpbp.models.diagnostics import diagnostics_table, random_patterns
+from torchpbp.models.leaf_maps import make_observables, read_features
 from torchpbp.models.operator_model import OperatorModel
 from torchpbp.models.saved_state import graph_fault, numbers_in_answers, observable_shapes, weight_shapes
 from torchpbp.planning.plan import Plan, PlanOptions

@@ -65,6 +65,10 @@ class History(Callback):
 
     def __init__(self) -> None:
         self.lines: list[dict[str, float]] = []
+        self.began = False
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.began = True
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         logged = {name: float(value) for name, value in trainer.callback_metrics.items()}
@@ -191,7 +195,7 @@ def train(
     """
     history = History()
     options = dict(groups.trainer)
-    bar = verbose and bool(options.pop("enable_progress_bar", True))
+    bar = bool(options.pop("enable_progress_bar", True)) and verbose
     callbacks = [
         prepared(c, folder, prefix) for c in groups.callbacks.values() if bar or not isinstance(c, ProgressBar)
     ]
@@ -214,6 +218,10 @@ def train(
             default_root_dir=folder,
         )
         trainer.fit(module, data, ckpt_path=None if start is None else resumable(start))
+        if not history.began:  # the state was that of a finished training, whose last hooks Lightning leaves out
+            for callback in callbacks:
+                callback.on_train_end(trainer, module)
+            module.on_train_end()
     return history.table()
 
 
