@@ -28,6 +28,7 @@ from torchpbp.errors import (
 from torchpbp.files.checkpoint import REMEDY, checked_labels, plain, require_finite
 from torchpbp.files.loading import LEARNERS, class_in_file, from_content, model_class
 from torchpbp.files.tensors import with_own_storage
+from torchpbp.graph.domains import require_single_values
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.inputs.classes import checked_classes, read_classes, written_classes
 from torchpbp.inputs.columns import ColumnReader
@@ -131,6 +132,7 @@ class GenerativeClassifier(Saved, ClassifierMixin, BaseEstimator):
         if self.prior not in ("empirical", "uniform"):
             raise ArgumentError(f"prior: expected 'empirical' or 'uniform', got {self.prior!r}.")
         graph = self._resolved_graph(X)
+        require_single_values(graph.variables, "GenerativeClassifier")
         reader = FeatureReader(graph)
         columns = reader.columns(X, learn=True)
         if y is None:

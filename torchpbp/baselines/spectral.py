@@ -23,6 +23,7 @@ from torchpbp.errors import RankWarning, StructureError
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.files.checkpoint import checked_labels, require_finite
 from torchpbp.files.tensors import with_own_storage
+from torchpbp.graph.domains import require_single_values
 from torchpbp.graph.junction_tree import JunctionTree, build_junction_tree, checked_root
 from torchpbp.graph.latent_graph import Continuous, LatentGraph, require_graph
 from torchpbp.inference.schedule import build_schedule
@@ -111,6 +112,7 @@ class SpectralJunctionTree(SpectralAnswers):
     def _configure(self, graph: LatentGraph, settings: SpectralSettings) -> None:
         """Check the graph, keep the settings, and build the tree."""
         require_graph(graph, "SpectralJunctionTree")
+        require_single_values(graph.variables, "SpectralJunctionTree")
         continuous = [v for v in graph.names if isinstance(graph.variables[v], Continuous)]
         if continuous:
             raise StructureError(

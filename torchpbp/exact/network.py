@@ -26,6 +26,7 @@ from torchpbp.exact.tables import check_tables, check_variables, checked_table
 from torchpbp.files.checkpoint import checked_labels
 from torchpbp.files.tensors import with_own_storage
 from torchpbp.graph.bif import BIF, read_bif, write_bif
+from torchpbp.graph.domains import require_single_values
 from torchpbp.graph.latent_graph import Domain, LatentGraph, require_graph
 from torchpbp.inputs.evidence import Evidence, EvidenceLike, query_names
 from torchpbp.lazy import pandas as pd
@@ -52,6 +53,7 @@ class DiscreteNetwork(JointQueries, Sampling):
 
     def __init__(self, graph: LatentGraph, cpts: Mapping[str, Any]) -> None:
         require_graph(graph, "DiscreteNetwork")
+        require_single_values(graph.variables, "DiscreteNetwork")
         if not graph.directed:
             raise StructureError("An undirected graph has no CPTs; use DiscreteNetwork.from_factors(graph, factors).")
         check_tables(cpts, "cpts: expected a mapping of names to tables")
@@ -78,6 +80,7 @@ class DiscreteNetwork(JointQueries, Sampling):
                 must be joined by edges.
         """
         require_graph(graph, "from_factors")
+        require_single_values(graph.variables, "from_factors")
         check_tables(factors, "factors: expected a mapping of tuples of names to tables")
         if graph.directed:
             raise StructureError("from_factors expects an undirected graph; pass directed=False, or use CPTs.")
@@ -112,6 +115,7 @@ class DiscreteNetwork(JointQueries, Sampling):
             concentration: of the Dirichlet or gamma distribution; small values give near-deterministic tables.
         """
         require_graph(graph, "DiscreteNetwork.random")
+        require_single_values(graph.variables, "DiscreteNetwork.random")
         seed = Constraint("a whole number of at least 0", _any_seed).check("seed", seed)
         positive().check("concentration", concentration)
         rng = np.random.default_rng(seed)

@@ -17,6 +17,7 @@ from tqdm.auto import tqdm
 
 from torchpbp.errors import DataError, ShapeError
 from torchpbp.features.kernels import median_bandwidth
+from torchpbp.graph.domains import require_single_values
 from torchpbp.graph.latent_graph import Continuous, Domain
 from torchpbp.inputs.arrays import dense_tensor
 from torchpbp.inputs.columns import ColumnReader
@@ -81,8 +82,10 @@ def complete_table(table: Mapping[str, Tensor], domains: Mapping[str, Domain], s
     Raises:
         DataError: columns that are absent, are not tensors, hold no value at all, or values that the variable cannot take.
         ShapeError: columns of different lengths.
+        StructureError: variables that are vectors or images.
     """
     checked_seed().check("seed", seed)
+    require_single_values(domains, "complete_table")
     table = _checked_columns(table, domains)
     reader = ColumnReader(domains, missing=True)
     (checked,) = reader.tables({v: table[v] for v in domains}, max(1, len(table[next(iter(domains))])))

@@ -104,7 +104,12 @@ class EncodedMap(FeatureMap):
         features = self.standardised(raw)
         self.gram.copy_(features.T @ features / len(features))
         self.centre.copy_(values.double().mean(dim=0))
-        self.scale.copy_(spread_of(values.double().var(dim=0, unbiased=False)))
+        self.set_scale(values.double().var(dim=0, unbiased=False))
+
+    @torch.no_grad()
+    def set_scale(self, variance: Tensor) -> None:
+        """Scale of values by their variances; entries that do not vary keep 1."""
+        self.scale.copy_(spread_of(variance))
 
 
 def spread_of(variance: Tensor) -> Tensor:

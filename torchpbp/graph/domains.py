@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
+import math
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torchpbp.errors import ArgumentError, StructureError
-from torchpbp.settings import LARGEST, finite, optional, shortened
+from torchpbp.settings import LARGEST, finite, optional, several, shortened, whole
+
+SHAPE = several(whole(1), expected="a tuple of positive whole numbers, such as (2,) or (1, 16, 8)")
 
 
 @dataclass(frozen=True)
 class Continuous:
-    """A real-valued variable.
+    """A real-valued variable: a number, a vector or an image.
 
     Args:
-        low: smallest value the variable can take, if known.
+        low: smallest value the variable can take, if known; of a vector or an image, each of its entries.
         high: largest value, if known.
+        shape: of one value: () for a number, (2,) for a point, (1, 16, 8) for an image. Columns and evidence then have the
+            shape (rows, *shape), and a model needs an encoder of the values.
 
     Raises:
-        ArgumentError: bounds that are not finite numbers, or not in ascending order.
+        ArgumentError: bounds that are not finite numbers, or not in ascending order; a shape that is not made of positive
+            whole numbers.
 
     Example:
         >>> from torchpbp import LatentGraph
         >>> variables = {"kind": 2, "length": Continuous(low=0.0), "colour": 3}
         >>> LatentGraph([("kind", "length"), ("kind", "colour")], variables, latent=["kind"]).observed
         ('length', 'colour')
+        >>> Continuous(low=0.0, high=1.0, shape=[1, 16, 8]).shape
+        (1, 16, 8)
     """
 
     low: float | None = None
@@ -38,10 +46,69 @@ class Continuous:
             optional(finite()).check(f"Continuous: {name}", getattr(self, name))
         if self.low is not None and self.high is not None and not self.low < self.high:
             raise ArgumentError(f"Continuous: expected low < high, got low={self.low}, high={self.high}.")
+        shape = SHAPE.check("Continuous: shape", self.shape)
+        if math.prod(shape) > LARGEST:
+            raise ArgumentError(
+                f"Continuous: shape: expected at most {LARGEST} entries, got {shortened(math.prod(shape))}."
+            )
+        object.__setattr__(self, "shape", shape)
 
 
 Domain = int | Continuous | None
 """Number of states, a continuous range, or None for a latent variable of unknown cardinality."""
+
+
+def shape_of(domain: Domain) -> tuple[int, ...]:
+    """The shape of one value: () for states and numbers."""
+    return domain.shape if isinstance(domain, Continuous) else ()
+
+
+def written_domain(domain: Domain) -> Any:
+    """A domain as plain values, for a file: one without a shape as in files of versions that knew none."""
+    if not isinstance(domain, Continuous):
+        return domain
+    return ["continuous", domain.low, domain.high, *([list(domain.shape)] if domain.shape else [])]
+
+
+def read_domain(saved: Any) -> Domain:
+    """Inverse of :func:`written_domain`."""
+    return Continuous(*saved[1:]) if isinstance(saved, list) else saved
+
+
+def require_encoders(variables: Mapping[str, Domain], who: str, encoded: Container[str] = ()) -> None:
+    """Raise unless each vector or image has an encoder.
+
+    Args:
+        variables: name -> number of states or range.
+        who: beginning of the message.
+        encoded: names of the variables that have one.
+    """
+    without = {v: shape_of(d) for v, d in variables.items() if shape_of(d) and v not in encoded}
+    if without:
+        raise StructureError(
+            f"{who}: {_listed(without)} without an encoder. Pass features=encoder, an nn.Module that maps values of shape "
+            "(n, *shape) to (n, d) features, or a dict of such modules by name."
+        )
+
+
+def require_single_values(variables: Mapping[str, Domain], who: str) -> None:
+    """Raise if a variable is a vector or an image.
+
+    Args:
+        variables: name -> number of states or range.
+        who: beginning of the message; what takes no such variables.
+    """
+    shaped = {v: shape_of(d) for v, d in variables.items() if shape_of(d)}
+    if shaped:
+        raise StructureError(
+            f"{who}: expected variables without a shape, got {_listed(shaped)}. Vectors and images need an encoder: use "
+            "PBP(graph, features=encoder), with an nn.Module that maps values of shape (n, *shape) to (n, d) features."
+        )
+
+
+def _listed(shapes: Mapping[str, tuple[int, ...]]) -> str:
+    named = ", ".join(f"'{v}' of shape {shape}" for v, shape in list(shapes.items())[:8])
+    return named + (f" and {len(shapes) - 8} more" if len(shapes) > 8 else "")
 
 
 def checked_variables(variables: Mapping[str, Domain] | Iterable[tuple[str, Domain]]) -> dict[str, Domain]:

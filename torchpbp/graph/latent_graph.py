@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -10,7 +11,17 @@ import networkx as nx
 
 from torchpbp.errors import StructureError
 from torchpbp.graph.bif import read_bif
-from torchpbp.graph.domains import Continuous, Domain, checked_edges, checked_latent, checked_variables
+from torchpbp.graph.domains import (
+    Continuous,
+    Domain,
+    checked_edges,
+    checked_latent,
+    checked_variables,
+    read_domain,
+    require_single_values,
+    shape_of,
+    written_domain,
+)
 from torchpbp.graph.pgmpy_models import read_pgmpy
 from torchpbp.settings import flag
 
@@ -220,13 +231,9 @@ class LatentGraph:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain lists, strings and numbers, for saving."""
-
-        def plain(domain: Domain) -> Any:
-            return ["continuous", domain.low, domain.high] if isinstance(domain, Continuous) else domain
-
         return {
             "edges": [list(e) for e in self.edges],
-            "variables": [[v, plain(d)] for v, d in self.variables.items()],
+            "variables": [[v, written_domain(d)] for v, d in self.variables.items()],
             "latent": list(self.latent),
             "directed": self.directed,
         }
@@ -234,12 +241,15 @@ class LatentGraph:
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> LatentGraph:
         """Inverse of :meth:`to_dict`."""
-        variables = [(v, Continuous(*d[1:]) if isinstance(d, list) else d) for v, d in saved["variables"]]
+        variables = [(v, read_domain(d)) for v, d in saved["variables"]]
         return cls([(a, b) for a, b in saved["edges"]], variables, saved["latent"], saved["directed"])
 
     def __repr__(self) -> str:
         kind = "directed" if self.directed else "undirected"
-        return f"LatentGraph({kind}, {len(self.observed)} observed, {len(self.latent)} latent, {len(self.edges)} edges)"
+        shapes = Counter(shape for v in self.observed if (shape := shape_of(self.variables[v])))
+        shaped = ", ".join(f"{n} of shape {shape}" for shape, n in shapes.items())
+        observed = f"{len(self.observed)} observed" + (f" ({shaped})" if shaped else "")
+        return f"LatentGraph({kind}, {observed}, {len(self.latent)} latent, {len(self.edges)} edges)"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, LatentGraph) and self.to_dict() == other.to_dict()
@@ -283,6 +293,7 @@ def require_states(graph: LatentGraph, who: str, remedy: str = "") -> None:
         who: beginning of the message.
         remedy: its end.
     """
+    require_single_values(graph.variables, who)
     continuous = [v for v in graph.names if isinstance(graph.variables[v], Continuous)]
     unknown = [v for v in graph.names if graph.variables[v] is None]
     if continuous or unknown:

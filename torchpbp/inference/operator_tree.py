@@ -12,7 +12,7 @@ All operators may have a leading dimension of classes, whose evidence is the sam
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -318,3 +318,34 @@ def _rescale(message: Tensor) -> tuple[Tensor, Tensor]:
     scale = message.detach().abs().amax(dim=-1, keepdim=True)
     safe = torch.where(scale > 0, scale, torch.ones_like(scale))
     return message / safe, safe.squeeze(-1).log()
+
+
+def observable_estimates(
+    tree: Any,
+    observables: Mapping[str, Observable],
+    evidence: Evidence,
+    names: Sequence[str],
+    every_leaf: bool = False,
+) -> dict[str, Tensor]:
+    """Estimates of observables that leave their own evidence out, up to a positive factor per row.
+
+    Args:
+        tree: an :class:`OperatorTree`, or anything with its ``plan``, ``root`` and ``estimates``.
+        observables: of the tree.
+        evidence: prepared.
+        names: of the observables wanted.
+        every_leaf: the downward pass may reach all leaves, which is faster where most of them are asked about.
+
+    Returns:
+        name -> (batch, features).
+    """
+    structure = tree.plan.tree
+    all_leaves = every_leaf or len(names) == len(observables)
+    leaves = None if all_leaves else sorted({structure.leaf_of[v] for v in names})
+    tables = tree.estimates(evidence, leaves)
+    result = {}
+    for v in names:
+        group = structure.leaf_observables[structure.leaf_of[v]]
+        zetas = [tree.root if u == v else observables[u].zeta(evidence, tree.root) for u in group]
+        result[v] = own_estimate(tables[structure.leaf_of[v]], group.index(v), zetas)
+    return result

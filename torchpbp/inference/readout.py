@@ -15,6 +15,14 @@ SOFTNESS, SHARPNESS = 0.15, 3.0
 """Values at the start of training."""
 
 
+def soft_positive(z: Tensor, softness: float | Tensor) -> Tensor:
+    """(z + √(z² + ε²)) / 2: positive, smooth, and close to max(z, 0)."""
+    square = softness**2
+    root = (z.square() + square).sqrt()
+    # For negative z the sum cancels; the quotient is the same number without that.
+    return torch.where(z >= 0, (z + root) / 2, square / (2 * (root + z.abs())))
+
+
 class Readout(nn.Module):
     """P ∝ q^τ with q = (z + √(z² + ε²)) / 2, where z are estimates of all states, divided by their norm.
 
@@ -41,10 +49,7 @@ class Readout(nn.Module):
         """
         norm = estimate.norm(dim=-1, keepdim=True)
         z = estimate / torch.where(norm > 0, norm, torch.ones_like(norm))
-        softness = self.log_softness.exp()
-        # For negative z the sum cancels; the quotient is the same number without that.
-        root = (z.square() + softness.square()).sqrt()
-        q = torch.where(z >= 0, (z + root) / 2, softness.square() / (2 * (root + z.abs())))
+        q = soft_positive(z, self.log_softness.exp())
         share = hidden.to(z)
         powers = torch.stack([torch.ones_like(share), share, share.square()], dim=-1)
         sharpness = (powers @ self.sharpness.to(z)).exp().unsqueeze(-1)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from torchpbp.errors import DataError, ShapeError
-from torchpbp.graph.latent_graph import Domain
+from torchpbp.graph.domains import Domain, shape_of
 from torchpbp.inputs.arrays import as_array, dense_tensor, name_of
 from torchpbp.inputs.labels import check_alignment, numeric_tensor, warn_of_few_labels
+from torchpbp.inputs.leaf_columns import open_leaves
+from torchpbp.inputs.leaves import Leaves
 from torchpbp.inputs.missing_values import MissingValues
 from torchpbp.inputs.sources import DataLike, Matrix, TableLike, narrow_dtype, open_data
 from torchpbp.inputs.states import comparable, whole_numbers
@@ -24,6 +27,10 @@ __all__ = ["ROWS_PER_BATCH", "ColumnReader", "DataLike"]
 
 ROWS_PER_BATCH = 1 << 17
 """Rows of an in-memory table handled at once; bounds the memory of counting."""
+ENTRIES_PER_BATCH = 1 << 24
+"""Entries of vectors and images handled at once: a table with such columns is read in fewer rows."""
+
+Column: TypeAlias = Tensor | np.ndarray | Leaves
 
 
 class ColumnReader:
@@ -31,9 +38,11 @@ class ColumnReader:
 
     Labels of category and string columns are learned from the first table and kept for the others.
 
+    A column of vectors or images has the shape (rows, *shape); see :func:`torchpbp.inputs.leaf_columns.open_leaves`.
+
     Missing values (NaN, None, pandas NA, masked or null entries, -1 for discrete variables) raise an error unless they are
     allowed. Those of discrete variables become -1, or one extra state behind the others in narrow tables, which may be
-    unsigned; those of continuous variables become NaN.
+    unsigned; those of continuous variables become NaN, in all entries of a vector or image.
 
     Args:
         states: number of states (or range, if continuous) of each variable wanted; other columns are ignored.
@@ -60,6 +69,8 @@ class ColumnReader:
         self.labels: dict[str, tuple[Any, ...]] = {k: tuple(v) for k, v in (labels or {}).items()}
         self._known = set(self.labels)
         self._quiet = quiet
+        self._shapes = {v: shape for v, d in self.states.items() if (shape := shape_of(d))}
+        self._entries = sum(math.prod(shape) for shape in self._shapes.values())
 
     def batches(self, data: DataLike, rows: int = ROWS_PER_BATCH) -> Iterator[Tensor]:
         """Yield (variables, rows) int64 tensors of states, -1 where missing, where all variables are discrete."""
@@ -67,19 +78,23 @@ class ColumnReader:
             yield torch.stack(list(table.values()))
 
     def tables(self, data: DataLike, rows: int = ROWS_PER_BATCH, narrow: bool = False) -> Iterator[dict[str, Tensor]]:
-        """Yield name -> (rows,) states as int64, or values of continuous variables as float64.
+        """Yield name -> (rows,) states as int64, or (rows, *shape) values of continuous variables.
+
+        Values are float64; vectors and images that come as float32 or bytes are float32.
 
         Args:
             data: what to read.
-            rows: most rows of a table at once.
+            rows: most rows of a table at once. Tables with vectors or images have at most :data:`ENTRIES_PER_BATCH` entries
+                of these.
             narrow: yield states in the smallest dtype that is counted in (uint8, or int32 beyond 256 states). With
                 ``missing=True`` there is one state more, number ``states``, for missing values.
 
         Raises:
             DataError: no rows, missing column, fractional values, states out of range, unseen category; missing values,
                 unless they are allowed.
-            ShapeError: columns of different lengths or with more than one dimension.
+            ShapeError: columns of different lengths, or with other dimensions than their variables have.
         """
+        rows = min(rows, max(1, ENTRIES_PER_BATCH // self._entries)) if self._entries else rows
         source = open_data(data, self.states)
         for v, labels in source.labels(self.labels).items():
             self._learn_labels(v, labels, "")
@@ -108,7 +123,7 @@ class ColumnReader:
             warn_of_few_labels({v: x for v, x in self.labels.items() if v not in self._known}, self._counts)
         self._read_before = True
 
-    def _columns(self, table: TableLike, where: str, streaming: bool) -> dict[str, Tensor | np.ndarray]:
+    def _columns(self, table: TableLike, where: str, streaming: bool) -> dict[str, Column]:
         absent = [v for v in self.states if v not in table]
         if absent:
             raise DataError(
@@ -116,13 +131,16 @@ class ColumnReader:
             )
         if not is_frame(table):
             check_alignment({v: table[v] for v in self.states}, f"{where}column")
-        columns: dict[str, Tensor | np.ndarray] = {}
+        columns: dict[str, Column] = {}
         for v in self.states:
-            columns[v] = self._column(v, table[v], where, streaming)
-            if columns[v].ndim != 1:
-                single = ". A list of rows is read by pandas: pass DataFrame(rows)" if columns[v].ndim == 0 else ""
+            if v in self._shapes:
+                columns[v] = open_leaves(f"{where}column '{v}'", table[v], self._shapes[v])
+                continue
+            column = columns[v] = self._column(v, table[v], where, streaming)
+            if column.ndim != 1:
+                single = ". A list of rows is read by pandas: pass DataFrame(rows)" if column.ndim == 0 else ""
                 raise ShapeError(
-                    f"{where}column '{v}': expected one state per row, got shape {tuple(columns[v].shape)}{single}."
+                    f"{where}column '{v}': expected one state per row, got shape {tuple(column.shape)}{single}."
                 )
         lengths = {v: len(c) for v, c in columns.items()}
         if len(set(lengths.values())) > 1:
@@ -179,19 +197,21 @@ class ColumnReader:
         self.labels[name] = tuple(categories)
 
     def _read(
-        self, name: str, column: Tensor | np.ndarray, where: str, start: int, whole: bool, narrow: bool
+        self, name: str, column: Column, where: str, start: int, whole: bool, narrow: bool
     ) -> tuple[Tensor, Tensor | None]:
         """Checked states or values, and where they are missing, if anywhere.
 
         Args:
             name: of the column.
-            column: (rows,) a part of it.
+            column: a part of it.
             where: begins errors.
             start: number of the first row.
             whole: states may come as whole floating-point numbers.
             narrow: as in :meth:`tables`.
         """
         domain, place = self.states[name], f"{where}column '{name}'"
+        if isinstance(column, Leaves):
+            column = column.read(place, start).detach().cpu()
         if isinstance(column, np.ndarray):
             column = numeric_tensor(place, column, self.labels.get(name), domain, self._expected(name), start)
         if not isinstance(domain, int):

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from torchpbp.errors import DataError, QueryError, QueryWarning, ShapeError, warn_caller
-from torchpbp.graph.latent_graph import Domain
+from torchpbp.graph.domains import Domain, shape_of
 from torchpbp.inputs.arrays import dense_tensor
 from torchpbp.inputs.labels import check_alignment
-from torchpbp.inputs.observations import as_tensor, checked_states, checked_values, checked_weights
+from torchpbp.inputs.missing_values import observed
+from torchpbp.inputs.observations import as_tensor, checked_leaves, checked_states, checked_values, checked_weights
 from torchpbp.lazy import DataFrame, is_frame, is_series
 from torchpbp.settings import whole
 
@@ -26,7 +27,8 @@ class Evidence:
         batch: number of rows.
         hard: name -> (batch,) states as int64; -1 where the row does not observe the variable.
         soft: name -> (batch, states) non-negative weights.
-        real: name -> (batch,) values of continuous variables as float64; NaN where not observed.
+        real: name -> (batch,) values of continuous variables as float64, or (batch, *shape) vectors or images as float32 or
+            float64; NaN, in all entries, where not observed.
         log_scale: (batch,) log of what was taken out of weights of extreme size; None for nothing.
 
     Example:
@@ -43,7 +45,7 @@ class Evidence:
     def observed_everywhere(self, name: str) -> bool:
         """Whether each row gives a state or value for ``name``."""
         if name in self.real:
-            return not bool(self.real[name].isnan().any())
+            return bool(observed(self.real[name]).all())
         return name in self.hard and bool((self.hard[name] >= 0).all())
 
     def weights(self, name: str, states: int, dtype: torch.dtype, device: torch.device | str) -> Tensor | None:
@@ -63,7 +65,7 @@ class Evidence:
             self.batch * times,
             {v: t.repeat_interleave(times) for v, t in self.hard.items()},
             {v: t.repeat_interleave(times, dim=0) for v, t in self.soft.items()},
-            {v: t.repeat_interleave(times) for v, t in self.real.items()},
+            {v: t.repeat_interleave(times, dim=0) for v, t in self.real.items()},
             None if self.log_scale is None else self.log_scale.repeat_interleave(times),
         )
 
@@ -104,7 +106,9 @@ def extreme_sizes(weights: Tensor) -> Tensor:
 
 
 EvidenceLike: TypeAlias = Union[Mapping[str, Any], DataFrame, Evidence, None]  # noqa: UP007  a forward reference knows no |
-"""Name -> state, states (one per row; -1 or NaN where not observed), or (batch, states) weights. None: no evidence."""
+"""Name -> state, states (one per row; -1 or NaN where not observed), or (batch, states) weights; for a variable with a shape
+one value, (batch, *shape) values (NaN where not observed), or a pair of these and (batch,) booleans, true where observed. None:
+no evidence."""
 
 
 def left_to_ask(names: Iterable[str], evidence: Evidence) -> list[str]:
@@ -161,8 +165,8 @@ def read_evidence(
 
     Raises:
         QueryError: unknown or latent variable.
-        ShapeError: rows of different lengths, or weights with the wrong number of states.
-        DataError: states out of range, fractional states, negative or non-finite weights.
+        ShapeError: rows of different lengths, weights with the wrong number of states, values of another shape.
+        DataError: states out of range, fractional states, negative or non-finite weights, values in part NaN.
     """
     if isinstance(evidence, Evidence):
         return _checked_evidence(evidence, states, latent, device)
@@ -182,6 +186,9 @@ def read_evidence(
     real: dict[str, Tensor] = {}
     for name, value in items.items():
         domain = _domain(name, states, latent)
+        if shape_of(domain):
+            real[name] = checked_leaves(name, value, domain, single=True).to(device)
+            continue
         tensor = as_tensor(name, value, (labels or {}).get(name), domain)
         if not isinstance(domain, int):
             real[name] = checked_values(name, tensor, domain).to(device)
@@ -200,12 +207,8 @@ def read_evidence(
                 f"Evidence on '{name}' has {n} rows, but '{next(iter(others))}' has {batch}. Give one length."
             )
         if n == 1 and batch != 1:
-            if name in hard:
-                hard[name] = hard[name].expand(batch)
-            elif name in real:
-                real[name] = real[name].expand(batch)
-            else:
-                soft[name] = soft[name].expand(batch, -1)
+            group = hard if name in hard else real if name in real else soft
+            group[name] = group[name].expand(batch, *group[name].shape[1:])
     return Evidence(batch, hard, soft, real).moderate()
 
 
@@ -236,6 +239,8 @@ def _checked_evidence(
                 checked = checked_weights(name, tensor, domain)
             elif isinstance(domain, int):
                 checked = checked_states(name, tensor, domain)
+            elif shape_of(domain):
+                checked = checked_leaves(name, tensor, domain)
             else:
                 checked = checked_values(name, tensor, domain)
             if len(checked) != evidence.batch:

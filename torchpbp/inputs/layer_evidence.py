@@ -7,20 +7,26 @@ out: to answer it and hide the answer afterwards would spoil the gradients of al
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from torchpbp.errors import DataError, QueryError, ShapeError
-from torchpbp.graph.latent_graph import Domain
+from torchpbp.graph.domains import Domain, shape_of
 from torchpbp.inputs.arrays import dense_tensor, name_of
 from torchpbp.inputs.evidence import Evidence, extreme_sizes
+from torchpbp.inputs.leaf_columns import check_seen
+from torchpbp.inputs.leaves import along, floating
 from torchpbp.inputs.states import UNSIGNED
 from torchpbp.inputs.values import outside_range
 
+LayerEvidence: TypeAlias = Mapping[str, Tensor | tuple[Tensor, Tensor]]
+"""Name -> tensor, or for a vector or image a pair of values and (batch,) booleans, true where observed."""
+
 
 def read_layer_evidence(
-    evidence: Mapping[str, Tensor],
+    evidence: LayerEvidence,
     domains: Mapping[str, Domain],
     dtype: torch.dtype = torch.float64,
     device: torch.device | str = "cpu",
@@ -30,7 +36,8 @@ def read_layer_evidence(
 
     Args:
         evidence: name -> (batch,) states (-1: not observed) or booleans, (batch, states) weights, or (batch,) values of a
-            continuous variable (NaN: not observed).
+            continuous variable (NaN: not observed). Values of a variable with a shape are (batch, *shape), all NaN or false in
+            the second part of a pair (values, seen) where not observed.
         domains: number of states or range of each variable that may be observed.
         dtype: of the model; weights are valid if they are so in this precision.
         device: of the model.
@@ -44,17 +51,17 @@ def read_layer_evidence(
         QueryError: unknown variables.
         ShapeError: wrong shapes, different numbers of rows.
     """
-    evidence = _dense(evidence, domains, device)
-    batch = _rows(evidence, domains)
+    dense, seen = _dense(evidence, domains, device)
+    batch = _rows(dense, domains)
     hard: dict[str, Tensor] = {}
     soft: dict[str, Tensor] = {}
     real: dict[str, Tensor] = {}
     valid = torch.ones(1, dtype=torch.bool, device=device)
     log_scale = torch.zeros(1, dtype=dtype, device=device)
-    for name, value in evidence.items():
+    for name, value in dense.items():
         domain = domains[name]
         if not isinstance(domain, int):
-            real[name], good = _values(value, domain)
+            real[name], good = _leaves(value, seen.get(name), domain) if shape_of(domain) else _values(value, domain)
         elif value.is_floating_point():
             weights, good = _weights(value.to(dtype), signed)
             top = extreme_sizes(weights)
@@ -67,21 +74,28 @@ def read_layer_evidence(
 
 
 def _dense(
-    evidence: Mapping[str, Tensor], domains: Mapping[str, Domain], device: torch.device | str
-) -> dict[str, Tensor]:
-    """The same evidence in dense tensors of real numbers, on variables that the layer observes."""
+    evidence: LayerEvidence, domains: Mapping[str, Domain], device: torch.device | str
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The same evidence in dense tensors of real numbers, on variables that the layer observes; and second parts of pairs."""
     if not isinstance(evidence, Mapping):
         raise DataError(
             f"Evidence: a layer takes a dict of tensors by name, {{}} for none; got {type(evidence).__name__}."
         )
-    for name, value in evidence.items():
+    values: dict[str, Tensor] = {}
+    seen: dict[str, Tensor] = {}
+    for name, given in evidence.items():
         if name not in domains:
             raise QueryError(f"Evidence on '{name}': the layer observes {', '.join(domains)}.")
-        if not isinstance(value, Tensor):
-            raise DataError(
-                f"Evidence on '{name}': a layer takes tensors of states (int64) or weights, got {type(value).__name__}."
-            )
-    return {name: dense_tensor(f"Evidence on '{name}'", value, device) for name, value in evidence.items()}
+        where, shaped = f"Evidence on '{name}'", bool(shape_of(domains[name]))
+        pair = shaped and isinstance(given, tuple | list) and len(given) == 2
+        parts = [part for part in (given if pair else (given,)) if isinstance(part, Tensor)]
+        if len(parts) < (2 if pair else 1):
+            kinds = "values, or pairs of tensors (values, seen)" if shaped else "states (int64) or weights"
+            raise DataError(f"{where}: a layer takes tensors of {kinds}, got {type(given).__name__}.")
+        values[name], *marks = (dense_tensor(where, part, device) for part in parts)
+        if marks:
+            seen[name] = check_seen(where, marks[0], values[name].shape[0] if values[name].ndim else 0)
+    return values, seen
 
 
 def _rows(evidence: Mapping[str, Tensor], domains: Mapping[str, Domain]) -> int:
@@ -89,11 +103,15 @@ def _rows(evidence: Mapping[str, Tensor], domains: Mapping[str, Domain]) -> int:
     batch = 1
     for name, value in evidence.items():
         domain = domains[name]
-        weights = value.is_floating_point() and isinstance(domain, int)
-        if value.ndim != (2 if weights else 1) or (weights and value.shape[1] != domain):
-            expected = f"states, or (batch, {domain}) weights" if isinstance(domain, int) else "values"
+        inner = (domain,) if value.is_floating_point() and isinstance(domain, int) else shape_of(domain)
+        if value.ndim != 1 + len(inner) or tuple(value.shape[1:]) != inner:
+            expected = (
+                f"(batch,) states, or (batch, {domain}) weights" if isinstance(domain, int) else "(batch,) values"
+            )
+            if shape_of(domain):
+                expected = f"values of shape (batch, {', '.join(map(str, inner))})"
             raise ShapeError(
-                f"Evidence on '{name}': expected (batch,) {expected}; got {name_of(value.dtype)} of shape {tuple(value.shape)}."
+                f"Evidence on '{name}': expected {expected}; got {name_of(value.dtype)} of shape {tuple(value.shape)}."
             )
         batch = value.shape[0]
     for name, value in evidence.items():
@@ -121,3 +139,11 @@ def _values(value: Tensor, domain: Domain) -> tuple[Tensor, Tensor]:
     values = value if value.is_floating_point() else value.to(torch.float64)
     good = ~values.isinf() & ~outside_range(values, domain)
     return torch.where(good, values, torch.nan), good
+
+
+def _leaves(value: Tensor, seen: Tensor | None, domain: Domain) -> tuple[Tensor, Tensor]:
+    """(batch, *shape) vectors or images, NaN where not observed or invalid, and (batch,) which are valid."""
+    values = floating(value)
+    given = ~values.isnan().flatten(1).all(dim=1) if seen is None else seen
+    good = ~given | (values.isfinite() & ~outside_range(values, domain)).flatten(1).all(dim=1)
+    return torch.where(along(given & good, values), values, torch.nan), good

@@ -17,8 +17,15 @@ EMPTY_SHARE = 0.01
 
 
 def observed(column: Tensor) -> Tensor:
-    """Where a column of int64 states (-1: missing) or of values (NaN: missing) has a value, (rows,) booleans."""
-    return ~column.isnan() if column.is_floating_point() else column >= 0
+    """Where a column has a value, (rows,) booleans.
+
+    Args:
+        column: (rows,) states as int64, -1 where missing, or (rows, *shape) values; NaN, in all entries of a vector or image,
+            where missing.
+    """
+    if not column.is_floating_point():
+        return column >= 0
+    return ~column.isnan() if column.ndim == 1 else ~column.isnan().flatten(1).all(dim=1)
 
 
 @dataclass

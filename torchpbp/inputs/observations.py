@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from torchpbp.errors import DataError, ShapeError
-from torchpbp.graph.latent_graph import Domain
+from torchpbp.graph.domains import Domain, shape_of
 from torchpbp.inputs.arrays import as_array, dense_tensor, name_of
 from torchpbp.inputs.labels import numeric_tensor
+from torchpbp.inputs.leaf_columns import open_leaves
 from torchpbp.inputs.states import comparable, whole_numbers
 from torchpbp.inputs.values import check_values
 from torchpbp.lazy import is_categorical, is_series
@@ -58,6 +59,21 @@ def checked_values(name: str, tensor: Tensor, domain: Domain) -> Tensor:
     check_values(
         f"Evidence on '{name}'", values, domain, "a finite value or NaN", "Use NaN for a value that is not observed."
     )
+    return values
+
+
+def checked_leaves(name: str, value: Any, domain: Domain, single: bool = False) -> Tensor:
+    """(rows, *shape) vectors or images, finite and within the declared range; NaN in all entries where not observed.
+
+    Args:
+        name: of the variable.
+        value: see :func:`torchpbp.inputs.leaf_columns.open_leaves`.
+        domain: of the variable.
+        single: whether one value without a dimension for rows is taken for one row.
+    """
+    where = f"Evidence on '{name}'"
+    values = open_leaves(where, value, shape_of(domain), single).read(where)
+    check_values(where, values, domain, "finite values", "Make the whole value NaN if it is not observed.")
     return values
 
 

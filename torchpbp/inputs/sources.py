@@ -15,7 +15,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from torchpbp.errors import DataError, ShapeError
-from torchpbp.graph.latent_graph import Domain
+from torchpbp.graph.domains import Domain, shape_of
 from torchpbp.inputs import arrow
 from torchpbp.inputs.arrays import dense_tensor
 from torchpbp.lazy import DataFrame, is_frame
@@ -53,10 +53,13 @@ class Source:
 DataLike: TypeAlias = TableLike | Tensor | np.ndarray | str | os.PathLike[str] | Iterable[Any] | Source
 """What a model learns from:
 
-- a dict of columns or a pandas DataFrame;
+- a dict of columns or a pandas DataFrame; vectors and images are columns of shape (rows, *shape), columns of arrays, or, in a
+  dict, pairs of values and (rows,) booleans, true where the value is there;
 - an array, memory map or tensor of shape (rows, variables), or a structured array;
 - a Parquet file or folder (a path), or an Arrow Dataset or Table;
 - an iterable of mini-batches of these kinds, such as a DataLoader; a tuple of tensors is taken for their columns side by side.
+
+Arrays, Parquet files and Arrow tables hold states and numbers only, no vectors or images.
 """
 
 
@@ -74,18 +77,18 @@ def open_data(data: DataLike, states: Mapping[str, Domain], columns: Sequence[st
     """
     if isinstance(data, Source):
         return data
-    names = tuple(states)
     if isinstance(data, Mapping) or is_frame(data):
         _no_names_needed(columns, "A table")
         table: TableLike = data
         return Source(lambda rows: iter([table]), length=len(data) if is_frame(data) else None)
     if isinstance(data, Tensor | np.ndarray):
-        matrix = _array_columns(data, names, columns)
+        matrix = _array_columns(data, states, columns)
         return Source(lambda rows: iter([matrix]), length=len(data))
     if isinstance(data, str | os.PathLike):
         data = arrow.open_parquet(data)
     if arrow.is_rows(data):
         _no_names_needed(columns, "A Parquet file or Arrow table")
+        _single_values_only(states, "a Parquet file or Arrow table")
         rows = arrow.ArrowRows(data, states)
         return Source(rows.tables, length=rows.length, labels=rows.labels)
     if isinstance(data, bytes) or not isinstance(data, Iterable):
@@ -107,11 +110,12 @@ def _as_table(batch: Any, number: int, states: Mapping[str, Domain], columns: Se
         return batch
     where = f"mini-batch {number}, "
     if arrow.is_batch(batch):
+        _single_values_only(states, "an Arrow table", where)
         return arrow.as_table(batch, states, where)
     if isinstance(batch, Tensor | np.ndarray):
-        return _array_columns(batch, tuple(states), columns, where)
+        return _array_columns(batch, states, columns, where)
     if isinstance(batch, tuple | list) and batch and all(isinstance(part, Tensor | np.ndarray) for part in batch):
-        return _side_by_side(batch, tuple(states), columns, where)
+        return _side_by_side(batch, states, columns, where)
     raise DataError(
         f"Mini-batch {number}: expected a dict of columns, a DataFrame, or a tensor or tuple of tensors with the columns of "
         f"{list(states)[:8]}; got {type(batch).__name__}."
@@ -119,12 +123,14 @@ def _as_table(batch: Any, number: int, states: Mapping[str, Domain], columns: Se
 
 
 def _array_columns(
-    array: Tensor | np.ndarray, names: Sequence[str], columns: Sequence[str] | None = None, where: str = ""
+    array: Tensor | np.ndarray, states: Mapping[str, Domain], columns: Sequence[str] | None = None, where: str = ""
 ) -> dict[str, Tensor | np.ndarray]:
     """Columns of a (rows, variables) array, or of a structured one, as views: nothing is read yet."""
     if isinstance(array, np.ndarray) and array.dtype.names is not None:
         _no_names_needed(columns, "A structured array")
         return {v: array[v] for v in array.dtype.names}
+    names = tuple(states)
+    _single_values_only(states, "an array", where)
     if isinstance(array, Tensor):
         array = dense_tensor(f"{where}table", array)
     if array.ndim != 2:
@@ -137,16 +143,24 @@ def _array_columns(
 
 
 def _side_by_side(
-    parts: Sequence[Tensor | np.ndarray], names: Sequence[str], columns: Sequence[str] | None, where: str
+    parts: Sequence[Tensor | np.ndarray], states: Mapping[str, Domain], columns: Sequence[str] | None, where: str
 ) -> Matrix:
-    """Columns of several tensors, (rows,) or (rows, variables), in their order."""
+    """Columns of several tensors, (rows,) or (rows, variables), in their order; one tensor for each vector or image."""
+    order = tuple(states) if columns is None else tuple(columns)
     single: list[Tensor | np.ndarray] = []
     for part in parts:
         part = dense_tensor(f"{where}table", part) if isinstance(part, Tensor) else part
-        if part.ndim not in (1, 2):
+        name = order[len(single)] if len(single) < len(order) else ""
+        shape = shape_of(states.get(name))
+        if shape and tuple(part.shape[1:]) != shape:
+            raise ShapeError(
+                f"{where}expected a tensor of shape (rows, {', '.join(map(str, shape))}) for '{name}', got {tuple(part.shape)}. "
+                f"The tensors stand for {', '.join(order)}, in this order; columns= sets another one."
+            )
+        if not shape and part.ndim not in (1, 2):
             raise ShapeError(f"{where}expected tensors of shape (rows,) or (rows, variables), got {tuple(part.shape)}.")
-        single += [part] if part.ndim == 1 else [part[:, i] for i in range(part.shape[1])]
-    return Matrix(zip(_named(len(single), names, columns, where), single, strict=True))
+        single += [part] if shape or part.ndim == 1 else [part[:, i] for i in range(part.shape[1])]
+    return Matrix(zip(_named(len(single), tuple(states), columns, where), single, strict=True))
 
 
 def _named(width: int, names: Sequence[str], columns: Sequence[str] | None, where: str) -> Sequence[str]:
@@ -164,6 +178,17 @@ def _named(width: int, names: Sequence[str], columns: Sequence[str] | None, wher
     if twice:
         raise DataError(f"columns= names {twice} more than once.")
     return columns
+
+
+def _single_values_only(states: Mapping[str, Domain], what: str, where: str = "") -> None:
+    """Raise if a variable is a vector or an image."""
+    name = next((v for v, domain in states.items() if shape_of(domain)), None)
+    if name is not None:
+        shape = ", ".join(map(str, shape_of(states[name])))
+        raise DataError(
+            f"{where}expected a dict of columns, got {what}, which has one state or number per row and variable: '{name}' needs "
+            f"a tensor of shape (rows, {shape}). Pass {{'{name}': tensor, …}}."
+        )
 
 
 def _no_names_needed(columns: Sequence[str] | None, what: str) -> None:

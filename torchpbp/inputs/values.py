@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 
 from torchpbp.errors import DataError
-from torchpbp.graph.latent_graph import Continuous, Domain
+from torchpbp.graph.domains import Continuous, Domain, shape_of
+from torchpbp.inputs.leaves import floating
+from torchpbp.inputs.missing_values import observed
 
 ROUNDING = 5e-7
 """How far outside the declared range a value may be, as a share of the range's larger end: single precision can put it there."""
@@ -23,32 +25,36 @@ def training_values(
 
     Args:
         where: begins errors; names the column.
-        column: (rows,) numbers, NaN where missing.
+        column: (rows, *shape) numbers, NaN where missing.
         domain: of the variable.
         start: number of the first row, for errors.
         missing: whether missing values are allowed.
 
     Returns:
-        (rows,) float64 values, and (rows,) booleans, true where missing; None if no value is.
+        (rows, *shape) values, float64 unless vectors or images are float32, and (rows,) booleans, true where missing; None if
+        no value is.
 
     Raises:
         DataError: infinite values, too large ones or values outside the range; missing values, unless allowed.
     """
-    values = column.to(torch.float64)
-    absent = values.isnan()
+    values = floating(column) if shape_of(domain) else column.to(torch.float64)
+    absent = ~observed(values)
     some_absent = bool(absent.any())
+    expected, remedy = "a finite number", "Drop such rows."
+    if shape_of(domain):
+        expected, remedy = "finite numbers", "Make the whole value NaN, drop such rows, or scale the column."
     if some_absent and not missing:
         row = int(absent.nonzero()[0])
         raise DataError(
-            f"{where}, row {start + row}: expected a finite number, got nan. {int(absent.sum())} of {len(absent)} values are "
+            f"{where}, row {start + row}: expected {expected}, got nan. {int(absent.sum())} of {len(absent)} values are "
             "missing, and this learner needs complete rows: drop rows with missing values, or fill them in."
         )
-    check_values(where, values, domain, "a finite number", "Drop such rows.", start)
+    check_values(where, values, domain, expected, remedy, start)
     large = values.detach().abs() > LARGEST
     if bool(large.any()):
-        row = int(large.nonzero()[0])
+        place, value = _first(large, values, start)
         raise DataError(
-            f"{where}, row {start + row}: value {float(values[row])} is too large: its square, of which variances are made, leaves "
+            f"{where}, {place}: value {value} is too large: its square, of which variances are made, leaves "
             "the range of float64. Drop or clip such outliers, or scale the column."
         )
     return values, absent if some_absent else None
@@ -59,7 +65,7 @@ def check_values(where: str, values: Tensor, domain: Domain, expected: str, reme
 
     Args:
         where: begins errors.
-        values: (rows,) values; NaN where missing.
+        values: (rows, *shape) values; NaN where missing.
         domain: of the variable.
         expected: in place of an infinite value.
         remedy: ends errors.
@@ -71,16 +77,21 @@ def check_values(where: str, values: Tensor, domain: Domain, expected: str, reme
     values = values.detach()
     infinite = values.isinf()
     if bool(infinite.any()):
-        row = int(infinite.nonzero()[0])
-        raise DataError(f"{where}, row {start + row}: expected {expected}, got {float(values[row])}. {remedy}")
+        place, value = _first(infinite, values, start)
+        raise DataError(f"{where}, {place}: expected {expected}, got {value}. {remedy}")
     outside = outside_range(values, domain)
     if bool(outside.any()):
-        row = int(outside.nonzero()[0])
+        place, value = _first(outside, values, start)
         assert isinstance(domain, Continuous)
         raise DataError(
-            f"{where}, row {start + row}: value {float(values[row])} lies outside the declared range "
-            f"[{domain.low}, {domain.high}]. {remedy}"
+            f"{where}, {place}: value {value} lies outside the declared range [{domain.low}, {domain.high}]. {remedy}"
         )
+
+
+def _first(wrong: Tensor, values: Tensor, start: int) -> tuple[str, float]:
+    """Where the first wrong value is, in words, and the value."""
+    row, *entry = wrong.nonzero()[0].tolist()
+    return f"row {start + row}" + (f", entry {tuple(entry)}" if entry else ""), float(values[(row, *entry)])
 
 
 def outside_range(values: Tensor, domain: Domain) -> Tensor:

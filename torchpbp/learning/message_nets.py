@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,20 @@ from torchpbp.planning.plan import Plan
 
 INSIDE_LEAVES = 8
 """Observables inside a separator, at most, that its message is a function of: the core group first, then the nearest."""
+
+
+class Masking(NamedTuple):
+    """How often leaves are hidden while moments are taken, so that nets and context encoders know missing leaves.
+
+    Args:
+        instruments: share of rows of which nets of instruments see a part only.
+        context: share of rows of which context encoders see a part only.
+        most: share of the leaves that may be hidden in such a row.
+    """
+
+    instruments: float = 0.3
+    context: float = 0.8
+    most: float = 0.75
 
 
 @dataclass(frozen=True)
@@ -123,6 +138,7 @@ class MessageNets(nn.Module):
         super().__init__()
         self.plan, self.dims, self.widths = plan, dict(dims), dict(widths)
         self.hidden, self.instruments, self.seed = tuple(hidden), instruments, seed
+        self.masking = Masking()
         generator = torch.Generator().manual_seed(seed)
         self._starts, start = {}, 0
         for v, width in self.widths.items():
@@ -273,6 +289,13 @@ class MessageNets(nn.Module):
             result[n] = tuple(dict.fromkeys((*self.inside[n], *below)))
         result[0] = tuple(dict.fromkeys(v for c in tree.children[0] for v in own[c]))
         return result
+
+    @torch.no_grad()
+    def set_heads(self, heads: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """Keep the solved last layers of S1A and S1B, by family."""
+        for i, (first, second) in enumerate(heads):
+            getattr(self, f"head_a{i}").copy_(first)
+            getattr(self, f"head_b{i}").copy_(second)
 
     def extra_repr(self) -> str:
         return f"{len(self.solved)} separators, hidden={list(self.hidden)}, instruments={self.instruments}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,18 +12,28 @@ from torch import Tensor
 from torchpbp.distributed import sum_over_processes
 from torchpbp.errors import DataError
 from torchpbp.features.encoded import spread_of
-from torchpbp.inference.leaf_features import LeafReader
-from torchpbp.learning.message_nets import MessageNets, NetBank
+from torchpbp.inference.leaf_features import LeafFeatures, LeafReader
+from torchpbp.learning.message_nets import Masking, MessageNets, NetBank
 from torchpbp.learning.net_moments import ClassLayout, MomentSums, complete_rows, moment_sums, zero_sums
 from torchpbp.learning.net_stage1 import NetStage1
 from torchpbp.learning.stage1 import Penalties
 from torchpbp.learning.two_stage import Solution, solve
 
-Batches = Callable[[], Iterator[Mapping[str, Tensor]]]
-"""Gives a fresh iterator over mini-batches of rows, leaf -> states or values."""
 
-HIDDEN_ROWS = 0.3
-"""Share of rows of which nets of instruments, and context encoders, see a part only, so that they know missing leaves."""
+class Rows(NamedTuple):
+    """A batch of rows.
+
+    Args:
+        table: observable -> states or values, (rows, …).
+        weights: (rows,) how much each row counts; all alike by default.
+    """
+
+    table: Mapping[str, Tensor]
+    weights: Tensor | None = None
+
+
+Batches = Callable[[], Iterator[Rows]]
+"""Gives a fresh iterator over batches of rows."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +87,7 @@ def fit_nets(
     classes: int,
     shrinkage: float,
     seed: int,
-    support_share: float = HIDDEN_ROWS,
-    most: float = 0.75,
+    masking: Masking,
 ) -> NetFit:
     """Statistics of features and nets, then moments of all rows, then operators. Sets the statistics in the model.
 
@@ -89,47 +99,47 @@ def fit_nets(
         classes: its number of states; 1 without one.
         shrinkage: pseudo-rows from the pooled distribution that are added to each class.
         seed: of the leaves that instruments and context encoders do not see.
-        support_share: share of rows of which leaves are hidden from context encoders.
-        most: share of the leaves that may be hidden in a row.
+        masking: how often leaves are hidden.
     """
     nets.eval()
     device = nets.log_ridge.device
 
-    def rows() -> Iterator[tuple[dict[str, Tensor], Tensor, Tensor, Tensor]]:
-        """Table, seen, shown to instruments, shown to context encoders; the same masks in each pass."""
-        generator = torch.Generator().manual_seed(seed)
+    def rows() -> Iterator[_Masked]:
+        generator = torch.Generator().manual_seed(seed)  # the same masks in each pass
         for batch in batches():
-            table = {v: x.to(device) for v, x in batch.items()}
-            if condition is not None:
+            table = {v: x.to(device) for v, x in batch.table.items()}
+            first = next(iter(table.values()))
+            weights = torch.ones(len(first), dtype=torch.float64, device=device)
+            if batch.weights is not None:
+                weights = batch.weights.to(weights)
+            if condition is not None and bool((table[condition] < 0).any()):
                 known = table[condition] >= 0
-                if not bool(known.all()):
-                    table = {v: x[known] for v, x in table.items()}
+                table, weights = {v: x[known] for v, x in table.items()}, weights[known]
             seen = reader.seen(table)
             shapes = (len(seen), len(reader.names))
-            shown = seen & random_masks(*shapes, HIDDEN_ROWS, most, generator).to(device)
-            context = seen & random_masks(*shapes, support_share, most, generator).to(device)
-            yield table, seen, shown, context
+            shown = seen & random_masks(*shapes, masking.instruments, masking.most, generator).to(device)
+            context = seen & random_masks(*shapes, masking.context, masking.most, generator).to(device)
+            yield _Masked(table, weights, seen, shown, context)
 
     unlabelled = 0.0
     if condition is not None:
-        unlabelled = float(sum(int((batch[condition] < 0).sum()) for batch in batches()))
+        unlabelled = float(sum(int((batch.table[condition] < 0).sum()) for batch in batches()))
     total = _fit_features(reader, rows)
     if total == 0:
-        raise DataError("The training data is empty: expected at least one row with a class, got none.")
+        raise DataError("The training data is empty: expected at least one row (with a class, if there are any), got none.")
     _fit_statistics(nets, reader, rows)
     sums = zero_sums(nets, classes, device)
     class_rows = torch.zeros(classes, dtype=torch.float64, device=device)
-    for table, seen, shown, context in rows():
-        encoded = reader.encode(table, seen, context)
-        leaves = reader.features(table, encoded, seen)
-        labels = None if condition is None else table[condition].long()
-        layout = ClassLayout(labels, classes, len(seen), device)
+    for part in rows():
+        leaves = part.leaves(reader)
+        labels = None if condition is None else part.table[condition].long()
+        layout = ClassLayout(labels, classes, len(part.seen), device, part.weights)
         class_rows += layout.filled.sum(dim=1)
         sums = sums + moment_sums(
             nets,
             leaves,
             nets.messages(leaves),
-            nets.instrument_features(leaves, shown),
+            nets.instrument_features(leaves, part.shown),
             layout,
             complete_rows(nets, leaves),
         )
@@ -140,6 +150,22 @@ def fit_nets(
     penalties = penalties_of(nets)
     solution = solve(nets.plan, stage1, penalties)
     return NetFit(solution, stage1.heads(penalties), total, class_rows, unlabelled)
+
+
+class _Masked(NamedTuple):
+    """A batch with what it observes, and what nets of instruments and context encoders are shown of it."""
+
+    table: dict[str, Tensor]
+    weights: Tensor
+    seen: Tensor
+    shown: Tensor
+    context: Tensor
+
+    def leaves(self, reader: LeafReader) -> LeafFeatures:
+        return reader.features(self.table, reader.encode(self.table, self.seen, self.context), self.seen)
+
+
+Passes = Callable[[], Iterator[_Masked]]
 
 
 def _check_counts(nets: MessageNets, sums: MomentSums) -> None:
@@ -153,20 +179,19 @@ def _check_counts(nets: MessageNets, sums: MomentSums) -> None:
             )
 
 
-def _fit_features(
-    reader: LeafReader, rows: Callable[[], Iterator[tuple[dict[str, Tensor], Tensor, Tensor, Tensor]]]
-) -> float:
+def _fit_features(reader: LeafReader, rows: Passes) -> float:
     """Mean, spread and gram of the encoders' outputs over the rows that observe a leaf; returns the number of rows."""
     total = torch.zeros((), dtype=torch.float64)
     sums: dict[str, list[Tensor]] = {}
-    for table, seen, _, context in rows():
-        total += len(seen)
-        for v, e in reader.encode(table, seen, context).items():
-            weight = seen[:, reader.names.index(v)].double()
+    for part in rows():
+        total += part.weights.sum().cpu()
+        for v, e in reader.encode(part.table, part.seen, part.context).items():
+            seen = part.seen[:, reader.names.index(v)]
+            weight = seen * part.weights
             raw = torch.cat([torch.ones_like(e.features[:, :1]), e.features], dim=1).double()
             parts = [weight.sum(), raw.mT @ (raw * weight.unsqueeze(1))]
             if not reader.context:
-                parts += _value_sums(reader, v, table[v], raw, seen[:, reader.names.index(v)])
+                parts.append(_value_sums(reader, v, part.table[v], raw, seen, weight))
             old = sums.get(v)
             sums[v] = parts if old is None else [a + b for a, b in zip(old, parts, strict=True)]
     sum_over_processes(total)
@@ -175,10 +200,9 @@ def _fit_features(
         if float(count) == 0:
             raise DataError(f"Leaf '{v}' is missing in every row, so nothing can be learned about it. Drop it.")
         gram = gram / count
-        map = reader.encoded[v]
-        mean = gram[0, 1:]
         if not bool(gram.isfinite().all()):
             raise DataError(f"The encoder of '{v}' returned NaN or infinity. Check its inputs and its learning rate.")
+        map, mean = reader.encoded[v], gram[0, 1:]
         map.mean.copy_(mean)
         map.spread.copy_(spread_of(gram.diagonal()[1:] - mean.square()))
         # (1, (f − mean) / spread) = change · (1, f)
@@ -190,37 +214,26 @@ def _fit_features(
     return float(total)
 
 
-def _value_sums(reader: LeafReader, name: str, values: Tensor, raw: Tensor, seen: Tensor) -> list[Tensor]:
-    """Σ (1, f) uᵀ and Σ (1, f) (u²)ᵀ of standardised values u, side by side."""
-    standard = reader.encoded[name].standard_values(
-        torch.where(seen.reshape(-1, *[1] * (values.ndim - 1)), values, 0.0)
-    )
-    standard = standard.double() * seen.unsqueeze(1)
-    return [raw.mT @ torch.cat([standard, standard.square()], dim=1)]
+def _value_sums(reader: LeafReader, name: str, values: Tensor, raw: Tensor, seen: Tensor, weight: Tensor) -> Tensor:
+    """Σ (1, f) (u, u²)ᵀ of standardised values u."""
+    filled = torch.where(seen.reshape(-1, *[1] * (values.ndim - 1)), values, torch.zeros_like(values))
+    standard = reader.encoded[name].standard_values(filled).double()
+    return raw.mT @ (torch.cat([standard, standard.square()], dim=1) * weight.unsqueeze(1))
 
 
-def _fit_statistics(
-    nets: MessageNets,
-    reader: LeafReader,
-    rows: Callable[[], Iterator[tuple[dict[str, Tensor], Tensor, Tensor, Tensor]]],
-) -> None:
+def _fit_statistics(nets: MessageNets, reader: LeafReader, rows: Passes) -> None:
     """Mean and spread of the nets' outputs."""
     banks = [b for b in (*nets.messages_, *nets.instruments_) if isinstance(b, NetBank)]
-    totals: list[list[Tensor]] = []
+    totals: list[list[Tensor]] = [[torch.zeros_like(b.mean), torch.zeros_like(b.mean)] for b in banks]
     count = torch.zeros((), dtype=torch.float64, device=nets.log_ridge.device)
-    for table, seen, shown, context in rows():
-        leaves = reader.features(table, reader.encode(table, seen, context), seen)
-        full, masked = nets.common_inputs(leaves, None), nets.common_inputs(leaves, shown)
-        sums = []
+    for part in rows():
+        leaves, weight = part.leaves(reader), part.weights.unsqueeze(1)
+        full, masked = nets.common_inputs(leaves, None), nets.common_inputs(leaves, part.shown)
         for i, bank in enumerate(banks):
             out = bank.raw(full if i < len(nets.messages_) else masked).double()
-            sums.append([out.sum(dim=1, keepdim=True), out.square().sum(dim=1, keepdim=True)])
-        totals = (
-            sums
-            if not totals
-            else [[a + b for a, b in zip(*pair, strict=True)] for pair in zip(totals, sums, strict=True)]
-        )
-        count += len(seen)
+            totals[i][0] += (out * weight).sum(dim=1, keepdim=True)
+            totals[i][1] += (out.square() * weight).sum(dim=1, keepdim=True)
+        count += part.weights.sum()
     sum_over_processes(count)
     for bank, (first, second) in zip(banks, totals, strict=True):
         mean = sum_over_processes(first) / count

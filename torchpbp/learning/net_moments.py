@@ -146,12 +146,24 @@ class ClassLayout:
         classes: number of classes.
         rows: number of rows.
         device: of the rows.
+        weights: (rows,) of the rows; all 1 by default.
+
+    Attributes:
+        filled: (classes, most rows) weight of the row in each place, 0 where there is none.
     """
 
-    def __init__(self, labels: Tensor | None, classes: int, rows: int, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        labels: Tensor | None,
+        classes: int,
+        rows: int,
+        device: torch.device | str = "cpu",
+        weights: Tensor | None = None,
+    ) -> None:
         self.classes = classes
         self.index: Tensor | None = None
-        self.filled = torch.ones(1, rows, dtype=torch.float64, device=device)
+        own = torch.ones(rows, dtype=torch.float64, device=device) if weights is None else weights
+        self.filled = own.unsqueeze(0)
         if labels is None:
             return
         known = labels >= 0
@@ -160,9 +172,9 @@ class ClassLayout:
         order = torch.argsort(torch.where(known, labels, classes), stable=True)
         starts = torch.cat([counts.new_zeros(1), counts.cumsum(0)[:-1]])
         place = torch.arange(most, device=labels.device)
-        self.filled = (place < counts.unsqueeze(1)).double()
         position = (starts.unsqueeze(1) + place).clamp(max=max(rows - 1, 0))
         self.index = order[position]  # (classes, most)
+        self.filled = (place < counts.unsqueeze(1)) * own[self.index]
 
     def arrange(self, parts: Sequence[Tensor]) -> Tensor:
         """Several (rows, d) tensors -> (parts, classes, most rows, d)."""

@@ -28,17 +28,24 @@ def learn_population(plan: Plan, network: DiscreteNetwork, regressor: Regressor)
         regressor: stage-1 method; one that needs rows gets each joint state of the observables, weighted.
     """
     states = {v: network.states[v] for v in network.graph.observed}
-    rows = _joint_states(network, states, regressor) if isinstance(regressor, RowRegressor) else None
+    rows = joint_states(network, states, f"a model with {regressor!r}") if isinstance(regressor, RowRegressor) else None
     tables = JointTables(regressor.required_tables(plan), states)
     tables.fill(network.joint)
     return learn(plan, TableMoments(tables), regressor, Penalties(0.0, 0.0), rows)
 
 
-def _joint_states(network: DiscreteNetwork, states: dict[str, int], regressor: Regressor) -> TrainingRows:
+def joint_states(network: DiscreteNetwork, states: dict[str, int], method: str) -> TrainingRows:
+    """Each joint state of the observables that has a probability, with that as weight.
+
+    Args:
+        network: the truth.
+        states: number of states of each observable.
+        method: what needs them, for the error.
+    """
     worlds = math.prod(states.values())
     if worlds > MOST_WORLDS:
         raise StructureError(
-            f"Population of a model with {regressor!r}: {worlds:,} joint states to enumerate, at most {MOST_WORLDS:,} are "
+            f"Population of {method}: {worlds:,} joint states to enumerate, at most {MOST_WORLDS:,} are "
             "possible. Use regressor=Ridge() or fit to a sample."
         )
     grid = torch.cartesian_prod(*[torch.arange(s) for s in states.values()]).reshape(worlds, -1)

@@ -12,11 +12,11 @@ from torchpbp.contract.abilities import JointQueries, Sampling
 from torchpbp.errors import NotFittedError, QueryError, ShapeError
 from torchpbp.features.encoded import EncodedMap, Encoders
 from torchpbp.graph.junction_tree import JunctionTree
-from torchpbp.graph.latent_graph import Domain
+from torchpbp.graph.latent_graph import Continuous, Domain
 from torchpbp.inference.density import Density, as_points
 from torchpbp.inference.leaf_features import LeafReader, hidden_share
 from torchpbp.inference.observable import Observable, as_distribution, joint_states, prepare
-from torchpbp.inference.operator_tree import Mass, OperatorTree, own_estimate
+from torchpbp.inference.operator_tree import Mass, OperatorTree, observable_estimates
 from torchpbp.inference.operators import RootOperator, SeparatorOperator
 from torchpbp.inference.readout import Readout
 from torchpbp.inference.schedule import Schedule, build_schedule
@@ -280,23 +280,24 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
         Returns:
             name -> (batch, features).
         """
-        tree, observables, leaf_of = self.operator_tree, self.observables, self.tree.leaf_of
-        leaves = None if every_leaf or len(names) == len(observables) else sorted({leaf_of[v] for v in names})
         prepared = self.prepare(evidence)
-        tables = tree.estimates(prepared, leaves)
-        result = {}
-        for v in names:
-            group = self.tree.leaf_observables[leaf_of[v]]
-            others = {u: observables[u].zeta(prepared, tree.root) for u in group if u != v}
-            zetas = [others.get(u, tree.root) for u in group]
-            result[v] = own_estimate(tables[leaf_of[v]], group.index(v), zetas)
-        return result
+        return observable_estimates(self.operator_tree, self.observables, prepared, names, every_leaf)
+
+    def leaf_reader(self) -> LeafReader:
+        """Reads rows as features of the model's leaves."""
+        leaves = {v: o for v, o in self.observables.items() if v in self.tree.leaf_of}
+        return LeafReader(leaves, self.encoders)
+
+    def leaf_shape(self, name: str) -> tuple[int, ...]:
+        """Shape of an observable's values; () for numbers and states."""
+        domain = self.observables[name].domain
+        return tuple(domain.shape) if isinstance(domain, Continuous) else ()
 
     def prepare(self, evidence: Evidence) -> Evidence:
         """Checked evidence with vectors in place of the values of continuous variables."""
         observables, like = self.observables, self.root.weight
         if self.encoders is not None:
-            vectors = LeafReader(observables, self.encoders).evidence_of(evidence, like)
+            vectors = self.leaf_reader().evidence_of(evidence, like)
             evidence = Evidence(evidence.batch, evidence.hard, {**evidence.soft, **vectors}, evidence.real)
         return prepare(observables, evidence, like)
 

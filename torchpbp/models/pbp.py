@@ -19,11 +19,11 @@ from torchpbp.inputs.sources import DataLike, open_data, with_progress
 from torchpbp.learning.fitting import FitResult, Fitter, check_labels
 from torchpbp.learning.stage1 import RowRegressor
 from torchpbp.models.counts import Counts
-from torchpbp.models.two_stage_model import TwoStageModel
+from torchpbp.models.net_model import NetModel
 from torchpbp.settings import whole
 
 
-class PBP(TwoStageModel, Counting):
+class PBP(NetModel, Counting):
     """Predictive Belief Propagation [PBP]: fit from data without EM, then ask P(X | any evidence).
 
     The graph becomes a junction tree whose leaves hold the observables. At each separator stage 1 predicts features of

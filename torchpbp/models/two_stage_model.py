@@ -17,6 +17,7 @@ from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.features.maps import KernelMap
 from torchpbp.files.checkpoint import checked_labels, require_finite, require_none
 from torchpbp.files.tensors import copy_state, shape_fault
+from torchpbp.graph.domains import require_encoders
 from torchpbp.graph.junction_tree import build_junction_tree
 from torchpbp.graph.latent_graph import Continuous, LatentGraph, require_graph
 from torchpbp.inference.density import warn_of_coarse_grids
@@ -130,6 +131,8 @@ class TwoStageModel(OperatorModel, Learner):
         self.graph = graph
         self.kernel_map, self.encoders = read_features(graph, features, flag().check("context", context))
         self.stage1: nn.Module | None = None
+        self.condition: str | None = None
+        self.shrinkage = 0.0
         self.readout: Readout | None = None
         self._check_structure()
         self.labels: dict[str, tuple[Any, ...]] = {}
@@ -147,6 +150,7 @@ class TwoStageModel(OperatorModel, Learner):
 
     def _check_structure(self) -> None:
         """Raise a StructureError where graph and settings do not fit together."""
+        require_encoders(self.graph.variables, type(self).__name__)
         continuous = [v for v in self.graph.observed if isinstance(self.graph.variables[v], Continuous)]
         if continuous and isinstance(self.regressor, Messages):
             raise StructureError(
@@ -221,16 +225,20 @@ class TwoStageModel(OperatorModel, Learner):
 
         With a regressor other than ridge, all joint states of the observables are enumerated and weighted.
         """
+        self.check_population(network)
+        self._adopt(learn_population(self.plan, network, self.regressor), 0, EXACT_FLOOR, self._observables)
+        self.labels = {v: network.labels[v] for v in self.states if v in network.labels}
+        self.missing = {}
+        return self
+
+    def check_population(self, network: DiscreteNetwork) -> None:
+        """Raise where the model cannot be fitted to a network's exact probabilities."""
         instance(DiscreteNetwork, expected="a DiscreteNetwork").check("network", network)
         theirs = {v: network.states[v] for v in network.graph.observed}
         if theirs != self.states:
             raise StructureError(f"The network observes {theirs}, the model {self.states}. They must be the same.")
         if self.settings.rank == "auto":
             raise StructureError("rank='auto' is chosen on held-out rows; give a rank to fit a population.")
-        self._adopt(learn_population(self.plan, network, self.regressor), 0, EXACT_FLOOR, self._observables)
-        self.labels = {v: network.labels[v] for v in self.states if v in network.labels}
-        self.missing = {}
-        return self
 
     def fitter(self) -> Fitter:
         """What carries out a fit with these settings."""

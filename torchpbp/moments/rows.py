@@ -50,10 +50,11 @@ class TrainingRows:
         return cls(list(maps), maps, features=features, weights=weights, reals=reals)
 
     def __len__(self) -> int:
-        return len(self._content)
+        return len(self.content)
 
     @property
-    def _content(self) -> Tensor:
+    def content(self) -> Tensor:
+        """States, or features where some variable is continuous."""
         content = self.features if self.states is None else self.states
         assert content is not None
         return content
@@ -61,11 +62,11 @@ class TrainingRows:
     @property
     def values(self) -> Tensor:
         """(rows, variables) states and values as float64."""
-        return self._content.double() if self.reals is None else self.reals
+        return self.content.double() if self.reals is None else self.reals
 
     @property
     def device(self) -> torch.device:
-        return self._content.device
+        return self.content.device
 
     def __getitem__(self, index: Tensor | slice) -> TrainingRows:
         return self._each(lambda tensor: tensor[index])

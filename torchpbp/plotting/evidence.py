@@ -7,6 +7,7 @@ from typing import Any
 from torchpbp.contract.latent_model import LatentModel
 from torchpbp.errors import ShapeError, StructureError
 from torchpbp.inputs.evidence import Evidence, EvidenceLike
+from torchpbp.inputs.missing_values import observed
 
 MOST_NAMED = 6
 
@@ -35,8 +36,9 @@ def written_values(model: Any, evidence: Evidence) -> dict[str, str]:
     for v in model.graph.names:
         if v in evidence.hard and int(evidence.hard[v][0]) >= 0:
             values[v] = state_name(model, v, int(evidence.hard[v][0]))
-        elif v in evidence.real and not bool(evidence.real[v][0].isnan()):
-            values[v] = f"{float(evidence.real[v][0]):.3g}"
+        elif v in evidence.real and bool(observed(evidence.real[v])[0]):
+            value = evidence.real[v][0]
+            values[v] = f"{float(value):.3g}" if value.ndim == 0 else " × ".join(map(str, value.shape)) + " values"
         elif v in evidence.soft:
             values[v] = "weights"
     return values

@@ -19,6 +19,7 @@ from torchpbp.features.completion import complete_rows
 from torchpbp.features.kernels import RBF, Kernel
 from torchpbp.files.checkpoint import checked_labels, require_finite, require_none
 from torchpbp.files.tensors import with_own_storage
+from torchpbp.graph.domains import require_single_values
 from torchpbp.graph.junction_tree import build_junction_tree, checked_root
 from torchpbp.graph.latent_graph import Continuous, LatentGraph, require_graph
 from torchpbp.inference.density import warn_of_coarse_grids
@@ -97,6 +98,7 @@ class KernelPBP(GramAnswers):
     ) -> None:
         super().__init__()
         require_graph(graph, "KernelPBP")
+        require_single_values(graph.variables, "KernelPBP")
         if not isinstance(kernel, Kernel | None):
             raise ArgumentError(f"kernel: expected RBF(), Laplace(), Matern(…) or None, got {kernel!r}.")
         many = [v for v in graph.observed if isinstance(n := graph.variables[v], int) and n > LARGEST_TABLE]

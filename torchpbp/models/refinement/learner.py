@@ -14,7 +14,8 @@ from typing_extensions import Self
 from torchpbp.contract.model_files import SaveOptions
 from torchpbp.distributed import world_size
 from torchpbp.errors import DataError, StructureError, TorchPBPError
-from torchpbp.graph.latent_graph import LatentGraph
+from torchpbp.graph.domains import require_single_values
+from torchpbp.graph.latent_graph import LatentGraph, require_graph
 from torchpbp.inputs.columns import ROWS_PER_BATCH, ColumnReader
 from torchpbp.inputs.evidence import Evidence
 from torchpbp.inputs.sources import DataLike, open_data
@@ -78,6 +79,8 @@ class RefinedPBP(TwoStageModel):
         progress: bool = True,
         **options: Any,
     ) -> None:
+        require_graph(graph, "RefinedPBP")
+        require_single_values(graph.variables, "RefinedPBP")
         super().__init__(graph, **options)
         self.refinement_settings = RefinementSettings(
             objective, form, steps, batch_size, learning_rate, prior, penalty, patience, self.settings.seed, progress

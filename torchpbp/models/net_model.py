@@ -1,0 +1,159 @@
+"""Models whose stage 1 is made of nets of leaves: attaching the nets, and solving operators with nets as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+from typing_extensions import Self
+
+from torchpbp.errors import DataError, DataWarning, StructureError, warn_caller
+from torchpbp.exact.network import DiscreteNetwork
+from torchpbp.features.encoded import EncodedMap
+from torchpbp.features.maps import KernelMap
+from torchpbp.inference.readout import Readout
+from torchpbp.inputs.columns import ROWS_PER_BATCH, ColumnReader
+from torchpbp.inputs.missing_values import observed
+from torchpbp.inputs.sources import DataLike, open_data, with_progress
+from torchpbp.learning.fitting import check_labels, clipping_floor
+from torchpbp.learning.message_nets import Masking, MessageNets
+from torchpbp.learning.net_fitting import Batches, Rows, fit_nets
+from torchpbp.learning.population import joint_states
+from torchpbp.models.two_stage_model import EXACT_FLOOR, TwoStageModel
+from torchpbp.settings import whole
+
+
+class NetModel(TwoStageModel):
+    """A two-stage model that may have nets of leaves as its stage 1. :class:`~torchpbp.PBPModule` trains them."""
+
+    def attach_nets(
+        self,
+        hidden: Sequence[int] = (48, 48),
+        instruments: float = 2.0,
+        seed: int = 0,
+        target: str | None = None,
+        masking: Masking | None = None,
+    ) -> MessageNets:
+        """Give the model nets of its leaves as stage 1, with random weights; nets that it has already are kept.
+
+        Args:
+            hidden: widths of the hidden layers.
+            instruments: dimensions of an instrument per dimension of its message.
+            seed: of the initial weights.
+            target: a variable to be read out by a learned link.
+            masking: how often leaves are hidden while operators are solved.
+        """
+        if not isinstance(self.stage1, MessageNets):
+            reader = self.leaf_reader()
+            classes = self.classes if self.condition is not None else None
+            nets = MessageNets(self.plan, reader.dims(), reader.widths(), hidden, instruments, seed, classes)
+            self.stage1 = nets.to(self.device)
+        if masking is not None:
+            self.stage1.masking = masking
+        if target is not None and self.target != target:
+            self.readout = Readout(target).to(self.device)
+        if self.encoders is not None and float(self.encoders.log_ridge.detach()) < -20:
+            with torch.no_grad():
+                self.encoders.log_ridge.fill_(-3.0)
+        return self.stage1
+
+    @torch.no_grad()
+    def prepare_leaves(self, batches: Iterable[Mapping[str, Tensor]]) -> None:
+        """Fit kernel maps, and take scales of values and marginals from rows, before nets are trained.
+
+        Args:
+            batches: rows, observable -> states or values.
+        """
+        parts = list(batches)
+        for v, observable in self.observables.items():
+            values = torch.cat([part[v] for part in parts]).to(self.device)
+            known = values[observed(values)]
+            if len(known) == 0:
+                raise DataError(f"'{v}' is missing in every row, so nothing can be learned about it. Drop it.")
+            if isinstance(observable.map, EncodedMap):
+                observable.map.centre.copy_(known.double().mean(dim=0))
+                observable.map.set_scale(known.double().var(dim=0, unbiased=False))
+            elif isinstance(observable.map, KernelMap):
+                observable.fit(known.double())
+            else:
+                counts = torch.bincount(known, minlength=observable.map.dim).double()
+                observable.marginal.copy_(counts / counts.sum())
+
+    def fit(self, data: DataLike, batch_size: int = ROWS_PER_BATCH, columns: Sequence[str] | None = None) -> Self:
+        if not isinstance(self.stage1, MessageNets):
+            if self.encoders is not None and self.encoders.context:
+                raise StructureError(
+                    "fit: with context=True the features of a leaf depend on the others, so encoder and nets must be trained "
+                    "together. Train them by PBPModule(model); fit() then solves the operators on other rows."
+                )
+            return super().fit(data, batch_size, columns)
+        whole(1).check("batch_size", batch_size)
+        reader = ColumnReader(self.evidence_domains(), self.labels, missing=True)
+        source = open_data(data, reader.states, columns)
+        if not source.reopenable:
+            raise DataError(
+                "A model with nets needs several passes over the data, but it is a one-way iterator. Pass a table, a list of "
+                "mini-batches, a file or a DataLoader."
+            )
+
+        def tables() -> Iterator[Rows]:
+            yield from map(Rows, with_progress(reader.tables(source, min(batch_size, 4096)), source.length))
+
+        self.fit_nets(tables)
+        check_labels(reader.labels)
+        self.labels = dict(reader.labels)
+        self.missing = reader.missing_values.over_processes().shares
+        return self
+
+    def fit_population(self, network: DiscreteNetwork) -> Self:
+        if not isinstance(self.stage1, MessageNets):
+            return super().fit_population(network)
+        self.check_population(network)
+        states = {v: network.states[v] for v in network.graph.observed}
+        joint = joint_states(network, states, "a model with nets")
+        table = dict(zip(joint.names, joint.content.unbind(dim=1), strict=True))
+        # Each joint state is one row: what is hidden of it would depend on it, and must not.
+        self.fit_nets(lambda: iter([Rows(table, joint.weights)]), EXACT_FLOOR, Masking(0.0, 0.0))
+        self.labels = {v: network.labels[v] for v in self.states if v in network.labels}
+        self.missing = {}
+        self.rows.fill_(0)
+        return self
+
+    def fit_nets(self, batches: Batches, floor: float | None = None, masking: Masking | None = None) -> None:
+        """Solve the operators on rows, with encoders and nets as they are.
+
+        Args:
+            batches: gives a fresh iterator over batches; read several times.
+            floor: smallest probability in answers; by the number of rows by default.
+            masking: how often leaves are hidden from nets; as in training by default.
+
+        Raises:
+            DataError: no rows, leaves never observed, encoders that return NaN.
+        """
+        nets = self.stage1
+        if not isinstance(nets, MessageNets):
+            raise StructureError("fit_nets: the model has no nets of leaves. PBPModule(model) attaches and trains them.")
+        classes = self.classes if self.condition is not None else 1
+        training = self.training
+        self.eval()
+        try:
+            result = fit_nets(
+                nets,
+                self.leaf_reader(),
+                batches,
+                self.condition,
+                classes,
+                self.shrinkage,
+                nets.seed,
+                nets.masking if masking is None else masking,
+            )
+        finally:
+            self.train(training)
+        if result.unlabelled:
+            warn_caller(f"{result.unlabelled:.0f} rows have no '{self.condition}' and were left out.", DataWarning)
+        nets.set_heads(result.heads)
+        if self.condition is not None:
+            self.set_prior(result.class_rows)
+        least = clipping_floor(result.rows) if floor is None else floor
+        self._adopt(result.solution, int(result.rows), least, self._observables)

@@ -1,0 +1,161 @@
+"""The asking half of a training step: questions about rows, answered by operators just solved, and the loss of the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from torchpbp.features.encoded import EncodedMap
+from torchpbp.features.maps import OneHot
+from torchpbp.inference.class_trees import ClassTrees
+from torchpbp.inference.leaf_features import LeafReader
+from torchpbp.inference.observable import as_distribution
+from torchpbp.inference.operator_tree import OperatorTree, observable_estimates
+from torchpbp.inference.readout import soft_positive
+from torchpbp.inputs.evidence import Evidence
+from torchpbp.models.pbp import PBP
+from torchpbp.neural.support import Solved
+
+SOFTNESS = 0.05
+"""ε of the link through which leaves are predicted without a target."""
+
+
+class Answers:
+    """Losses and scores of answers.
+
+    Args:
+        model: whose readout and kernel maps are used.
+        reader: of the model's leaves.
+        target: the variable to be predicted; None: each leaf from the others.
+    """
+
+    def __init__(self, model: PBP, reader: LeafReader, target: str | None) -> None:
+        self.model, self.reader, self.target = model, reader, target
+
+    def loss(self, solved: Solved, table: Mapping[str, Tensor], shown: Tensor) -> Tensor:
+        """Mean negative log-probability.
+
+        Args:
+            solved: operators and statistics.
+            table: rows to ask about.
+            shown: (rows, leaves) what the answers may use.
+        """
+        if self.target is not None and self.target in self.reader.names:
+            shown = shown.clone()
+            shown[:, self.reader.names.index(self.target)] = False
+        evidence = self._evidence(solved, table, shown)
+        tree = self._tree(solved)
+        if self.target is None:
+            return self._leaf_losses(tree, table, shown, evidence)
+        known = table[self.target] >= 0
+        log_probabilities = self._target_log_probabilities(tree, evidence, shown)
+        chosen = log_probabilities.gather(1, table[self.target].clamp(min=0).unsqueeze(1)).squeeze(1)
+        return -(chosen * known).sum() / known.sum().clamp(min=1)
+
+    @torch.no_grad()
+    def scores(self, table: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, int]]:
+        """Loss of the model's own answers about rows as they are, and accuracy of a target: name -> value, rows."""
+        model, reader = self.model, self.reader
+        grams = {v: m.gram for v, m in reader.encoded.items()}
+        statistics = {v: (m.mean, m.spread) for v, m in reader.encoded.items()}
+        tree = OperatorTree(model.plan, [model.root.weight, *(o.weight for o in model.separator_operators)], model.root.weight)
+        prior = model.class_prior if model.condition is not None else torch.ones(1, dtype=torch.float64)
+        solved = Solved(tree, statistics, grams, prior)
+        shown = reader.seen(table)
+        rows = len(shown)
+        result = {"loss": (self.loss(solved, table, shown), rows)}
+        if self.target is not None:
+            if self.target in reader.names:
+                shown[:, reader.names.index(self.target)] = False
+            known = table[self.target] >= 0
+            evidence = self._evidence(solved, table, shown)
+            guess = self._target_log_probabilities(self._tree(solved), evidence, shown).argmax(dim=1)
+            count = int(known.sum())
+            if count:
+                result["accuracy"] = ((guess == table[self.target])[known].double().mean(), count)
+                result["loss"] = (result["loss"][0], count)
+        return result
+
+    # -- parts ---------------------------------------------------------------------------------------------------
+
+    def _evidence(self, solved: Solved, table: Mapping[str, Tensor], shown: Tensor) -> Evidence:
+        """Evidence vectors of what is shown; hidden leaves have the vector of a missing value."""
+        reader = self.reader
+        hard: dict[str, Tensor] = {}
+        soft: dict[str, Tensor] = {}
+        if reader.encoded:
+            encoded = reader.encode(table, shown, shown)
+            soft |= reader.evidence(encoded, shown, solved.statistics, solved.grams)
+        for i, (v, observable) in enumerate(reader.observables.items()):
+            if v in soft:
+                continue
+            flags = shown[:, i]
+            if isinstance(observable.map, OneHot):
+                hard[v] = torch.where(flags, table[v], -1)
+            else:
+                filled = torch.where(flags, table[v], observable.bounds.mean().to(table[v]))
+                missing = observable.map.missing()
+                soft[v] = torch.where(flags.unsqueeze(1), observable.map.evidence(filled).to(missing), missing)
+        condition = self.model.condition
+        if condition is not None and condition != self.target:
+            hard[condition] = table[condition]
+        return Evidence(len(shown), hard, soft)
+
+    def _tree(self, solved: Solved) -> OperatorTree | ClassTrees:
+        condition, tree = self.model.condition, solved.tree
+        if condition is None:
+            return tree
+        return ClassTrees(tree.plan, tree.operators, tree.root, solved.prior, condition)
+
+    def _target_log_probabilities(self, tree: OperatorTree | ClassTrees, evidence: Evidence, shown: Tensor) -> Tensor:
+        assert self.target is not None
+        if isinstance(tree, ClassTrees) and self.target == tree.name:
+            estimate = tree.class_estimates(evidence)
+        else:
+            estimate = observable_estimates(tree, self.reader.observables, evidence, [self.target])[self.target]
+        if self.model.readout is None:
+            return as_distribution(estimate, self.model.floor.clamp(min=1e-6)).log()
+        leaves = [i for i, v in enumerate(self.reader.names) if v != self.target]
+        hidden = 1 - shown[:, leaves].double().mean(dim=1)
+        log_probabilities: Tensor = self.model.readout(estimate, hidden)
+        return log_probabilities
+
+    def _leaf_losses(
+        self, tree: OperatorTree | ClassTrees, table: Mapping[str, Tensor], shown: Tensor, evidence: Evidence
+    ) -> Tensor:
+        """Mean over leaves of the loss of predicting each from the others."""
+        reader = self.reader
+        estimates = observable_estimates(tree, reader.observables, evidence, reader.names)
+        losses = []
+        for i, (v, observable) in enumerate(reader.observables.items()):
+            own = shown[:, i].double()
+            if isinstance(observable.map, OneHot):
+                q = soft_positive(_scaled(estimates[v]), SOFTNESS)
+                probability = q.gather(1, table[v].clamp(min=0).unsqueeze(1)).squeeze(1) / q.sum(dim=1)
+            else:
+                probability = self._contrasted(estimates[v], evidence.soft[v], own, isinstance(observable.map, EncodedMap))
+            losses.append(-(probability.log() * own).sum() / own.sum().clamp(min=1))
+        return torch.stack(losses).mean()
+
+    def _contrasted(self, estimate: Tensor, vectors: Tensor, own: Tensor, ratios: bool) -> Tensor:
+        """(rows,) probability that a row's own value is taken for it among those of the batch.
+
+        Args:
+            estimate: (rows, dim) of the leaf without its own evidence.
+            vectors: (rows, dim) evidence vectors of the values.
+            own: (rows,) 1 where a row has a value.
+            ratios: evidence gives ratios to the marginal density; otherwise densities, which the batch's mean turns into ratios.
+        """
+        total = estimate[:, :1].detach()
+        scores = (estimate / torch.where(total.abs() > 1e-9, total.abs(), torch.ones_like(total))) @ vectors.mT
+        if not ratios:
+            scores = scores / scores.mean(dim=0, keepdim=True).clamp(min=1e-9).detach()
+        q = soft_positive(scores, SOFTNESS) * own
+        return (q.diagonal() + 1e-12) / (q.sum(dim=1) + 1e-12)
+
+
+def _scaled(estimate: Tensor) -> Tensor:
+    norm = estimate.norm(dim=-1, keepdim=True)
+    return estimate / torch.where(norm > 0, norm, torch.ones_like(norm))

@@ -1,0 +1,312 @@
+"""PBPModule: encoders and stage-1 nets of a PBP model, trained with Lightning through both closed-form stages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor
+
+from torchpbp.errors import ArgumentError, DataError, DataWarning, StructureError, warn_caller
+from torchpbp.inference.leaf_features import LeafReader
+from torchpbp.learning.message_nets import Masking, MessageNets
+from torchpbp.learning.net_fitting import Rows, random_masks
+from torchpbp.models.pbp import PBP
+from torchpbp.neural.answers import Answers
+from torchpbp.neural.batches import read_batch, several_batches
+from torchpbp.neural.support import Support
+from torchpbp.settings import (
+    Settings,
+    between,
+    choice,
+    flag,
+    instance,
+    non_negative,
+    positive,
+    seed,
+    setting,
+    several,
+    whole,
+)
+
+PREPARED_ROWS = 20_000
+"""Rows, at most, from which kernel maps and the scales of inputs are taken before training."""
+
+
+@dataclass(frozen=True)
+class ModuleSettings(Settings):
+    """Settings of :class:`PBPModule`, see there."""
+
+    hide: float = setting(0.8, between(0.0, 1.0))
+    most_hidden: float = setting(0.75, between(0.0, 1.0))
+    support: float = setting(0.6, between(0.0, 1.0))
+    hidden: tuple[int, ...] = setting((48, 48), several(whole(1), expected="a list with the width of each hidden layer"))
+    instruments: float = setting(2.0, positive())
+    residual: bool = setting(True, flag())
+    link: bool = setting(True, flag())
+    gradient: Literal["solve", "stopped"] = setting("solve", choice("solve", "stopped"))
+    memory: tuple[float, float] = setting((0.1, 0.02), several(between(0.0, 1.0), 2, expected="two rates from 0 to 1"))
+    learning_rate: float = setting(3e-3, positive())
+    weight_decay: float = setting(0.01, non_negative())
+    warmup: float = setting(0.15, between(0.0, 1.0))
+    clip: float = setting(1.0, positive())
+    validation_rows: int = setting(4_000, whole(1))
+    seed: int = setting(0, seed())
+
+
+class PBPModule(LightningModule):
+    """Trains the encoders and stage-1 nets of a :class:`~torchpbp.PBP` model by the loss of its answers.
+
+    Each step solves both closed-form stages on a part of the batch, the support, and answers questions about the other rows;
+    the loss of the answers is differentiated through contraction, stage 2 and stage 1. Moments are running averages over
+    steps with the gradient of the present batch (straight-through). After training the operators of :attr:`model` are solved
+    on all rows, in passes over ``datamodule.solve_dataloader()`` if there is one, else over the training loader.
+
+    A batch is a dict, leaf -> (rows, *shape) values (NaN where missing) or (rows,) states (-1 where missing), with the target
+    among them; or a tuple of tensors in the order of ``model.graph.observed``. The first ``support`` share of its rows are the
+    support.
+
+    Args:
+        model: a PBP model, with encoders or without. Nets of its separators become ``model.stage1``.
+        target: the variable to be predicted, with the loss −log P(target | leaves that are not hidden). By default the model's
+            condition variable, if it has one. Without a target each leaf is predicted from the others: discrete ones by
+            −log P, others among the values of the batch (contrastive).
+        hide: share of the rows in which leaves are hidden, so that encoders and readout know missing values.
+        most_hidden: share of the leaves that may be hidden in such a row; their number is uniform from one to this.
+        support: share of a batch from which the closed-form stages are solved.
+        hidden: widths of the hidden layers of the separators' nets.
+        instruments: dimensions of an instrument per dimension of its message.
+        residual: evidence of an encoded leaf has a learned residual.
+        link: a target is read out by a learned link (:class:`~torchpbp.inference.readout.Readout`); otherwise by clipping, as
+            other models do.
+        gradient: "solve": through both stages; "stopped": operators are constants to the loss, for comparison.
+        memory: rates of the running averages of moments at the beginning and at the end of training; 1 for none.
+        learning_rate: largest rate of AdamW, in one cycle; ridges learn ten times as fast.
+        weight_decay: of AdamW.
+        warmup: share of the steps in which the rate rises.
+        clip: largest norm of the gradient.
+        validation_rows: training rows, at most, on which operators are solved for a validation.
+        seed: of the nets' initial weights and of what is hidden; draws depend on it and on the step only.
+
+    Attributes:
+        model: the model, from the start.
+        skipped: number of steps that were left out because loss or gradient was not finite.
+        unlabelled: rows without a target in the last epoch.
+
+    Example:
+        >>> import lightning, torchpbp
+        >>> truth = torchpbp.DiscreteNetwork.random(torchpbp.templates.naive_bayes(3), seed=1)
+        >>> rows = torchpbp.neural.TableLoader(truth.sample(500, seed=0), batch_size=250)
+        >>> module = PBPModule(torchpbp.PBP(truth.graph), target="x1")
+        >>> options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+        >>> lightning.Trainer(max_epochs=1, enable_model_summary=False, **options).fit(module, rows)
+        >>> module.model.posterior("x1", {"x2": [0, 1]}).shape
+        torch.Size([2, 4])
+    """
+
+    skipped: Tensor
+    unlabelled: Tensor
+    prepared: Tensor
+
+    def __init__(
+        self,
+        model: PBP,
+        target: str | None = None,
+        *,
+        hide: float = 0.8,
+        most_hidden: float = 0.75,
+        support: float = 0.6,
+        hidden: Sequence[int] = (48, 48),
+        instruments: float = 2.0,
+        residual: bool = True,
+        link: bool = True,
+        gradient: Literal["solve", "stopped"] = "solve",
+        memory: tuple[float, float] = (0.1, 0.02),
+        learning_rate: float = 3e-3,
+        weight_decay: float = 0.01,
+        warmup: float = 0.15,
+        clip: float = 1.0,
+        validation_rows: int = 4_000,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        instance(PBP, expected="a torchpbp.PBP model").check("model", model)
+        options: Any = (hide, most_hidden, support, hidden, instruments, residual, link, gradient, memory)
+        rates: Any = (learning_rate, weight_decay, warmup, clip, validation_rows, seed)
+        self.settings = ModuleSettings(*options, *rates)
+        self.model = model
+        self.target = _checked_target(model, target)
+        own = self.settings
+        if model.encoders is not None and own.residual:
+            model.encoders.add_residuals()
+        masking = Masking(context=own.hide, most=own.most_hidden)
+        model.attach_nets(own.hidden, own.instruments, own.seed, self.target if own.link else None, masking)
+        self.support_stage = Support(self.nets, self.reader, model.condition, model.classes)
+        self.answers = Answers(model, self.reader, self.target)
+        self.register_buffer("skipped", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("unlabelled", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("prepared", torch.zeros((), dtype=torch.bool))
+
+    @property
+    def nets(self) -> MessageNets:
+        """The nets of the model's separators."""
+        assert isinstance(self.model.stage1, MessageNets)
+        return self.model.stage1
+
+    @property
+    def reader(self) -> LeafReader:
+        return self.model.leaf_reader()
+
+    # -- training ------------------------------------------------------------------------------------------------
+
+    def configure_optimizers(self) -> Any:
+        own = self.settings
+        ridges = [self.nets.log_ridge]
+        if self.model.encoders is not None:
+            ridges.append(self.model.encoders.log_ridge)
+        links = [] if self.model.readout is None else list(self.model.readout.parameters())
+        special = {id(p) for p in (*ridges, *links)}
+        learned = [
+            p for part in (self.model.encoders, self.nets) if part is not None for p in part.parameters() if id(p) not in special
+        ]
+        groups = [
+            {"params": learned, "lr": own.learning_rate, "weight_decay": own.weight_decay},
+            {"params": ridges, "lr": 10 * own.learning_rate, "weight_decay": 0.0},
+            {"params": links, "lr": 3 * own.learning_rate, "weight_decay": 0.0},
+        ]
+        groups = [g for g in groups if g["params"]]
+        optimizer = torch.optim.AdamW(groups)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(
+            optimizer,
+            [g["lr"] for g in groups],
+            total_steps=max(2, int(self.trainer.estimated_stepping_batches)),
+            pct_start=max(own.warmup, 1e-6),
+        )
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def configure_gradient_clipping(self, optimizer: Any, gradient_clip_val: Any = None, gradient_clip_algorithm: Any = None) -> None:
+        self.clip_gradients(optimizer, gradient_clip_val or self.settings.clip, gradient_clip_algorithm or "norm")
+
+    def on_train_start(self) -> None:
+        self.model.operators.requires_grad_(False)  # they are solved for, not trained
+        self.model.root.requires_grad_(False)
+        if not bool(self.prepared):
+            self.model.prepare_leaves(several_batches(self._solve_batches, PREPARED_ROWS, self.model, self.device))
+            self.prepared.fill_(True)
+
+    def on_train_epoch_start(self) -> None:
+        self.unlabelled.zero_()
+
+    def training_step(self, batch: Any, _: int) -> Tensor | None:
+        own, reader = self.settings, self.reader
+        table = read_batch(batch, self.model, self.device)
+        rows = len(next(iter(table.values())))
+        cut = max(1, min(rows - 1, round(own.support * rows)))
+        if rows < 2:
+            raise DataError(
+                f"PBPModule: expected batches of at least 2 rows, some to solve the stages and others to ask, got {rows}. Raise "
+                "the batch size, or drop_last=True."
+            )
+        support, query = ({v: x[part] for v, x in table.items()} for part in (slice(cut), slice(cut, None)))
+        generator = torch.Generator().manual_seed(own.seed * 1_000_003 + self.global_step)
+        if self.target is not None:
+            self.unlabelled += (query[self.target] < 0).sum()
+        seen = reader.seen(support)
+        shape = tuple(seen.shape)
+        shown = seen & random_masks(*shape, self.nets.masking.instruments, own.most_hidden, generator).to(self.device)
+        context = seen & random_masks(*shape, own.hide, own.most_hidden, generator).to(self.device)
+        solved = self.support_stage(support, seen, shown, context, self._rate(), own.gradient == "solve")
+        asked = reader.seen(query)
+        asked = asked & random_masks(*asked.shape, own.hide, own.most_hidden, generator).to(self.device)
+        loss = self.answers.loss(solved, query, asked)
+        if not bool(torch.isfinite(loss.detach())):
+            self.skipped += 1
+            return None
+        self.log("train/loss", loss.detach(), prog_bar=True, batch_size=rows - cut)
+        return loss
+
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        if gradients and not bool(torch.stack([g.isfinite().all() for g in gradients]).all()):
+            self.skipped += 1
+            optimizer.zero_grad(set_to_none=True)
+
+    def _rate(self) -> float:
+        """How fast running averages move, by the progress of training."""
+        first, last = self.settings.memory
+        progress = min(1.0, self.global_step / max(1, int(self.trainer.estimated_stepping_batches)))
+        return max(first + (last - first) * progress, 1 / (1 + self.global_step))
+
+    # -- solving on all rows -------------------------------------------------------------------------------------
+
+    def on_train_end(self) -> None:
+        self.model.operators.requires_grad_(True)
+        self.model.root.requires_grad_(True)
+        self.solve(self._solve_batches)
+        if int(self.skipped):
+            warn_caller(
+                f"PBPModule: {int(self.skipped)} steps were skipped because loss or gradient was not finite. Lower learning_rate=.",
+                DataWarning,
+            )
+        if int(self.unlabelled):
+            warn_caller(
+                f"PBPModule: {int(self.unlabelled)} rows of the last epoch have no '{self.target}'; they were left out of the loss.",
+                DataWarning,
+            )
+
+    def solve(self, batches: Any, rows: int | None = None) -> None:
+        """Solve the model's operators on rows, with encoders and nets as they are.
+
+        Args:
+            batches: gives a fresh iterator over batches; or a loader.
+            rows: rows at most; all by default.
+        """
+        opened = batches if callable(batches) else lambda: iter(batches)
+        training = self.training
+        self.eval()
+        try:
+            self.model.fit_nets(lambda: map(Rows, several_batches(opened, rows, self.model, self.device)))
+        finally:
+            self.train(training)
+
+    def _solve_batches(self) -> Iterator[Any]:
+        data = getattr(self.trainer, "datamodule", None)
+        loader = data.solve_dataloader() if hasattr(data, "solve_dataloader") else self.trainer.train_dataloader
+        if loader is None:
+            raise StructureError("PBPModule: no training rows to solve the operators on. Call module.solve(loader).")
+        return iter(loader)
+
+    # -- validation ----------------------------------------------------------------------------------------------
+
+    def on_validation_epoch_start(self) -> None:
+        if not self.trainer.sanity_checking:
+            self.solve(self._solve_batches, self.settings.validation_rows)
+
+    def validation_step(self, batch: Any, _: int) -> None:
+        if self.trainer.sanity_checking:
+            return
+        table = read_batch(batch, self.model, self.device)
+        for name, (value, rows) in self.answers.scores(table).items():
+            self.log(f"val/{name}", value, prog_bar=name != "rows", batch_size=rows)
+
+    def forward(self, evidence: Mapping[str, Any]) -> Any:
+        """Posteriors of the model."""
+        return self.model(evidence)
+
+
+def _checked_target(model: PBP, target: str | None) -> str | None:
+    if target is None:
+        target = model.condition
+    context = model.encoders is not None and model.encoders.context
+    if target is None:
+        if context:
+            raise ArgumentError("target: a context encoder is trained to answer about a target. Give target= or condition=.")
+        return None
+    if target not in model.states:
+        raise ArgumentError(
+            f"target: expected a discrete observable, one of {', '.join(model.states) or 'none'}; got {target!r}."
+        )
+    return target

@@ -1,0 +1,123 @@
+"""The closed-form half of a training step: moments of the support rows, and the operators solved from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from torchpbp.inference.leaf_features import LeafReader, Statistics
+from torchpbp.inference.operator_tree import OperatorTree
+from torchpbp.learning.message_nets import MessageNets
+from torchpbp.learning.net_fitting import penalties_of
+from torchpbp.learning.net_moments import ClassLayout, MomentSums, complete_rows, moment_sums, zero_sums
+from torchpbp.learning.net_stage1 import NetStage1
+from torchpbp.learning.two_stage import solve
+
+
+class Solved(NamedTuple):
+    """What questions are answered with.
+
+    Args:
+        tree: operators, with a class dimension where the model has a condition variable.
+        statistics: by which outputs of encoders are standardised.
+        grams: C of each encoded leaf.
+        prior: (classes,) shares of the classes.
+    """
+
+    tree: OperatorTree
+    statistics: Statistics
+    grams: dict[str, Tensor]
+    prior: Tensor
+
+
+class Support(nn.Module):
+    """Running averages of moments, with the gradient of the present batch, and the stages solved from them.
+
+    Args:
+        nets: of the model's separators.
+        reader: of the model's leaves.
+        condition: variable with an operator tree per class.
+        classes: its number of states; 1 without one.
+    """
+
+    def __init__(self, nets: MessageNets, reader: LeafReader, condition: str | None, classes: int) -> None:
+        super().__init__()
+        self.condition, self.classes = condition, classes
+        self.__dict__["nets"], self.__dict__["reader"] = nets, reader  # the model's
+        empty = zero_sums(nets, classes)
+        for i, (total, count) in enumerate(zip(empty.sums, empty.counts, strict=True)):
+            self.register_buffer(f"sum{i}", total)
+            self.register_buffer(f"count{i}", count)
+        self.moments = len(empty.sums)
+        for i, m in enumerate(reader.encoded.values()):
+            self.register_buffer(f"gram{i}", torch.zeros_like(m.gram))
+            self.register_buffer(f"gram_count{i}", torch.zeros((), dtype=torch.float64))
+
+    def forward(
+        self,
+        table: Mapping[str, Tensor],
+        seen: Tensor,
+        shown: Tensor,
+        context: Tensor,
+        rate: float,
+        through: bool = True,
+    ) -> Solved:
+        """Solve both stages.
+
+        Args:
+            table: the support rows.
+            seen: (rows, leaves) what they observe.
+            shown: (rows, leaves) what nets of instruments see.
+            context: (rows, leaves) what context encoders see of other leaves.
+            rate: of the running averages.
+            through: let gradients pass; otherwise operators are constants.
+        """
+        nets, reader = self.nets, self.reader
+        encoded = reader.encode(table, seen, context)
+        statistics = reader.batch_statistics(encoded, seen)
+        leaves = reader.features(table, encoded, seen, statistics)
+        complete = complete_rows(nets, leaves)
+        labels = None if self.condition is None else table[self.condition]
+        layout = ClassLayout(labels, self.classes, len(seen), seen.device)
+        sums = moment_sums(
+            nets,
+            leaves,
+            nets.messages(leaves, complete),
+            nets.instrument_features(leaves, shown, complete),
+            layout,
+            complete,
+        )
+        averages = self._averages(sums, rate)
+        grams = self._grams(leaves, rate)
+        if not through:
+            averages = [a.detach() for a in averages]
+        penalties = penalties_of(nets)
+        tree = solve(nets.plan, NetStage1(nets, averages, self.condition is not None), penalties).tree
+        counts = getattr(self, f"count{self.moments - 1}")
+        return Solved(tree, statistics, grams, (counts + 1e-3) / (counts + 1e-3).sum())
+
+    def _averages(self, batch: MomentSums, rate: float) -> list[Tensor]:
+        """Running averages whose gradient is that of the batch's own (straight-through)."""
+        kept = MomentSums(
+            tuple(getattr(self, f"sum{i}") for i in range(self.moments)),
+            tuple(getattr(self, f"count{i}") for i in range(self.moments)),
+        )
+        running = kept.decayed(batch.detach(), rate)
+        for i, (total, count) in enumerate(zip(running.sums, running.counts, strict=True)):
+            getattr(self, f"sum{i}").copy_(total)
+            getattr(self, f"count{i}").copy_(count)
+        own = batch.averages()
+        return [a + (b - b.detach()) for a, b in zip(running.averages(), own, strict=True)]
+
+    def _grams(self, leaves: object, rate: float) -> dict[str, Tensor]:
+        result = {}
+        for i, (v, (total, count)) in enumerate(self.reader.gram_sums(leaves).items()):
+            kept, kept_count = getattr(self, f"gram{i}"), getattr(self, f"gram_count{i}")
+            kept.copy_(torch.lerp(kept, total.detach(), rate))
+            kept_count.copy_(torch.lerp(kept_count, count.double(), rate))
+            own = total / count.clamp(min=1)
+            result[v] = kept / kept_count.clamp(min=1e-12) + (own - own.detach())
+        return result
