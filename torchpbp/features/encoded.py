@@ -86,7 +86,9 @@ class EncodedMap(FeatureMap):
 
     def evidence_of(self, encoded: Encoded) -> Tensor:
         """(rows, d + 1) evidence vectors."""
-        return ratio_evidence(self.standardised(encoded.features), self.gram, self.encoders.log_ridge, encoded.residual)
+        return ratio_evidence(
+            self.standardised(encoded.features), self.gram, self.encoders.log_ridge, encoded.residual
+        )
 
     def missing(self) -> Tensor:
         return torch.nn.functional.one_hot(torch.tensor(0, device=self.mean.device), self.dim).to(self.mean.dtype)

@@ -89,6 +89,14 @@ class ClassTrees:
         own = evidence.weights(self.name, self.classes, prior.dtype, prior.device)
         return prior if own is None else prior * own
 
+    def _possible(self, evidence: Evidence) -> Tensor:
+        """:meth:`weights`, in rows that allow only classes of probability 0 without that probability: a factor per row is free."""
+        weights = self.weights(evidence)
+        own = evidence.weights(self.name, self.classes, weights.dtype, weights.device)
+        if own is None:
+            return weights
+        return torch.where((weights == 0).all(dim=-1, keepdim=True), own, weights)
+
     # -- estimates of the other observables ----------------------------------------------------------------------
 
     def estimates(self, evidence: Evidence, leaves: Sequence[int] | None = None) -> dict[int, Tensor]:
@@ -101,7 +109,7 @@ class ClassTrees:
         Returns:
             leaf -> (batch, features of its observables…); evidence on these observables themselves is not included.
         """
-        weights, result = self.weights(evidence), {}
+        weights, result = self._possible(evidence), {}
         for leaf, (table, log_scale) in self.stacked.scaled_estimates(evidence, leaves).items():
             factors, _ = _common_scale(weights, log_scale.mT)
             result[leaf] = torch.einsum("nc,cn...->n...", factors, table)

@@ -340,7 +340,7 @@ def observable_estimates(
         name -> (batch, features).
     """
     structure = tree.plan.tree
-    all_leaves = every_leaf or len(names) == len(observables)
+    all_leaves = every_leaf or len(names) == len(structure.leaf_of)
     leaves = None if all_leaves else sorted({structure.leaf_of[v] for v in names})
     tables = tree.estimates(evidence, leaves)
     result = {}

@@ -15,9 +15,10 @@ class SeparatorOperator(nn.Module):
         shape: (rank, children's ranks…) or, at a leaf, (rank, states of its observables…).
         name: shown when the module is printed.
         dtype: of the weight.
+        classes: number of classes, each with an operator of its own; None for a single one.
 
     Attributes:
-        weight: the operator.
+        weight: the operator, with a leading dimension of classes if there are any, as ``strengths`` and ``significant`` have.
         strengths: (rank,) canonical correlations between core group and instrument along the message's dimensions.
         significant: how many of these dimensions are statistically significant in the training data.
     """
@@ -25,12 +26,13 @@ class SeparatorOperator(nn.Module):
     strengths: Tensor
     significant: Tensor
 
-    def __init__(self, shape: Sequence[int], name: str, dtype: torch.dtype) -> None:
+    def __init__(self, shape: Sequence[int], name: str, dtype: torch.dtype, classes: int | None = None) -> None:
         super().__init__()
         self.name = name
-        self.weight = nn.Parameter(torch.zeros(*shape, dtype=dtype))
-        self.register_buffer("strengths", torch.zeros(shape[0], dtype=dtype))
-        self.register_buffer("significant", torch.tensor(0, dtype=torch.int64))
+        leading = () if classes is None else (classes,)
+        self.weight = nn.Parameter(torch.zeros(*leading, *shape, dtype=dtype))
+        self.register_buffer("strengths", torch.zeros(*leading, shape[0], dtype=dtype))
+        self.register_buffer("significant", torch.zeros(leading, dtype=torch.int64))
 
     def extra_repr(self) -> str:
         return f"{self.name}, shape={tuple(self.weight.shape)}"
@@ -42,11 +44,12 @@ class RootOperator(nn.Module):
     Args:
         shape: children's ranks.
         dtype: of the weight.
+        classes: number of classes, which become a leading dimension; None for a single root.
     """
 
-    def __init__(self, shape: Sequence[int], dtype: torch.dtype) -> None:
+    def __init__(self, shape: Sequence[int], dtype: torch.dtype, classes: int | None = None) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(*shape, dtype=dtype))
+        self.weight = nn.Parameter(torch.zeros(*(() if classes is None else (classes,)), *shape, dtype=dtype))
 
     def extra_repr(self) -> str:
         return f"shape={tuple(self.weight.shape)}"

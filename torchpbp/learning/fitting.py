@@ -6,7 +6,7 @@ is open, then moments, counted in one pass, and the two stages of :mod:`torchpbp
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,7 @@ from torchpbp.learning.feature_fitting import Tables, fit_observables, mean_feat
 from torchpbp.learning.rank_selection import HoldOut, RankScore, choose_rank, leave_one_out
 from torchpbp.learning.stage1 import Penalties, Regressor, RowRegressor
 from torchpbp.learning.two_stage import Solution, learn
+from torchpbp.moments.class_rows import ClassRows
 from torchpbp.moments.feature_moments import FeatureMoments
 from torchpbp.moments.joint_tables import JointTables
 from torchpbp.moments.moments import Moments
@@ -32,6 +33,8 @@ from torchpbp.moments.table_moments import TableMoments
 from torchpbp.moments.thinning import ThinnedRows
 from torchpbp.planning.plan import Plan
 
+RowWeights = Callable[[Mapping[str, Tensor]], Tensor]
+"""Gives the (rows,) weights by which rows of a mini-batch count."""
 FLOOR_ROWS = 3.0
 """An estimate is clipped at this many rows' worth of probability: 3 / N."""
 BANDWIDTH_SCALES = (0.1, 0.2, 0.35, 0.6, 1.0)
@@ -49,6 +52,7 @@ class FitResult:
         tables: joint tables that moments were read from, where all variables are discrete.
         rank_scores: of the candidates for the rank.
         bandwidth_scores: of the candidates for the bandwidth.
+        classes: rows of each class, where there is an operator tree for each.
     """
 
     solution: Solution
@@ -57,6 +61,7 @@ class FitResult:
     tables: JointTables | None = None
     rank_scores: list[RankScore] = field(default_factory=list)
     bandwidth_scores: dict[float, float] = field(default_factory=dict)
+    classes: ClassRows | None = None
 
 
 class Fitter:
@@ -170,8 +175,17 @@ class Fitter:
             return plans[chosen], TableMoments(moments.tables), scores
         return plans[chosen], self._moments([plans[chosen]], tables, observables), scores
 
-    def _moments(self, plans: Sequence[Plan], tables: Tables, observables: nn.ModuleList) -> Moments:
-        """Moments that learning some plans needs, over all processes: one pass, and one per plan for kernel features."""
+    def _moments(
+        self, plans: Sequence[Plan], tables: Tables, observables: nn.ModuleList, weight: RowWeights | None = None
+    ) -> Moments:
+        """Moments that learning some plans needs, over all processes: one pass, and one per plan for kernel features.
+
+        Args:
+            plans: to be learned.
+            tables: the rows of this process.
+            observables: with fitted feature maps.
+            weight: gives (rows,) weights of a mini-batch of which features are averaged.
+        """
         if self.discrete:
             counts = self.count(tables, self.required_tables(plans))
             counts.sum_over_processes()
@@ -179,7 +193,7 @@ class Fitter:
         separators = [s for plan in plans for s in self.regressor.required_separators(plan)]
         pairs = [] if separators else [pair for plan in plans for pair in self.regressor.required_pairs(plan)]
         missing = {} if self._thinned is None else mean_features(observables, self._thinned)
-        return FeatureMoments(_maps(observables), tables, pairs, self.whitening, missing, separators)
+        return FeatureMoments(_maps(observables), tables, pairs, self.whitening, missing, separators, weight)
 
     def _held_out_scores(
         self, tables: Tables, observables: nn.ModuleList, plans: Mapping[int, Plan]
@@ -202,6 +216,16 @@ class Fitter:
         return scores, moments, held
 
     # -- the two stages ------------------------------------------------------------------------------------------
+
+    def learn_tables(
+        self, plan: Plan, tables: Tables, observables: nn.ModuleList, weight: RowWeights | None = None
+    ) -> Solution:
+        """Operators of a plan from all rows of some tables, with feature maps that are fitted already."""
+        return self._learn(plan, self._moments([plan], tables, observables, weight), tables, observables)
+
+    def share_thinned(self, other: Fitter) -> None:
+        """Take the values that another fit has fitted feature maps to."""
+        self._thinned = other._thinned
 
     def _learn(self, plan: Plan, moments: Moments, tables: Tables, observables: nn.ModuleList) -> Solution:
         rows = None

@@ -10,7 +10,8 @@ from torchpbp.errors import StructureError
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.features.maps import OneHot
 from torchpbp.learning.stage1 import Penalties, Regressor, RowRegressor
-from torchpbp.learning.two_stage import Solution, learn
+from torchpbp.learning.two_stage import Solution, learn, stacked
+from torchpbp.moments.class_rows import ClassRows, class_tables
 from torchpbp.moments.joint_tables import JointTables
 from torchpbp.moments.rows import TrainingRows
 from torchpbp.moments.table_moments import TableMoments
@@ -32,6 +33,32 @@ def learn_population(plan: Plan, network: DiscreteNetwork, regressor: Regressor)
     tables = JointTables(regressor.required_tables(plan), states)
     tables.fill(network.joint)
     return learn(plan, TableMoments(tables), regressor, Penalties(0.0, 0.0), rows)
+
+
+def learn_class_population(
+    plan: Plan, network: DiscreteNetwork, regressor: Regressor, name: str
+) -> tuple[Solution, ClassRows]:
+    """Operators of each class of an observed variable from exact moments, and the shares of the classes.
+
+    Args:
+        plan: of the other variables.
+        network: the truth.
+        regressor: stage-1 method.
+        name: the class variable.
+    """
+    states = {v: network.states[v] for v in network.graph.observed}
+    tables = JointTables([(*group, name) for group in regressor.required_tables(plan)], states)
+    tables.fill(network.joint)
+    shares, by_class = class_tables(tables, name, 0.0)
+    rows: list[TrainingRows | None] = [None] * len(shares)
+    if isinstance(regressor, RowRegressor):
+        worlds = joint_states(network, states, f"a model with {regressor!r}")
+        rows = [worlds.given(name, label if share else None) for label, share in enumerate(shares.counts.tolist())]
+    solutions = [
+        learn(plan, TableMoments(own), regressor, Penalties(0.0, 0.0), part)
+        for own, part in zip(by_class, rows, strict=True)
+    ]
+    return stacked(solutions), shares
 
 
 def joint_states(network: DiscreteNetwork, states: dict[str, int], method: str) -> TrainingRows:

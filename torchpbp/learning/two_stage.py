@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,11 +24,13 @@ class Solution:
         tree: the operators.
         strengths: per separator (node 1 first) the canonical correlations of the message's dimensions.
         significant: per separator how many dimensions of the message, the constant included, are statistically significant.
+
+    With classes all of these have a leading class dimension.
     """
 
     tree: OperatorTree
     strengths: tuple[Tensor, ...]
-    significant: tuple[int, ...]
+    significant: tuple[int | Tensor, ...]
 
 
 def learn(
@@ -61,6 +63,17 @@ def solve(plan: Plan, moments: Stage1, penalties: Penalties) -> Solution:
         OperatorTree(plan, (torch.empty(0), *(operators[n] for n in nodes)), stage1.root),
         tuple(stage1.strengths[n] for n in nodes),
         tuple(stage1.significant[n] for n in nodes),
+    )
+
+
+def stacked(solutions: Sequence[Solution]) -> Solution:
+    """Solutions of classes on the same plan as one, with a leading class dimension."""
+    trees = [s.tree for s in solutions]
+    operators = [torch.stack(weights) for weights in zip(*(t.operators[1:] for t in trees), strict=True)]
+    return Solution(
+        OperatorTree(trees[0].plan, (torch.empty(0), *operators), torch.stack([t.root for t in trees])),
+        tuple(torch.stack(parts) for parts in zip(*(s.strengths for s in solutions), strict=True)),
+        tuple(torch.tensor(parts) for parts in zip(*(s.significant for s in solutions), strict=True)),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from torchpbp.planning.plan import Plan, SeparatorPlan
 
 
 def diagnostics_table(
-    plan: Plan, operators: Sequence[SeparatorOperator], estimates: Mapping[int, Tensor]
+    plan: Plan, operators: Sequence[SeparatorOperator], estimates: Mapping[int, Tensor], classes: Sequence[Any] = ()
 ) -> pd.DataFrame:
     """One row per separator.
 
@@ -22,10 +23,12 @@ def diagnostics_table(
         plan: of the model.
         operators: of all separators, node 1 first.
         estimates: leaf -> (batch, states…) unclipped estimates.
+        classes: labels of the classes of operators; none for a single tree.
     """
     rows = []
     for separator, operator in zip(plan.separators, operators, strict=True):
-        weakest, strongest = float(operator.strengths.min()), float(operator.strengths.max())
+        label, strengths, significant = worst_class(operator)
+        weakest, strongest = float(strengths.min()), float(strengths.max())
         clipped = None
         if separator.node in estimates:
             clipped = negative_mass(estimates[separator.node].flatten(1))
@@ -38,14 +41,25 @@ def diagnostics_table(
                 "rank": separator.rank,
                 "needed": separator.needed,
                 "reached": separator.reached,
-                "significant": int(operator.significant),
+                "significant": significant,
                 "weakest": weakest,
                 "condition": strongest / weakest if weakest > 0 else float("inf"),
                 "clipped_mass": float("nan") if clipped is None else float(clipped.mean()),
-                "remedy": remedy(separator, int(operator.significant)),
+                "remedy": remedy(separator, significant),
+                **({} if label is None else {"class": classes[label]}),
             }
         )
     return pd.DataFrame(rows).set_index("node")
+
+
+def worst_class(operator: SeparatorOperator) -> tuple[int | None, Tensor, int]:
+    """The class for which a separator was learned worst (None without classes), its strengths and significant dimensions."""
+    strengths, significant = operator.strengths.detach().cpu(), operator.significant.cpu()
+    if not significant.ndim:
+        return None, strengths, int(significant)
+    weakest = strengths.amin(dim=1).tolist()
+    label = min(range(len(significant)), key=lambda c: (int(significant[c]), weakest[c]))
+    return label, strengths[label], int(significant[label])
 
 
 def remedy(separator: SeparatorPlan, significant: int) -> str:

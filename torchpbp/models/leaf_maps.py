@@ -40,9 +40,7 @@ def read_features(graph: LatentGraph, features: Any, context: bool) -> tuple[Ker
                 )
             if isinstance(part, KernelMap):
                 if kernel_map is not None and kernel_map is not part:
-                    raise ArgumentError(
-                        "features: expected one kernel map for all numbers, got several. Use the same one."
-                    )
+                    raise ArgumentError("features: expected one kernel map for all numbers, got several. Use the same one.")
                 kernel_map = part
             elif isinstance(part, nn.Module):
                 modules[name] = part

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
-from torchpbp.errors import DataError, DataWarning, StructureError, warn_caller
+from torchpbp.errors import DataError, StructureError
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.features.encoded import EncodedMap
 from torchpbp.features.maps import KernelMap
@@ -20,12 +20,19 @@ from torchpbp.learning.fitting import check_labels, clipping_floor
 from torchpbp.learning.message_nets import Masking, MessageNets
 from torchpbp.learning.net_fitting import Batches, Rows, fit_nets
 from torchpbp.learning.population import joint_states
+from torchpbp.models.conditioning import warn_of_classes
 from torchpbp.models.two_stage_model import EXACT_FLOOR, TwoStageModel
+from torchpbp.moments.class_rows import ClassRows
 from torchpbp.settings import whole
 
 
 class NetModel(TwoStageModel):
     """A two-stage model that may have nets of leaves as its stage 1. :class:`~torchpbp.PBPModule` trains them."""
+
+    @property
+    def classes(self) -> int:
+        """Number of classes of the condition variable; 1 without one."""
+        return 1 if self.condition is None else self.states[self.condition]
 
     def attach_nets(
         self,
@@ -46,7 +53,7 @@ class NetModel(TwoStageModel):
         """
         if not isinstance(self.stage1, MessageNets):
             reader = self.leaf_reader()
-            classes = self.classes if self.condition is not None else None
+            classes = None if self.condition is None else self.classes
             nets = MessageNets(self.plan, reader.dims(), reader.widths(), hidden, instruments, seed, classes)
             self.stage1 = nets.to(self.device)
         if masking is not None:
@@ -134,7 +141,6 @@ class NetModel(TwoStageModel):
         nets = self.stage1
         if not isinstance(nets, MessageNets):
             raise StructureError("fit_nets: the model has no nets of leaves. PBPModule(model) attaches and trains them.")
-        classes = self.classes if self.condition is not None else 1
         training = self.training
         self.eval()
         try:
@@ -143,17 +149,17 @@ class NetModel(TwoStageModel):
                 self.leaf_reader(),
                 batches,
                 self.condition,
-                classes,
-                self.shrinkage,
+                self.classes,
+                self.settings.shrinkage,
                 nets.seed,
                 nets.masking if masking is None else masking,
             )
         finally:
             self.train(training)
-        if result.unlabelled:
-            warn_caller(f"{result.unlabelled:.0f} rows have no '{self.condition}' and were left out.", DataWarning)
         nets.set_heads(result.heads)
+        found = None
         if self.condition is not None:
-            self.set_prior(result.class_rows)
+            found = ClassRows(self.condition, result.class_rows, result.unlabelled, self.settings.shrinkage)
+            warn_of_classes(found, self.labels.get(self.condition, ()))
         least = clipping_floor(result.rows) if floor is None else floor
-        self._adopt(result.solution, int(result.rows), least, self._observables)
+        self._adopt(result.solution, int(result.rows), least, self._observables, classes=found)

@@ -13,6 +13,7 @@ from torchpbp.errors import NotFittedError, QueryError, ShapeError
 from torchpbp.features.encoded import EncodedMap, Encoders
 from torchpbp.graph.junction_tree import JunctionTree
 from torchpbp.graph.latent_graph import Continuous, Domain
+from torchpbp.inference.class_trees import ClassTrees
 from torchpbp.inference.density import Density, as_points
 from torchpbp.inference.leaf_features import LeafReader, hidden_share
 from torchpbp.inference.observable import Observable, as_distribution, joint_states, prepare
@@ -32,9 +33,11 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
         encoders: of leaves that are vectors or images, if there are any.
         readout: makes probabilities of a target, if the model was trained for one.
         floor: estimates are clipped at this share of their mass.
+        prior: (classes,) shares of classes, in models with an operator tree per class.
     """
 
     floor: Tensor
+    prior: Tensor
     operators: nn.ModuleList
     root: RootOperator
     encoders: Encoders | None
@@ -78,10 +81,18 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
         return [op for op in self.operators if isinstance(op, SeparatorOperator)]
 
     @property
-    def operator_tree(self) -> OperatorTree:
+    def condition(self) -> str | None:
+        """The variable with an operator tree per class, if there is one."""
+        return None
+
+    @property
+    def operator_tree(self) -> OperatorTree | ClassTrees:
         """The operators as they are now; gradients reach the model's parameters."""
         root = self.root.weight
-        return OperatorTree(self.plan, [root, *(op.weight for op in self.separator_operators)], root, self._schedule)
+        operators = [root, *(op.weight for op in self.separator_operators)]
+        if self.condition is None:
+            return OperatorTree(self.plan, operators, root, self._schedule)
+        return ClassTrees(self.plan, operators, root, self.prior, self.condition, self._schedule)
 
     @property
     def device(self) -> torch.device:
@@ -92,8 +103,11 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
         shapes = plan.operator_shapes(self.dims)
         self._plan, self._schedule = plan, build_schedule(plan.tree, shapes)
         nodes = range(1, len(plan.tree))
-        self.operators = nn.ModuleList(SeparatorOperator(shapes[n], plan.tree.separator_name(n), dtype) for n in nodes)
-        self.root = RootOperator(plan.root_shape, dtype)
+        classes = None if self.condition is None else self.states[self.condition]
+        self.operators = nn.ModuleList(
+            SeparatorOperator(shapes[n], plan.tree.separator_name(n), dtype, classes) for n in nodes
+        )
+        self.root = RootOperator(plan.root_shape, dtype, classes)
         if self.root.weight.device != self.device:  # thousands of modules take their time
             self.operators.to(self.device)
             self.root.to(self.device)
@@ -280,8 +294,14 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
         Returns:
             name -> (batch, features).
         """
-        prepared = self.prepare(evidence)
-        return observable_estimates(self.operator_tree, self.observables, prepared, names, every_leaf)
+        tree, prepared = self.operator_tree, self.prepare(evidence)
+        result: dict[str, Tensor] = {}
+        if isinstance(tree, ClassTrees) and tree.name in names:
+            result[tree.name] = tree.class_estimates(prepared)
+        inside = [v for v in names if v in self.tree.leaf_of]
+        if inside:
+            result |= observable_estimates(tree, self.observables, prepared, inside, every_leaf)
+        return {v: result[v] for v in names}
 
     def leaf_reader(self) -> LeafReader:
         """Reads rows as features of the model's leaves."""

@@ -57,12 +57,14 @@ def graph_fault(graph: LatentGraph, resolved: LatentGraph) -> str | None:
     return None
 
 
-def weight_shapes(plan: Plan, dims: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+def weight_shapes(plan: Plan, dims: Mapping[str, int], classes: int | None = None) -> dict[str, tuple[int, ...]]:
     """Shapes of all operators: name in the state -> shape.
 
     Args:
         plan: the model's.
         dims: feature dimensions of each observable.
+        classes: number of classes with operators of their own; None for a single tree.
     """
-    shapes = {f"operators.{n - 1}.weight": s for n, s in enumerate(plan.operator_shapes(dims)) if n}
-    return {**shapes, "root.weight": plan.root_shape}
+    leading = () if classes is None else (classes,)
+    shapes = {f"operators.{n - 1}.weight": (*leading, *s) for n, s in enumerate(plan.operator_shapes(dims)) if n}
+    return {**shapes, "root.weight": (*leading, *plan.root_shape)}

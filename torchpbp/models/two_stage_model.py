@@ -11,13 +11,14 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from torchpbp.contract.abilities import Learner
+from torchpbp.contract.frames import state_labels
 from torchpbp.contract.model_files import SaveOptions
 from torchpbp.errors import CheckpointError, DataError, DataWarning, StructureError, warn_caller
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.features.maps import KernelMap
 from torchpbp.files.checkpoint import checked_labels, require_finite, require_none
 from torchpbp.files.tensors import copy_state, shape_fault
-from torchpbp.graph.domains import require_encoders
+from torchpbp.graph.conditioning import require_condition
 from torchpbp.graph.junction_tree import build_junction_tree
 from torchpbp.graph.latent_graph import Continuous, LatentGraph, require_graph
 from torchpbp.inference.density import warn_of_coarse_grids
@@ -30,15 +31,25 @@ from torchpbp.inputs.sources import DataLike, open_data, with_progress
 from torchpbp.lazy import pandas as pd
 from torchpbp.learning.fitting import FitResult, Fitter, check_labels, clipping_floor
 from torchpbp.learning.messages import Messages
-from torchpbp.learning.population import learn_population
+from torchpbp.learning.population import learn_class_population, learn_population
 from torchpbp.learning.rank_selection import RankScore
 from torchpbp.learning.ridge import Ridge
 from torchpbp.learning.stage1 import Regressor, RowRegressor
 from torchpbp.learning.two_stage import Solution
+from torchpbp.models.conditioning import (
+    adopt_classes,
+    check_condition,
+    class_shapes,
+    make_fitter,
+    planned_graph,
+    register_classes,
+    warn_of_classes,
+)
 from torchpbp.models.diagnostics import diagnostics_table, random_patterns
 from torchpbp.models.leaf_maps import make_observables, read_features
 from torchpbp.models.operator_model import OperatorModel
 from torchpbp.models.saved_state import graph_fault, numbers_in_answers, observable_shapes, weight_shapes
+from torchpbp.moments.class_rows import ClassRows
 from torchpbp.planning.plan import Plan, PlanOptions
 from torchpbp.planning.planner import candidate_plans, plan_graph
 from torchpbp.settings import (
@@ -79,6 +90,8 @@ class TwoStageSettings(Settings):
     max_rank: int = setting(8, whole(1))
     root: tuple[str, ...] | None = setting(None, optional(several(text(), expected="a list of names of variables")))
     seed: int = setting(0, seed())
+    condition: str | None = setting(None, optional(text()))
+    shrinkage: float = setting(10.0, non_negative())
 
     @property
     def plan_options(self) -> PlanOptions:
@@ -93,12 +106,14 @@ class TwoStageModel(OperatorModel, Learner):
     Attributes:
         settings: of the fit.
         regressor: stage-1 method.
-        rows: number of training rows; 0 for a population.
+        rows: number of training rows; 0 for a population. With ``condition``, those whose class is known.
+        prior, class_rows: (classes,) shares and training rows of the classes, with ``condition``.
         rank_scores: held-out scores of candidates, with ``rank="auto"``.
         bandwidth_scores: held-out scores of candidates, with ``bandwidth="validate"``.
     """
 
     rows: Tensor
+    class_rows: Tensor
 
     def __init__(
         self,
@@ -118,11 +133,14 @@ class TwoStageModel(OperatorModel, Learner):
         root: Sequence[str] | None = None,
         dtype: torch.dtype = torch.float64,
         seed: int = 0,
+        condition: str | None = None,
+        shrinkage: float = 10.0,
     ) -> None:
         super().__init__()
         require_graph(graph, type(self).__name__)
         # mypy does not know that constraints bring values to the declared types
-        options: Any = (rank, ridge, whitening, singles, pool, largest_group, strict, max_rank, root, seed)
+        plan_options = (singles, pool, largest_group, strict, max_rank, root)
+        options: Any = (rank, ridge, whitening, *plan_options, seed, condition, shrinkage)
         self.settings = TwoStageSettings(*options)
         self.dtype: torch.dtype = floating_dtype().check("dtype", dtype)
         self.regressor: Regressor = instance(
@@ -131,8 +149,6 @@ class TwoStageModel(OperatorModel, Learner):
         self.graph = graph
         self.kernel_map, self.encoders = read_features(graph, features, flag().check("context", context))
         self.stage1: nn.Module | None = None
-        self.condition: str | None = None
-        self.shrinkage = 0.0
         self.readout: Readout | None = None
         self._check_structure()
         self.labels: dict[str, tuple[Any, ...]] = {}
@@ -145,12 +161,20 @@ class TwoStageModel(OperatorModel, Learner):
         self.register_buffer("rows", torch.tensor(0, dtype=torch.int64))
         self.register_load_state_dict_post_hook(_note_loaded)  # type: ignore[no-untyped-call]
         self._plan = None
+        if self.condition is not None:
+            register_classes(self, graph.num_states(self.condition))
         if self.settings.rank != "auto":
-            self.build(plan_graph(graph, self.dims, self.settings.plan_options, self.settings.root), self.dtype)
+            planned = planned_graph(graph, self.condition)
+            dims = {v: d for v, d in self.dims.items() if v in planned.variables}
+            self.build(plan_graph(planned, dims, self.settings.plan_options, self.settings.root), self.dtype)
+
+    @property
+    def condition(self) -> str | None:
+        return self.settings.condition
 
     def _check_structure(self) -> None:
         """Raise a StructureError where graph and settings do not fit together."""
-        require_encoders(self.graph.variables, type(self).__name__)
+        check_condition(self.graph, self.settings.condition, self.settings.rank)
         continuous = [v for v in self.graph.observed if isinstance(self.graph.variables[v], Continuous)]
         if continuous and isinstance(self.regressor, Messages):
             raise StructureError(
@@ -226,7 +250,12 @@ class TwoStageModel(OperatorModel, Learner):
         With a regressor other than ridge, all joint states of the observables are enumerated and weighted.
         """
         self.check_population(network)
-        self._adopt(learn_population(self.plan, network, self.regressor), 0, EXACT_FLOOR, self._observables)
+        classes = None
+        if self.condition is None:
+            solution = learn_population(self.plan, network, self.regressor)
+        else:
+            solution, classes = learn_class_population(self.plan, network, self.regressor, self.condition)
+        self._adopt(solution, 0, EXACT_FLOOR, self._observables, classes=classes)
         self.labels = {v: network.labels[v] for v in self.states if v in network.labels}
         self.missing = {}
         return self
@@ -242,8 +271,7 @@ class TwoStageModel(OperatorModel, Learner):
 
     def fitter(self) -> Fitter:
         """What carries out a fit with these settings."""
-        s = self.settings
-        return Fitter(self.observables, self.kernel_map, self.regressor, s.ridge, s.whitening, s.seed)
+        return make_fitter(self)
 
     def accept(self, result: FitResult, labels: Mapping[str, tuple[Any, ...]]) -> None:
         """Take over what a fit gave.
@@ -262,7 +290,9 @@ class TwoStageModel(OperatorModel, Learner):
         exact = result.tables is not None and not isinstance(self.regressor, RowRegressor)
         marginals = result.tables.marginals() if exact and result.tables is not None else None
         floor = clipping_floor(result.rows)
-        self._adopt(result.solution, int(result.rows), floor, result.observables, marginals)
+        if result.classes is not None:
+            warn_of_classes(result.classes, labels.get(result.classes.name, ()))
+        self._adopt(result.solution, int(result.rows), floor, result.observables, marginals, result.classes)
         self.labels = dict(labels)
         self.missing = {} if result.tables is None or not exact else result.tables.missing_shares()
 
@@ -280,6 +310,7 @@ class TwoStageModel(OperatorModel, Learner):
         floor: float,
         observables: nn.ModuleList,
         marginals: dict[str, Tensor] | None = None,
+        classes: ClassRows | None = None,
     ) -> None:
         if solution.tree.plan is not self._plan:
             self.build(solution.tree.plan, self.dtype)
@@ -289,7 +320,9 @@ class TwoStageModel(OperatorModel, Learner):
                 self.separator_operators, solution.strengths, solution.significant, strict=True
             ):
                 operator.strengths.copy_(strengths)
-                operator.significant.fill_(significant)
+                operator.significant.copy_(torch.as_tensor(significant))
+            if classes is not None:
+                adopt_classes(self, classes)
             self.floor.fill_(floor)
             self.rows.fill_(rows)
         self._observables = observables.to(self.device)
@@ -305,7 +338,9 @@ class TwoStageModel(OperatorModel, Learner):
         one the instrument reaches for almost all parameters; the dimensions that are statistically significant (where
         fewer than the rank, the data hold no more or the regressor cannot see it); the weakest canonical correlation;
         the condition number of stage 2; at leaves of discrete variables the clipped mass, the share of negative
-        probability in estimates; and the remedy where the structure or the data fall short.
+        probability in estimates; and the remedy where the structure or the data fall short. With ``condition``, a separator's
+        figures are those of the class for which it was learned worst, named in the column ``class``: the one with the fewest
+        significant dimensions and, among these, the weakest correlation. The clipped mass is that of all classes together.
 
         Args:
             evidence: for which estimates are made; random patterns of rows drawn from the model by default.
@@ -323,7 +358,8 @@ class TwoStageModel(OperatorModel, Learner):
             for n, e in estimates.items()
             if not any(observables[v].continuous for v in self.tree.leaf_observables[n])
         }
-        return diagnostics_table(self.plan, self.separator_operators, discrete)
+        labels = [] if self.condition is None else state_labels(self, self.condition)
+        return diagnostics_table(self.plan, self.separator_operators, discrete, labels)
 
     def __str__(self) -> str:
         state = "not fitted"
@@ -331,7 +367,8 @@ class TwoStageModel(OperatorModel, Learner):
             state = f"fitted on {int(self.rows)} rows" if int(self.rows) else "fitted to a population"
             if any(self.missing.values()):
                 state += f", {sum(self.missing.values()) / len(self.missing):.1%} of the values missing"
-        return f"{type(self).__name__}({self.graph!r}, {state})"
+        given = "" if self.condition is None else f", condition={self.condition!r}"
+        return f"{type(self).__name__}({self.graph!r}{given}, {state})"
 
     # -- files ---------------------------------------------------------------------------------------------------
 
@@ -360,7 +397,10 @@ class TwoStageModel(OperatorModel, Learner):
         graph = LatentGraph.from_dict(content["graph"])
         require_none(shape_fault(observable_shapes(graph, content["features"]), state), name)
         require_finite(numbers_in_answers(state), name)
-        rank = settings.pop("rank")
+        rank, condition = settings.pop("rank"), settings.pop("condition", None)
+        if condition is not None:
+            require_condition(graph, condition)
+            require_none(shape_fault(class_shapes(graph, condition), state), name)
         model = cls(
             graph,
             rank="auto",  # operators are made from the saved plan instead of a new one
@@ -368,12 +408,16 @@ class TwoStageModel(OperatorModel, Learner):
             features=None if content["features"] is None else KernelMap.from_dict(content["features"]),
             **settings,
         )
-        model.settings = TwoStageSettings(rank=rank, **settings)
+        model.settings = TwoStageSettings(rank=rank, condition=condition, **settings)
+        if condition is not None:
+            register_classes(model, graph.num_states(condition))
+        planned = planned_graph(graph, condition)
         same = content["resolved_graph"] == content["graph"]
-        resolved = graph if same else LatentGraph.from_dict(content["resolved_graph"])
-        require_none(graph_fault(graph, resolved), name)
+        resolved = planned if same else LatentGraph.from_dict(content["resolved_graph"])
+        require_none(graph_fault(planned, resolved), name)
         plan = Plan.from_list(build_junction_tree(resolved, model.settings.root), content["specification"])
-        require_none(shape_fault(weight_shapes(plan, model.dims), state), name)
+        classes = None if condition is None else graph.num_states(condition)
+        require_none(shape_fault(weight_shapes(plan, model.dims, classes), state), name)
         model.build(plan, model.dtype)
         require_none(copy_state(model, state), name)
         model.labels = checked_labels(content["labels"], graph.variables, name)

@@ -61,7 +61,7 @@ class Answers:
         grams = {v: m.gram for v, m in reader.encoded.items()}
         statistics = {v: (m.mean, m.spread) for v, m in reader.encoded.items()}
         tree = OperatorTree(model.plan, [model.root.weight, *(o.weight for o in model.separator_operators)], model.root.weight)
-        prior = model.class_prior if model.condition is not None else torch.ones(1, dtype=torch.float64)
+        prior = model.prior if model.condition is not None else torch.ones(1, dtype=torch.float64)
         solved = Solved(tree, statistics, grams, prior)
         shown = reader.seen(table)
         rows = len(shown)

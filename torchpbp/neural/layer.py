@@ -67,16 +67,22 @@ class PBPLayer(nn.Module):
                 weight = operator.weight
                 noise = scale * torch.randn(weight.shape, generator=generator, dtype=torch.float64)
                 weight.copy_(noise)
-                if tree.leaf_observables[node]:
-                    weight[0] = 1.0 / weight[0].numel()
-                else:
-                    weight[0].zero_()
-                    weight[(0,) * weight.ndim] = 1.0
+                for own in self._of_classes(weight):
+                    if tree.leaf_observables[node]:
+                        own[0] = 1.0 / own[0].numel()
+                    else:
+                        own[0].zero_()
+                        own[(0,) * own.ndim] = 1.0
             root = self.model.root.weight
             root.copy_(scale * torch.randn(root.shape, generator=generator, dtype=torch.float64))
-            root[(0,) * root.ndim] = 1.0
+            for own in self._of_classes(root):
+                own[(0,) * own.ndim] = 1.0
         self.model.fitted = True
         return self
+
+    def _of_classes(self, weight: Tensor) -> list[Tensor]:
+        """Views of the operators of each class; a model without classes has one."""
+        return [weight] if self.model.condition is None else list(weight)
 
     def forward(self, evidence: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Posteriors of all discrete variables that ``evidence`` does not give as states or values.
