@@ -52,7 +52,7 @@ class TrainingGroups:
         if self.ckpt_path is None:
             return None
         path = Path(self.ckpt_path)
-        if not path.is_file():
+        if not prefix and not path.is_file():
             raise ArgumentError(
                 f"ckpt_path: expected a state of training such as checkpoints/last.ckpt, got {str(path)!r}, which is no file."
             )
