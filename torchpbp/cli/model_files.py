@@ -83,6 +83,8 @@ def _learned_from(model: Any) -> list[str]:
     if isinstance(model, TwoStageModel):
         rows = int(model.rows)
         lines.append(f"learned from {rows:,} rows" if rows else "learned from exact probabilities")
+        if model.condition is not None:
+            lines.append(f"one operator tree per class of {model.condition}")
     if isinstance(model, KernelPBP):
         lines.append(f"learned from {len(model.examples):,} rows, which it keeps")
         if model.settings.landmarks is not None:

@@ -37,6 +37,7 @@ class FeatureMoments(Moments):
         whitening: regularisation κ of the whitening (C + κI)^{-1/2}, in units of the features.
         missing_features: for each variable with missing values the (dim,) features of a missing value in an instrument.
         plans: separators with the groups below each, for :meth:`separators` and :meth:`below`.
+        weight: gives the (rows,) weights by which the rows of a mini-batch count; 1 by default.
     """
 
     def __init__(
@@ -47,8 +48,9 @@ class FeatureMoments(Moments):
         whitening: float,
         missing_features: Mapping[str, Tensor] | None = None,
         plans: Iterable[tuple[SeparatorPlan, Sequence[Group]]] = (),
+        weight: Callable[[Mapping[str, Tensor]], Tensor] | None = None,
     ) -> None:
-        self._maps, self._batches, self._kappa = dict(maps), batches, whitening
+        self._maps, self._batches, self._kappa, self._weight = dict(maps), batches, whitening, weight
         self._missing_features = dict(missing_features or {})
         self.dims = {v: m.dim for v, m in maps.items()}
         self._below: dict[tuple[Sequence[Group], Sequence[Group]], Needed] = {}
@@ -85,18 +87,19 @@ class FeatureMoments(Moments):
         groups = {n: list(dict.fromkeys(g for pair in pairs for g in pair)) for n, pairs in by_rows.items()}
         sums = {(n, g): torch.zeros(self.dim(g), dtype=torch.float64) for n, members in groups.items() for g in members}
         products = {(n, a, b): torch.zeros(self.dim(a), self.dim(b), dtype=torch.float64) for n, a, b in wanted}
-        counts = dict.fromkeys(by_rows, 0)
-        rows = 0
-        for count, seen, features in self._features(list(dict.fromkeys(g for x in groups.values() for g in x))):
-            rows += count
+        counts = dict.fromkeys(by_rows, 0.0)
+        rows = 0.0
+        for weights, seen, features in self._features(list(dict.fromkeys(g for x in groups.values() for g in x))):
+            rows += float(weights.sum())
             for needed, pairs in by_rows.items():
-                chosen = _select(features, groups[needed], seen, needed)
-                counts[needed] += _rows(seen, needed, count)
+                own, chosen = _select(weights, features, groups[needed], seen, needed)
+                counts[needed] += float(own.sum())
+                weighted = {g: self._weighted(own, chosen[g]) for g in groups[needed]}
                 for g in groups[needed]:
-                    sums[needed, g] += chosen[g].sum(dim=0)
+                    sums[needed, g] += weighted[g].sum(dim=0)
                 for a, b in pairs:
-                    products[needed, a, b] += chosen[a].T @ chosen[b]
-        total = sum_over_processes(torch.tensor([rows, *counts.values()]))
+                    products[needed, a, b] += weighted[a].T @ chosen[b]
+        total = sum_over_processes(torch.tensor([rows, *counts.values()], dtype=torch.float64))
         for part in (*sums.values(), *products.values()):
             sum_over_processes(part)
         self.rows = float(total[0])
@@ -106,14 +109,19 @@ class FeatureMoments(Moments):
         self._mean = {(n, g): s / self._counts[n] for (n, g), s in sums.items()}
         self._cross = {(n, a, b): p / self._counts[n] for (n, a, b), p in products.items()}
 
-    def _features(self, groups: Sequence[Group]) -> Iterator[tuple[int, dict[str, Tensor], dict[Group, Tensor]]]:
-        """For each batch its rows, where incomplete variables are observed, and features of groups."""
+    def _features(self, groups: Sequence[Group]) -> Iterator[tuple[Tensor, dict[str, Tensor], dict[Group, Tensor]]]:
+        """For each batch the weights of its rows, where incomplete variables are observed, and features of groups."""
         names = list(dict.fromkeys(v for g in groups for v in g))
         for batch in self._batches():
             count = len(next(iter(batch.values())))
             seen = {v: observed(batch[v]) for v in self._missing_features}
             single = {v: self._single(v, batch[v], seen.get(v)) for v in names}
-            yield count, seen, {g: row_products([single[v] for v in g], count) for g in groups}
+            weights = torch.ones(count, dtype=torch.float64) if self._weight is None else self._weight(batch)
+            yield weights, seen, {g: row_products([single[v] for v in g], count) for g in groups}
+
+    def _weighted(self, weights: Tensor, features: Tensor) -> Tensor:
+        """Rows times their weights."""
+        return features if self._weight is None else weights.unsqueeze(1) * features
 
     def _single(self, name: str, values: Tensor, seen: Tensor | None) -> Tensor:
         if seen is None or bool(seen.all()):
@@ -190,18 +198,17 @@ class FeatureMoments(Moments):
                 )
             like = torch.empty(0, dtype=torch.float64)
             totals.append((like.new_zeros(sizes), like.new_zeros(*sizes, width), like.new_zeros(width)))
-        counts = torch.zeros(len(questions), dtype=torch.int64)
-        for count, seen, batch in self._features(groups):
+        counts = torch.zeros(len(questions), dtype=torch.float64)
+        for weights, seen, batch in self._features(groups):
             for k, ((below, features, near), total) in enumerate(zip(questions, totals, strict=True)):
-                chosen = _select(batch, [*below, *near], seen, needed[k])
-                rows = _rows(seen, needed[k], count)
+                own, chosen = _select(weights, batch, [*below, *near], seen, needed[k])
                 parts = [chosen[g] if features is None else chosen[g] @ features[i] for i, g in enumerate(below)]
-                left = row_products(parts, rows)
+                left = self._weighted(own, row_products(parts, len(own)))
                 right = torch.cat([left[:, :0], *(chosen[g] for g in near)], dim=1)
-                counts[k] += rows
+                counts[k] += own.sum()
                 total[0].add_(left.sum(dim=0).reshape(total[0].shape))
                 total[1].add_((left.T @ right).reshape(total[1].shape))
-                total[2].add_(right.sum(dim=0))
+                total[2].add_(self._weighted(own, right).sum(dim=0))
         sum_over_processes(counts)
         result = []
         for rows, total, inside in zip(counts.tolist(), totals, needed, strict=True):
@@ -211,7 +218,7 @@ class FeatureMoments(Moments):
         return result
 
 
-def _check_seen(count: int, needed: Needed) -> None:
+def _check_seen(count: float, needed: Needed) -> None:
     """Raise a DataError for moments without any row behind them."""
     if count == 0:
         raise DataError(
@@ -220,20 +227,19 @@ def _check_seen(count: int, needed: Needed) -> None:
         )
 
 
-def _rows(seen: Mapping[str, Tensor], needed: Needed, count: int) -> int:
-    """How many rows observe all that is needed."""
-    return count if not needed else int(torch.stack([seen[v] for v in needed]).all(dim=0).sum())
-
-
 def _select(
-    features: Mapping[Group, Tensor], groups: Iterable[Group], seen: Mapping[str, Tensor], needed: Needed
-) -> dict[Group, Tensor]:
-    """Features of groups in the rows that observe all that is needed."""
+    weights: Tensor,
+    features: Mapping[Group, Tensor],
+    groups: Iterable[Group],
+    seen: Mapping[str, Tensor],
+    needed: Needed,
+) -> tuple[Tensor, dict[Group, Tensor]]:
+    """Weights of the rows that observe all that is needed, and features of groups in these rows."""
     wanted = dict.fromkeys(groups)
     if not needed:
-        return {g: features[g] for g in wanted}
+        return weights, {g: features[g] for g in wanted}
     chosen = torch.stack([seen[v] for v in needed]).all(dim=0).nonzero().squeeze(1)
-    return {g: features[g][chosen] for g in wanted}
+    return weights[chosen], {g: features[g][chosen] for g in wanted}
 
 
 def row_products(parts: Sequence[Tensor], rows: int) -> Tensor:

@@ -169,7 +169,7 @@ class JointTables:
         """Tables of their own over some of the scopes, or parts of them."""
         result = JointTables(scopes, self.states, self.incomplete)
         if self.rows > 0:
-            result.fill(self._sums)
+            result.fill(self.sums)
         result.rows = self.rows
         return result
 
@@ -196,7 +196,7 @@ class JointTables:
             raise NotFittedError("No rows have been counted yet.")
         if not variables:
             return torch.ones((), dtype=torch.float64)
-        sums = self._sums(variables)
+        sums = self.sums(variables)
         if self.incomplete.isdisjoint(variables):
             return sums / self.rows
         known = sums[tuple(slice(self.states[v]) for v in variables)]
@@ -211,7 +211,7 @@ class JointTables:
             )
         return rows
 
-    def _sums(self, variables: Sequence[str]) -> Tensor:
+    def sums(self, variables: Sequence[str]) -> Tensor:
         """Counts of the joint states of some variables, with dimensions in the order asked for."""
         best = self.layout.holder(variables)
         if best is None:
@@ -236,7 +236,7 @@ class JointTables:
 
     def missing_shares(self) -> dict[str, float]:
         """Share of missing values of each variable."""
-        sums = {v: self._sums([v]) for v in self.states if v in self.incomplete}
+        sums = {v: self.sums([v]) for v in self.states if v in self.incomplete}
         return {v: float(sums[v][-1] / self.rows) if v in sums else 0.0 for v in self.states}
 
     def constant_variables(self) -> list[str]:

@@ -92,6 +92,18 @@ class TrainingRows:
         chosen = torch.from_numpy(first)
         return TrainingRows(self.names, self.maps, self.states[chosen], weights=torch.from_numpy(counts).double())
 
+    def given(self, name: str, state: int | None) -> TrainingRows:
+        """Weighted rows of states of the other variables in which one has a state, or in all rows for None; weights add up to 1."""
+        assert self.states is not None
+        assert self.weights is not None
+        column = self.names.index(name)
+        chosen = slice(None) if state is None else self.states[:, column] == state
+        others = [i for i in range(len(self.names)) if i != column]
+        weights = self.weights[chosen]
+        names = [self.names[i] for i in others]
+        maps = {v: self.maps[v] for v in names}
+        return TrainingRows(names, maps, self.states[chosen][:, others], weights=weights / weights.sum())
+
     def columns(self) -> dict[str, slice]:
         """Where each variable's features are in ``features``."""
         result, start = {}, 0

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from torchpbp.contract.frames import state_labels
 from torchpbp.errors import StructureError
-from torchpbp.models.diagnostics import diagnostics_table
+from torchpbp.models.diagnostics import diagnostics_table, worst_class
 from torchpbp.models.two_stage_model import TwoStageModel
 from torchpbp.settings import whole
 
@@ -25,7 +26,8 @@ def plot_diagnostics(model: TwoStageModel, *, most: int = 40, ax: Axes | None = 
     A dot is the canonical correlation of one dimension of the message with the instrument: filled if it is statistically
     significant, hollow otherwise. The constant, whose correlation is 1, is not drawn. The numbers beside the dots are the
     message's rank, the rank that the structure needs, the rank that the instrument reaches, the number of significant
-    dimensions (including the constant), and the condition number of stage 2; red where too low.
+    dimensions (including the constant), and the condition number of stage 2; red where too low. With ``condition``, a separator
+    is shown for the class for which it was learned worst.
 
     Args:
         model: fitted.
@@ -44,7 +46,7 @@ def plot_diagnostics(model: TwoStageModel, *, most: int = 40, ax: Axes | None = 
         raise StructureError(f"Diagnostics of separators: expected a PBP model, got {type(model).__name__}.")
     most = whole(1).check("most", most)
     model.require_fitted()
-    strengths = [op.strengths.detach().cpu() for op in model.separator_operators]
+    strengths = [worst_class(op)[1] for op in model.separator_operators]
     table = separator_table(model)
     total = len(table)
     if total > most:
@@ -93,5 +95,6 @@ def plot_diagnostics(model: TwoStageModel, *, most: int = 40, ax: Axes | None = 
 
 def separator_table(model: TwoStageModel) -> pd.DataFrame:
     """:meth:`PBP.diagnostics` without the clipped mass, which takes long to estimate."""
-    table = diagnostics_table(model.plan, model.separator_operators, {})
+    labels = [] if model.condition is None else state_labels(model, model.condition)
+    table = diagnostics_table(model.plan, model.separator_operators, {}, labels)
     return table.drop(columns="clipped_mass")

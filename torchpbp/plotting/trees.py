@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from torchpbp.errors import StructureError
+from torchpbp.errors import QueryError, StructureError
 from torchpbp.graph.junction_tree import JunctionTree, build_junction_tree
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.inference.observable import prepare
-from torchpbp.inputs.evidence import EvidenceLike
+from torchpbp.inference.operator_tree import OperatorTree
+from torchpbp.inputs.evidence import Evidence, EvidenceLike
 from torchpbp.models.two_stage_model import TwoStageModel
 from torchpbp.plotting.evidence import condition, one_row, written_values
 from torchpbp.plotting.tree_layout import EDGE, SEPARATOR, SEPARATOR_EDGE, Layout, draw_cliques, lay_out, tree_axes
@@ -103,6 +104,7 @@ def plot_messages(model: TwoStageModel, evidence: EvidenceLike = None, *, row: i
 
     Raises:
         StructureError: not a PBP, or a tree too large to draw.
+        QueryError: a model with an operator tree per class, and evidence that does not say which class.
         NotFittedError: the model is not fitted.
     """
     if not isinstance(model, TwoStageModel):
@@ -113,7 +115,7 @@ def plot_messages(model: TwoStageModel, evidence: EvidenceLike = None, *, row: i
     read = one_row(model, evidence, row)
     values = written_values(model, read)
     with torch.no_grad():
-        messages = model.operator_tree.upward(prepare(model.observables, read, model.root.weight)).messages
+        messages = _tree_of_row(model, read).upward(prepare(model.observables, read, model.root.weight)).messages
     ax, font = tree_axes(layout, ax, LEVEL)
     for node in range(1, len(tree)):
         informed = any(v in values for v in tree.inside[node])
@@ -126,6 +128,20 @@ def plot_messages(model: TwoStageModel, evidence: EvidenceLike = None, *, row: i
     ax.set_title(f"Upward messages given {given}" if given else "Upward messages without evidence", fontsize=10)
     _draw_legend(ax)
     return ax
+
+
+def _tree_of_row(model: TwoStageModel, row: Evidence) -> OperatorTree:
+    """The operators that a row's messages are sent by: those of its class, where there is a tree for each."""
+    trees = model.operator_tree
+    if isinstance(trees, OperatorTree):
+        return trees
+    states = row.hard.get(trees.name)
+    if states is None or int(states[0]) < 0:
+        raise QueryError(
+            f"Messages of a model with condition={trees.name!r} are different for each class: expected the state of '{trees.name}' in the "
+            "evidence, got none."
+        )
+    return trees.tree(int(states[0]))
 
 
 def _draw_edge(tree: JunctionTree, layout: Layout, node: int, ax: Axes, informed: bool) -> None:

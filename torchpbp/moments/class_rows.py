@@ -1,0 +1,109 @@
+"""Moments of each class of an observed variable: rows are weighted, so that few rows are shrunk towards all of them.
+
+The moments of a class are those of its own rows and of ``shrinkage`` pseudo-rows drawn from the pooled distribution, which are not
+drawn: every row with a known class counts for them by an equal share.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchpbp.errors import DataError
+from torchpbp.moments.joint_tables import JointTables
+
+
+@dataclass(frozen=True)
+class ClassRows:
+    """How many rows each class has, and how rows count for the moments of a class.
+
+    Args:
+        name: the class variable.
+        counts: (classes,) rows of each class; probabilities for a population.
+        missing: rows without a class, which are left out.
+        shrinkage: pseudo-rows that are added to each class.
+    """
+
+    name: str
+    counts: Tensor
+    missing: float
+    shrinkage: float
+
+    def __post_init__(self) -> None:
+        if self.total <= 0:
+            raise DataError(
+                f"No row has a value of '{self.name}', so its classes cannot be learned. Give rows that have one."
+            )
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    @property
+    def total(self) -> float:
+        """Rows of all classes."""
+        return float(self.counts.sum())
+
+    @property
+    def prior(self) -> Tensor:
+        """(classes,) share of each class."""
+        return self.counts / self.counts.sum()
+
+    @property
+    def empty(self) -> list[int]:
+        """Classes without rows, which get the moments of all rows."""
+        return [c for c, n in enumerate(self.counts.tolist()) if n == 0]
+
+    def effective(self, label: int) -> float:
+        """Independent rows whose mean varies as much as that of the weighted ones: (Σ w)² / Σ w².
+
+        That is between the rows of the class and all rows, and what ridge penalties and tests of significance go by.
+        """
+        n, total, s = float(self.counts[label]), self.total, self.shrinkage
+        if n == 0:
+            return total
+        return (n + s) ** 2 / (n * (1 + 2 * s / total) + s**2 / total)
+
+    def weights(self, label: int) -> tuple[float, float]:
+        """Weight of a row for being of the class, and the one that every row has besides; all add up to :meth:`effective`."""
+        n, s = float(self.counts[label]), self.shrinkage
+        if n == 0:
+            return 0.0, 1.0
+        scale = self.effective(label) / (n + s)
+        return scale, scale * s / self.total
+
+    def row_weights(self, label: int, classes: Tensor) -> Tensor:
+        """(rows,) weights of rows whose (rows,) classes are known."""
+        own, every = self.weights(label)
+        return (classes == label).double() * own + every
+
+
+def class_tables(tables: JointTables, name: str, shrinkage: float) -> tuple[ClassRows, list[JointTables]]:
+    """Joint tables of each class, from tables of which all have the class variable.
+
+    Args:
+        tables: counts, or exact probabilities.
+        name: the class variable.
+        shrinkage: pseudo-rows from the pooled distribution.
+
+    Returns:
+        Rows of each class, and for each class tables without the class variable, weighted as :class:`ClassRows` says.
+    """
+    classes = tables.states[name]
+    by_class = tables.sums([name])
+    rows = ClassRows(name, by_class[:classes], float(by_class[classes:].sum()), shrinkage)
+    states = {v: n for v, n in tables.states.items() if v != name}
+    scopes = [tuple(v for v in scope if v != name) for scope in tables.scopes]
+    empty = JointTables(scopes, states, tables.incomplete - {name})
+    parts = [tables.sums((name, *scope))[:classes].reshape(classes, -1) for scope in empty.scopes]
+    counts = torch.cat(parts, dim=1) if parts else torch.zeros(classes, 0, dtype=torch.float64)
+    pooled = counts.sum(dim=0)
+    result = []
+    for label in range(classes):
+        own, every = rows.weights(label)
+        of_class = JointTables(empty.scopes, states, empty.incomplete)
+        of_class.counts = own * counts[label] + every * pooled
+        of_class.rows = rows.effective(label)
+        result.append(of_class)
+    return rows, result
