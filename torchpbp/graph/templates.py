@@ -190,9 +190,9 @@ def pen_tree(
 ) -> LatentGraph:
     """A binary tree of hidden variables over the points of a pen stroke, p1, p2, …, each a vector of two coordinates.
 
-    Each point hangs on a latent of its own, neighbours share the latent above, and so on up to the two halves of the stroke,
-    which are connected. The observed variable ``digit`` is a parent of all latents: a model with ``condition="digit"`` has
-    one set of operators per digit.
+    Each point hangs on a latent of its own. Two neighbours and the latent above them are connected with each other, and so on
+    up to the two halves of the stroke. The observed variable ``digit`` is a neighbour of all latents: a model with
+    ``condition="digit"`` has one set of operators per digit.
 
     Args:
         points: a power of two, at least 2.
@@ -215,12 +215,13 @@ def pen_tree(
         width *= 2
         above = [f"h{t}_{t + width - 1}" for t in range(1, points + 1, width)]
         edges += [(above[i // 2], below) for i, below in enumerate(level)]
+        edges += [(level[i], level[i + 1]) for i in range(0, len(level), 2)]
         variables |= dict.fromkeys(above, states)
         latent += above
         level = above
     edges += [(level[0], level[1])]
     edges += [("digit", h) for h in latent]
-    return LatentGraph(edges, variables, latent)
+    return LatentGraph(edges, variables, latent, directed=False)
 
 
 def pen_clique(points: int = 8, low: float = 0.0, high: float = 100.0) -> LatentGraph:
