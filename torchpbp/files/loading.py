@@ -59,12 +59,14 @@ def class_in_file(content: Mapping[str, Any], name: object) -> Any:
     return model_class(learner)
 
 
-def load(path: str | os.PathLike[str], map_location: torch.device | str = "cpu") -> Any:
+def load(path: str | os.PathLike[str], map_location: torch.device | str = "cpu", features: Any = None) -> Any:
     """Read a model written by ``save()``, whichever class wrote it. No code in the file is executed.
 
     Args:
         path: of the model file.
         map_location: device on which the model is put.
+        features: encoders of one's own that the model was made with, as modules of the same shapes: files hold their numbers, but
+            no code. One module, or a dict by leaf.
 
     Returns:
         A fitted model of the class that wrote the file.
@@ -82,7 +84,10 @@ def load(path: str | os.PathLike[str], map_location: torch.device | str = "cpu")
         PBP(LatentGraph(directed, 3 observed, 1 latent, 3 edges), fitted on 500 rows)
     """
     check_device(map_location)
-    return from_content(read_checkpoint(path, "cpu"), path, map_location)
+    content = read_checkpoint(path, "cpu")
+    if features is not None:
+        content = {**content, "given_encoders": features}
+    return from_content(content, path, map_location)
 
 
 def from_content(content: Mapping[str, Any], name: object, map_location: torch.device | str = "cpu") -> Any:

@@ -26,17 +26,15 @@ def upward_message(weight: Tensor, below: Sequence[Tensor]) -> Tensor:
     """
     if len(below) == 1:
         return below[0] @ weight.mT
-    partial = torch.einsum("...abc,...nc->...nab", weight, below[1])
-    return torch.einsum("...nab,...nb->...na", partial, below[0])
+    return _pairs(below[0], below[1]) @ weight.flatten(-2).mT
 
 
 def downward_message(weight: Tensor, above: Tensor, below: Sequence[Tensor], k: int) -> Tensor:
     """W ×_S down(S) ×_{j≠k} up(S_j): (nodes, …, batch, rank of child k)."""
     if len(below) == 1:
         return above @ weight
-    if k == 0:
-        return torch.einsum("...nab,...na->...nb", torch.einsum("...abc,...nc->...nab", weight, below[1]), above)
-    return torch.einsum("...nac,...na->...nc", torch.einsum("...abc,...nb->...nac", weight, below[0]), above)
+    own_last = weight if k == 1 else weight.mT  # (…, rank, the other child, child k)
+    return _pairs(above, below[1 - k]) @ own_last.flatten(-3, -2)
 
 
 def root_message(root: Tensor, below: Sequence[Tensor | None], k: int) -> Tensor:
@@ -50,15 +48,20 @@ def root_message(root: Tensor, below: Sequence[Tensor | None], k: int) -> Tensor
     Returns:
         (…, batch, rank of child k).
     """
+    first = root.ndim - len(below)
     batch = next(b for b in below if b is not None).shape[-2]
-    message, modes = root, "abc"[: len(below)]
-    # Two operands at a time: with more, einsum looks for a path on every call.
-    for j in sorted((j for j in range(len(below)) if j != k), reverse=True):
-        letter = "abc"[j]
-        rest = "n" + modes.replace(letter, "").removeprefix("n")
-        message = torch.einsum(f"...{modes},...n{letter}->...{rest}", message, below[j])
-        modes = rest
-    return message if "n" in modes else message.unsqueeze(-2).expand(*message.shape[:-1], batch, -1)
+    own_last = root.movedim(first + k, -1)
+    others = [b for j, b in enumerate(below) if j != k and b is not None]
+    if not others:
+        return own_last.unsqueeze(-2).expand(*own_last.shape[:-1], batch, -1)
+    if len(others) == 1:
+        return others[0] @ own_last
+    return _pairs(others[0], others[1]) @ own_last.flatten(-3, -2)
+
+
+def _pairs(left: Tensor, right: Tensor) -> Tensor:
+    """Row-wise outer products: one product with a matrix then contracts both at once, instead of a small one for each row."""
+    return (left.unsqueeze(-1) * right.unsqueeze(-2)).flatten(-2)
 
 
 def leaf_table(weight: Tensor, downward: Tensor) -> Tensor:

@@ -167,9 +167,10 @@ class LeafReader:
         chosen = kept if statistics is None else statistics
         result: dict[str, Tensor] = {}
         for names in self._equal_sizes():
-            raw = torch.stack([encoded[v].features for v in names]).double()
-            mean = torch.stack([chosen[v][0] for v in names]).unsqueeze(1)
-            spread = torch.stack([chosen[v][1] for v in names]).unsqueeze(1)
+            raw = torch.stack([encoded[v].features for v in names])
+            raw = raw.double() if statistics is None else raw
+            mean = torch.stack([chosen[v][0] for v in names]).unsqueeze(1).to(raw)
+            spread = torch.stack([chosen[v][1] for v in names]).unsqueeze(1).to(raw)
             standard = (raw - mean) / spread
             full = torch.cat([standard.new_ones(*standard.shape[:-1], 1), standard], dim=-1)
             result |= zip(names, full.unbind(), strict=True)
@@ -224,7 +225,7 @@ class LeafReader:
         for names in self._equal_sizes():
             phi = torch.stack([leaves.features[v] for v in names])
             weights = torch.stack([leaves.seen[:, self.names.index(v)] for v in names]).to(phi)
-            total = phi.mT @ (phi * weights.unsqueeze(-1))
+            total = (phi.mT @ (phi * weights.unsqueeze(-1))).double()
             result |= {v: (total[i], weights[i].sum()) for i, v in enumerate(names)}
         return result
 

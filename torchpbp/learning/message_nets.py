@@ -96,15 +96,16 @@ class NetBank(nn.Module):
         return h
 
     def forward(self, inputs: Tensor, weights: Tensor | None = None) -> Tensor:
-        """(rows, all columns) -> (nets, rows, outputs), standardised.
+        """(rows, all columns) -> (nets, rows, outputs), standardised: by the batch and in the nets' precision in training mode,
+        otherwise by the statistics kept, in float64.
 
         Args:
             inputs: of the batch.
             weights: (nets, rows) of the rows in the statistics of the batch, in training mode; all alike by default.
         """
-        out = self.raw(inputs).double()
+        out = self.raw(inputs)
         if not self.training:
-            return (out - self.mean) / self.spread
+            return (out.double() - self.mean) / self.spread
         mean, variance = weighted_statistics(out, weights)
         return (out - mean) / spread_of(variance)
 
@@ -231,7 +232,7 @@ class MessageNets(nn.Module):
             leaves: features of the rows.
             weights: node -> (rows,) of the rows in the statistics of a batch; all alike by default.
         """
-        result = {n: leaves.features[v].double() for n, v in self.own.items()}
+        result = {n: leaves.features[v] for n, v in self.own.items()}
         for nodes, out in self._outputs(self._message_nodes, self.messages_, self.common_inputs(leaves, None), weights):
             result |= zip(nodes, with_constant(out).unbind(), strict=True)
         return result

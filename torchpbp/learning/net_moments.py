@@ -112,15 +112,15 @@ def moment_sums(
         theta = layout.arrange([messages[n] for n in family.nodes])
         product = row_products([layout.arrange(part) for part in _below(family, leaves, messages)])
         weight = layout.weights([None if complete is None else complete[n] for n in family.nodes])
-        weighted = eta * weight.unsqueeze(-1)
+        weighted = eta * weight.unsqueeze(-1).to(eta)
         for left in (eta, theta, product):
-            sums.append((left.mT @ weighted).transpose(0, 1))
+            sums.append((left.mT @ weighted.to(left)).transpose(0, 1).double())
             counts.append(weight.sum(dim=-1).T)
     children = nets.plan.tree.children[0]
     weight = layout.weights([None if complete is None else complete[0]])[0]
     product = row_products([layout.arrange([messages[c]])[0] for c in children])
-    total = (product * weight.unsqueeze(-1)).sum(dim=1)
-    sums.append(total.reshape(-1, *nets.plan.root_shape))
+    total = (product * weight.unsqueeze(-1).to(product)).sum(dim=1)
+    sums.append(total.reshape(-1, *nets.plan.root_shape).double())
     counts.append(weight.sum(dim=-1))
     return MomentSums(tuple(sums), tuple(counts))
 
@@ -129,7 +129,7 @@ def _below(family: Family, leaves: LeafFeatures, messages: Mapping[int, Tensor])
     """Factors of the products below separators: per factor a (rows, size) tensor for each."""
     if family.leaf:
         return [
-            [leaves.features[group[k]].double() for group in family.leaf] for k in range(len(family.sizes))
+            [leaves.features[group[k]] for group in family.leaf] for k in range(len(family.sizes))
         ]
     return [[messages[n] for n in nodes] for nodes in family.below]
 
@@ -182,7 +182,7 @@ class ClassLayout:
 
     def arrange(self, parts: Sequence[Tensor]) -> Tensor:
         """Several (rows, d) tensors -> (parts, classes, most rows, d)."""
-        stacked = torch.stack(list(parts))
+        stacked = torch.stack(list(parts))  # of one precision: that of nets in training, float64 otherwise
         return stacked.unsqueeze(1) if self.index is None else stacked[:, self.index]
 
     def weights(self, parts: Sequence[Tensor | None]) -> Tensor:

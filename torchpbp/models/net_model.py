@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from typing_extensions import Self
 
+from torchpbp.contract.model_files import SaveOptions
 from torchpbp.errors import DataError, StructureError
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.features.encoded import EncodedMap
@@ -21,6 +23,7 @@ from torchpbp.learning.message_nets import Masking, MessageNets
 from torchpbp.learning.net_fitting import Batches, Rows, fit_nets
 from torchpbp.learning.population import joint_states
 from torchpbp.models.conditioning import warn_of_classes
+from torchpbp.models.saved_nets import attach_saved, pack_nets
 from torchpbp.models.two_stage_model import EXACT_FLOOR, TwoStageModel
 from torchpbp.moments.class_rows import ClassRows
 from torchpbp.settings import whole
@@ -163,3 +166,11 @@ class NetModel(TwoStageModel):
             warn_of_classes(found, self.labels.get(self.condition, ()))
         least = clipping_floor(result.rows) if floor is None else floor
         self._adopt(result.solution, int(result.rows), least, self._observables, classes=found)
+
+    # -- files ---------------------------------------------------------------------------------------------------
+
+    def pack(self, name: object, options: SaveOptions) -> dict[str, Any]:
+        return {**super().pack(name, options), **pack_nets(self)}
+
+    def restore_parts(self, content: Mapping[str, Any]) -> None:
+        attach_saved(self, content)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -21,12 +21,15 @@ def numbers_in_answers(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {k: t for k, t in state.items() if not (k.endswith(".strengths") or k.startswith("kernel_map."))}
 
 
-def observable_shapes(graph: LatentGraph, features: Mapping[str, Any] | None) -> dict[str, tuple[int, ...]]:
+def observable_shapes(
+    graph: LatentGraph, features: Mapping[str, Any] | None, encoded: Sequence[str] = ()
+) -> dict[str, tuple[int, ...]]:
     """Shapes that numbers of states and settings of feature maps imply: name in the state -> shape.
 
     Args:
         graph: the model's.
         features: settings of the map of continuous variables, as saved; None for the default one.
+        encoded: leaves with encoders.
     """
     shapes: dict[str, tuple[int, ...]] = {}
     buffers = {} if features is None else KernelMap.saved_shapes(features)
@@ -34,6 +37,8 @@ def observable_shapes(graph: LatentGraph, features: Mapping[str, Any] | None) ->
         shapes |= {f"kernel_map.{name}": shape for name, shape in buffers.items()}
     for i, v in enumerate(graph.observed):
         states = graph.variables[v]
+        if v in encoded:
+            continue
         if isinstance(states, Continuous):
             shapes |= {f"_observables.{i}.map.{name}": shape for name, shape in buffers.items()}
         elif states is not None:

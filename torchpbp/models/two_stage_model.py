@@ -48,6 +48,7 @@ from torchpbp.models.conditioning import (
 from torchpbp.models.diagnostics import diagnostics_table, random_patterns
 from torchpbp.models.leaf_maps import make_observables, read_features
 from torchpbp.models.operator_model import OperatorModel
+from torchpbp.models.saved_nets import pack_encoders, unpack_encoders
 from torchpbp.models.saved_state import graph_fault, numbers_in_answers, observable_shapes, weight_shapes
 from torchpbp.moments.class_rows import ClassRows
 from torchpbp.planning.plan import Plan, PlanOptions
@@ -382,6 +383,7 @@ class TwoStageModel(OperatorModel, Learner):
             "resolved_graph": graph if resolved == graph else resolved,  # one object is written once
             "settings": self.settings.to_dict(),
             "features": None if self.kernel_map is None else self.kernel_map.to_dict(),
+            "encoders": pack_encoders(self.encoders),
             "specification": self.plan.to_list(),
             "labels": {v: list(x) for v, x in checked_labels(self.labels, self.graph.variables, name).items()},
             "missing": self.missing,
@@ -389,13 +391,17 @@ class TwoStageModel(OperatorModel, Learner):
             "state": state,
         }
 
+    def restore_parts(self, content: Mapping[str, Any]) -> None:
+        """Make the parts, beyond operators and encoders, that a file names; their numbers are copied afterwards."""
+
     @classmethod
     def unpack(cls, content: Mapping[str, Any], name: object) -> Self:
         settings, state = dict(content["settings"]), dict(content["state"])
         if not settings.pop("compressed", True):  # an option of version 0.1
             raise CheckpointError(f"'{name}': compressed=False is no longer supported. Fit the model again.")
         graph = LatentGraph.from_dict(content["graph"])
-        require_none(shape_fault(observable_shapes(graph, content["features"]), state), name)
+        encoders = unpack_encoders(content.get("encoders"), content.get("given_encoders"), name)
+        require_none(shape_fault(observable_shapes(graph, content["features"], list(encoders)), state), name)
         require_finite(numbers_in_answers(state), name)
         rank, condition = settings.pop("rank"), settings.pop("condition", None)
         if condition is not None:
@@ -405,7 +411,8 @@ class TwoStageModel(OperatorModel, Learner):
             graph,
             rank="auto",  # operators are made from the saved plan instead of a new one
             dtype=getattr(torch, content["dtype"]),
-            features=None if content["features"] is None else KernelMap.from_dict(content["features"]),
+            features=_saved_features(graph, content["features"], encoders),
+            context=bool(encoders) and bool(content["encoders"]["context"]),
             **settings,
         )
         model.settings = TwoStageSettings(rank=rank, condition=condition, **settings)
@@ -419,11 +426,23 @@ class TwoStageModel(OperatorModel, Learner):
         classes = None if condition is None else graph.num_states(condition)
         require_none(shape_fault(weight_shapes(plan, model.dims, classes), state), name)
         model.build(plan, model.dtype)
+        model.restore_parts(content)
         require_none(copy_state(model, state), name)
         model.labels = checked_labels(content["labels"], graph.variables, name)
         model.missing = dict(content.get("missing", {}))
         model.fitted = True
         return model
+
+
+def _saved_features(
+    graph: LatentGraph, saved: Mapping[str, Any] | None, encoders: Mapping[str, nn.Module]
+) -> KernelMap | dict[str, nn.Module] | None:
+    """The argument ``features`` of a model from its file."""
+    kernel_map = None if saved is None else KernelMap.from_dict(saved)
+    if not encoders:
+        return kernel_map
+    numbers = [v for v in graph.observed if isinstance(graph.variables[v], Continuous) and v not in encoders]
+    return dict(encoders) | ({} if kernel_map is None else dict.fromkeys(numbers, kernel_map))
 
 
 def _note_loaded(model: nn.Module, _: Any) -> None:

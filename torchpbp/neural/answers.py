@@ -15,6 +15,7 @@ from torchpbp.inference.observable import as_distribution
 from torchpbp.inference.operator_tree import OperatorTree, observable_estimates
 from torchpbp.inference.readout import soft_positive
 from torchpbp.inputs.evidence import Evidence
+from torchpbp.learning.message_nets import MessageNets
 from torchpbp.models.pbp import PBP
 from torchpbp.neural.support import Solved
 
@@ -33,6 +34,12 @@ class Answers:
 
     def __init__(self, model: PBP, reader: LeafReader, target: str | None) -> None:
         self.model, self.reader, self.target = model, reader, target
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the nets."""
+        assert isinstance(self.model.stage1, MessageNets)
+        return self.model.stage1.dtype
 
     def loss(self, solved: Solved, table: Mapping[str, Tensor], shown: Tensor) -> Tensor:
         """Mean negative log-probability.
@@ -87,7 +94,8 @@ class Answers:
         soft: dict[str, Tensor] = {}
         if reader.encoded:
             encoded = reader.encode(table, shown, shown)
-            soft |= reader.evidence(encoded, shown, solved.statistics, solved.grams)
+            vectors = reader.evidence(encoded, shown, solved.statistics, solved.grams)
+            soft |= {v: zeta.to(self.dtype) for v, zeta in vectors.items()}
         for i, (v, observable) in enumerate(reader.observables.items()):
             if v in soft:
                 continue
@@ -97,17 +105,20 @@ class Answers:
             else:
                 filled = torch.where(flags, table[v], observable.bounds.mean().to(table[v]))
                 missing = observable.map.missing()
-                soft[v] = torch.where(flags.unsqueeze(1), observable.map.evidence(filled).to(missing), missing)
+                known = torch.where(flags.unsqueeze(1), observable.map.evidence(filled).to(missing), missing)
+                soft[v] = known.to(self.dtype)
         condition = self.model.condition
         if condition is not None and condition != self.target:
             hard[condition] = table[condition]
         return Evidence(len(shown), hard, soft)
 
     def _tree(self, solved: Solved) -> OperatorTree | ClassTrees:
+        """The operators in the precision of the nets: solves need float64, contractions do not."""
         condition, tree = self.model.condition, solved.tree
+        operators, root = [w.to(self.dtype) for w in tree.operators], tree.root.to(self.dtype)
         if condition is None:
-            return tree
-        return ClassTrees(tree.plan, tree.operators, tree.root, solved.prior, condition)
+            return OperatorTree(tree.plan, operators, root)
+        return ClassTrees(tree.plan, operators, root, solved.prior, condition)
 
     def _target_log_probabilities(self, tree: OperatorTree | ClassTrees, evidence: Evidence, shown: Tensor) -> Tensor:
         assert self.target is not None

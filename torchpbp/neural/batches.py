@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler
 
 from torchpbp.errors import DataError, ShapeError
 from torchpbp.settings import flag, whole
@@ -84,8 +85,8 @@ def several_batches(
         yield table
 
 
-class TableLoader:
-    """Shuffled batches of a table in memory, as dicts of tensors; the shuffle depends on seed and epoch only.
+class TableLoader(DataLoader[dict[str, Tensor]]):
+    """Batches of a table in memory, as dicts of tensors; their order depends on seed and epoch only.
 
     Args:
         table: name -> (rows, …) tensor.
@@ -100,27 +101,43 @@ class TableLoader:
     """
 
     def __init__(self, table: Mapping[str, Any], batch_size: int, shuffle: bool = True, seed: int = 0) -> None:
-        self.table = {v: torch.as_tensor(x) for v, x in table.items()}
-        lengths = {v: len(x) for v, x in self.table.items()}
+        columns = {v: torch.as_tensor(x) for v, x in table.items()}
+        lengths = {v: len(x) for v, x in columns.items()}
         if not lengths or len(set(lengths.values())) > 1 or 0 in lengths.values():
             raise ShapeError(f"TableLoader: expected columns of one length, at least one row; got {lengths}.")
-        self.rows = next(iter(lengths.values()))
-        self.batch_size: int = min(self.rows, whole(1).check("batch_size", batch_size))
-        self.shuffle: bool = flag().check("shuffle", shuffle)
-        self.seed: int = checked_seed().check("seed", seed)
+        rows = next(iter(lengths.values()))
+        size = whole(1).check("batch_size", batch_size)
+        order = _Orders(rows, -(-rows // size), flag().check("shuffle", shuffle), checked_seed().check("seed", seed))
+        super().__init__(_Columns(columns), batch_size=None, sampler=order)
+
+
+class _Columns(Dataset[dict[str, Tensor]]):
+    """Rows of a table by their numbers."""
+
+    def __init__(self, columns: Mapping[str, Tensor]) -> None:
+        self.columns = dict(columns)
+
+    def __getitem__(self, rows: Tensor) -> dict[str, Tensor]:
+        return {v: x[rows] for v, x in self.columns.items()}
+
+
+class _Orders(Sampler[Tensor]):
+    """Numbers of the rows of each batch."""
+
+    def __init__(self, rows: int, batches: int, shuffle: bool, seed: int) -> None:
+        self.rows, self.batches, self.shuffle, self.seed = rows, batches, shuffle, seed
         self.epoch = 0
-        self.sampler = self  # Lightning tells a loader's sampler which epoch begins
 
     def set_epoch(self, epoch: int) -> None:
+        """Lightning calls it before each epoch, after an interruption too."""
         self.epoch = epoch
 
     def __len__(self) -> int:
-        return -(-self.rows // self.batch_size)
+        return self.batches
 
-    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+    def __iter__(self) -> Iterator[Tensor]:
         order = torch.arange(self.rows)
         if self.shuffle:
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
             order = torch.randperm(self.rows, generator=generator)
-        for part in torch.tensor_split(order, len(self)):
-            yield {v: x[part] for v, x in self.table.items()}
+        yield from torch.tensor_split(order, self.batches)
