@@ -18,8 +18,11 @@ if TYPE_CHECKING:
     from torchpbp.models.ensemble import ScoreAverage
     from torchpbp.models.kernel import KernelPBP
     from torchpbp.models.refinement import RefinedPBP, refine
+    from torchpbp.neural.batches import TableLoader
+    from torchpbp.neural.encoders import ContextEncoder, PointEncoder
     from torchpbp.neural.layer import PBPDistribution, PBPLayer
     from torchpbp.neural.mlp import MLP
+    from torchpbp.neural.module import PBPModule
 
 __version__ = "0.1.0"
 
@@ -28,6 +31,7 @@ __all__ = [
     "MLP",
     "PBP",
     "RBF",
+    "ContextEncoder",
     "Continuous",
     "Counts",
     "DiscreteNetwork",
@@ -46,11 +50,14 @@ __all__ = [
     "OnlineEM",
     "PBPDistribution",
     "PBPLayer",
+    "PBPModule",
+    "PointEncoder",
     "RandomFourier",
     "RefinedPBP",
     "Ridge",
     "ScoreAverage",
     "SpectralJunctionTree",
+    "TableLoader",
     "build_junction_tree",
     "errors",
     "load",
@@ -73,7 +80,10 @@ DEFINITIONS = {
     "models": ("PBP", "Counts"),
     "models.refinement": ("RefinedPBP", "refine"),
     "learning": ("KernelRidge", "LeastSquaresLayer", "Messages", "Ridge"),
+    "neural.batches": ("TableLoader",),
+    "neural.encoders": ("ContextEncoder", "PointEncoder"),
     "neural.mlp": ("MLP",),
+    "neural.module": ("PBPModule",),
 }
 """Module -> public names that it defines. They are loaded when first asked for: some need packages that take seconds to import."""
 

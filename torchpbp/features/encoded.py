@@ -53,6 +53,7 @@ class EncodedMap(FeatureMap):
     gram: Tensor
     centre: Tensor
     scale: Tensor
+    encoders: Encoders
 
     def __init__(self, name: str, shape: Sequence[int], size: int, encoders: Encoders) -> None:
         super().__init__()
@@ -86,9 +87,7 @@ class EncodedMap(FeatureMap):
 
     def evidence_of(self, encoded: Encoded) -> Tensor:
         """(rows, d + 1) evidence vectors."""
-        return ratio_evidence(
-            self.standardised(encoded.features), self.gram, self.encoders.log_ridge, encoded.residual
-        )
+        return ratio_evidence(self.standardised(encoded.features), self.gram, self.encoders.log_ridge, encoded.residual)
 
     def missing(self) -> Tensor:
         return torch.nn.functional.one_hot(torch.tensor(0, device=self.mean.device), self.dim).to(self.mean.dtype)
@@ -100,7 +99,7 @@ class EncodedMap(FeatureMap):
     @torch.no_grad()
     def fit(self, values: Tensor) -> None:
         """Take statistics of the features from training values, with the encoder as it is."""
-        raw = torch.cat([self.encoders.alone(self.name, part).features for part in values.split(4096)]).double()
+        raw = torch.cat([self.encoders.alone(self.name, part).features for part in torch.split(values, 4096)]).double()
         self.mean.copy_(raw.mean(dim=0))
         self.spread.copy_(spread_of(raw.var(dim=0, unbiased=False)))
         features = self.standardised(raw)
@@ -220,7 +219,7 @@ class Encoders(nn.Module):
             rows = len(values[group[0]])
             flat = torch.stack([values[v] for v in group]).flatten(0, 1)
             out = self._checked(group[0], self._call(group[0], flat), len(flat))
-            for v, part in zip(group, out.features.unflatten(0, (len(group), rows)).unbind(), strict=True):
+            for v, part in zip(group, torch.split(out.features, rows), strict=True):
                 result[v] = Encoded(part, None)
         return self._with_residuals({v: result[v] for v in self.names if v in result})
 

@@ -13,6 +13,7 @@ from torchpbp.features.encoded import Encoded, EncodedMap, Encoders, ratio_evide
 from torchpbp.features.maps import OneHot
 from torchpbp.inference.observable import Observable
 from torchpbp.inputs.evidence import Evidence
+from torchpbp.inputs.missing_values import observed
 
 Statistics = dict[str, tuple[Tensor, Tensor]]
 """Encoded leaf -> mean and standard deviation of its encoder's outputs, (d,) each."""
@@ -84,15 +85,15 @@ class LeafReader:
             if not values.is_floating_point():
                 columns.append(values >= 0)
                 continue
-            missing = values.isnan().reshape(len(values), -1)
-            if v in self.encoded and missing.device.type != "meta":
-                partly = missing.any(dim=1) & ~missing.all(dim=1)
+            known = observed(values)
+            if v in self.encoded and values.ndim > 1 and values.device.type != "meta":
+                partly = known & values.isnan().flatten(1).any(dim=1)
                 if bool(partly.any()):
                     raise DataError(
                         f"Leaf '{v}', row {int(partly.nonzero()[0])}: some entries are NaN and others are not. A leaf is missing as "
                         "a whole (all entries NaN) or not at all: fill single entries in, or make them leaves of their own."
                     )
-            columns.append(~missing.any(dim=1))
+            columns.append(known)
         return torch.stack(columns, dim=1)
 
     def values(self, table: Mapping[str, Tensor], shown: Tensor) -> dict[str, Tensor]:
@@ -201,7 +202,7 @@ class LeafReader:
             residual = torch.stack([r for r in residuals if r is not None]) if None not in residuals else None
             zeta = ratio_evidence(features, gram, self.encoders.log_ridge, residual)
             flags = torch.stack([shown[:, self.names.index(v)] for v in names]).unsqueeze(-1)
-            missing = torch.zeros_like(zeta[0, 0])
+            missing = zeta.new_zeros(zeta.shape[-1])
             missing[0] = 1.0
             result |= zip(names, torch.where(flags, zeta, missing).unbind(), strict=True)
         return result
@@ -213,7 +214,7 @@ class LeafReader:
         for v, m in self.encoded.items():
             if v in evidence.real:
                 table[v] = evidence.real[v]
-                shown[:, self.names.index(v)] = ~table[v].isnan().reshape(evidence.batch, -1).any(dim=1)
+                shown[:, self.names.index(v)] = observed(table[v])
             else:
                 table[v] = torch.zeros(evidence.batch, *m.shape, dtype=like.dtype, device=like.device)
         vectors = self.evidence(self.encode(table, shown, shown), shown)
@@ -241,7 +242,7 @@ def hidden_share(evidence: Evidence, leaves: Sequence[str], device: torch.device
     hidden = torch.zeros(evidence.batch, dtype=torch.float64, device=device)
     for v in leaves:
         if v in evidence.real:
-            hidden = hidden + evidence.real[v].reshape(evidence.batch, -1).isnan().any(dim=1)
+            hidden = hidden + ~observed(evidence.real[v])
         elif v in evidence.hard:
             hidden = hidden + (evidence.hard[v] < 0)
         elif v not in evidence.soft:

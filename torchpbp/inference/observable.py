@@ -14,6 +14,7 @@ from torchpbp.features.maps import FeatureMap, KernelMap, Nystroem, OneHot
 from torchpbp.graph.latent_graph import Continuous, Domain
 from torchpbp.inference.density import GRID, Density, LeafPosterior, grid_density
 from torchpbp.inputs.evidence import Evidence
+from torchpbp.inputs.missing_values import observed
 
 
 class Observable(nn.Module):
@@ -95,7 +96,7 @@ class Observable(nn.Module):
         if self.name in evidence.real:
             values = evidence.real[self.name]
             if isinstance(self.map, EncodedMap):
-                known = ~values.reshape(len(values), -1).isnan().any(dim=1)
+                known = observed(values)
                 cells = known.reshape(-1, *[1] * (values.ndim - 1))
                 encoded = self.map.evidence(torch.where(cells, values, torch.zeros_like(values)))
                 return torch.where(known.unsqueeze(1), encoded.to(like), missing)
@@ -179,13 +180,11 @@ class Observable(nn.Module):
         """(batch, n) unnormalised density of a continuous variable at (n,) points."""
         return estimate @ self.map.evidence(at.to(self.bounds)).to(estimate).T
 
-    def density(self, estimate: Tensor) -> Density | LeafPosterior:
-        """Density of a continuous variable, or mean and variance of a leaf with an encoder, from a (batch, dim) estimate.
+    def density(self, estimate: Tensor) -> Density:
+        """Density of a continuous variable from a (batch, dim) estimate.
 
         Mean and variance come from linear functionals of the estimate, which do not see the kernel's smoothing.
         """
-        if isinstance(self.map, EncodedMap):
-            return self._leaf_posterior(estimate, self.map)
         low, high = self.bounds.tolist()
         points = torch.linspace(low, high, GRID, dtype=torch.float64, device=estimate.device)
         total = estimate @ self.map.missing().to(estimate)
@@ -201,7 +200,13 @@ class Observable(nn.Module):
         variance = torch.where(usable & (spread > 0), scale.square() * spread, plain.variance)
         return Density(plain.points, plain.values, mean, variance)
 
-    def _leaf_posterior(self, estimate: Tensor, map: EncodedMap) -> LeafPosterior:
+    def leaf_posterior(self, estimate: Tensor, map: EncodedMap) -> LeafPosterior:
+        """Mean and variance of a leaf with an encoder, from a (batch, dim) estimate.
+
+        Args:
+            estimate: up to a positive factor per row.
+            map: of this leaf.
+        """
         total = estimate[:, :1]
         usable = total > 0
         # Without a positive total there is nothing to go by: the mean of the training rows.

@@ -130,7 +130,11 @@ class LeastSquaresLayer(nn.Module):
         return least_squares(targets, inputs, penalty)
 
     def extra_repr(self) -> str:
-        shown = self.penalty if isinstance(self.penalty, float) else f"tensor of shape {tuple(torch.as_tensor(self.penalty).shape)}"
+        shown = (
+            self.penalty
+            if isinstance(self.penalty, float)
+            else f"tensor of shape {tuple(torch.as_tensor(self.penalty).shape)}"
+        )
         return f"penalty={shown}, intercept={self.intercept}"
 
 

@@ -214,9 +214,7 @@ class MessageNets(nn.Module):
             leaf = tuple(tree.leaf_observables[n] for n in nodes) if tree.leaf_observables[first] else ()
             below = () if leaf else tuple(zip(*(tree.children[n] for n in nodes), strict=True))
             rank = plan[first].rank
-            result.append(
-                Family(tuple(nodes), below, leaf, rank, self._sizes(first), self._instrument_size(rank))
-            )
+            result.append(Family(tuple(nodes), below, leaf, rank, self._sizes(first), self._instrument_size(rank)))
         return result
 
     def _sizes(self, node: int) -> tuple[int, ...]:

@@ -61,21 +61,21 @@ def penalties_of(nets: MessageNets) -> Penalties:
     return Penalties(first, second)
 
 
-def random_masks(rows: int, leaves: int, share: float, most: float, generator: torch.Generator) -> Tensor:
+def random_masks(like: Tensor, share: float, most: float, generator: torch.Generator) -> Tensor:
     """(rows, leaves) which leaves are shown: in a share of the rows, one or more leaves are hidden.
 
     Args:
-        rows: number of rows.
-        leaves: number of leaves.
+        like: (rows, leaves), of any kind.
         share: of the rows in which leaves are hidden.
         most: share of the leaves that may be hidden in a row; the number is uniform from 1 to this.
         generator: of the draws, on the CPU.
     """
+    rows, leaves = like.shape
     largest = min(leaves, max(1, round(most * leaves)))
     count = torch.randint(1, largest + 1, (rows, 1), generator=generator)
     count = torch.where(torch.rand(rows, 1, generator=generator) < share, count, 0)
     order = torch.rand(rows, leaves, generator=generator).argsort(dim=1).argsort(dim=1)
-    return order >= count
+    return (order >= count).to(like.device)
 
 
 @torch.no_grad()
@@ -116,9 +116,8 @@ def fit_nets(
                 known = table[condition] >= 0
                 table, weights = {v: x[known] for v, x in table.items()}, weights[known]
             seen = reader.seen(table)
-            shapes = (len(seen), len(reader.names))
-            shown = seen & random_masks(*shapes, masking.instruments, masking.most, generator).to(device)
-            context = seen & random_masks(*shapes, masking.context, masking.most, generator).to(device)
+            shown = seen & random_masks(seen, masking.instruments, masking.most, generator)
+            context = seen & random_masks(seen, masking.context, masking.most, generator)
             yield _Masked(table, weights, seen, shown, context)
 
     unlabelled = 0.0
@@ -126,7 +125,9 @@ def fit_nets(
         unlabelled = float(sum(int((batch.table[condition] < 0).sum()) for batch in batches()))
     total = _fit_features(reader, rows)
     if total == 0:
-        raise DataError("The training data is empty: expected at least one row (with a class, if there are any), got none.")
+        raise DataError(
+            "The training data is empty: expected at least one row (with a class, if there are any), got none."
+        )
     _fit_statistics(nets, reader, rows)
     sums = zero_sums(nets, classes, device)
     class_rows = torch.zeros(classes, dtype=torch.float64, device=device)

@@ -83,9 +83,7 @@ def complete_rows(nets: MessageNets, leaves: LeafFeatures) -> dict[int, Tensor] 
     if leaves.seen.device.type != "meta" and bool(leaves.seen.all()):
         return None
     order = {v: i for i, v in enumerate(leaves.features)}
-    return {
-        n: leaves.seen[:, [order[v] for v in group]].all(dim=1).double() for n, group in nets.needed().items()
-    }
+    return {n: leaves.seen[:, [order[v] for v in group]].all(dim=1).double() for n, group in nets.needed().items()}
 
 
 def moment_sums(
@@ -128,9 +126,7 @@ def moment_sums(
 def _below(family: Family, leaves: LeafFeatures, messages: Mapping[int, Tensor]) -> list[list[Tensor]]:
     """Factors of the products below separators: per factor a (rows, size) tensor for each."""
     if family.leaf:
-        return [
-            [leaves.features[group[k]] for group in family.leaf] for k in range(len(family.sizes))
-        ]
+        return [[leaves.features[group[k]] for group in family.leaf] for k in range(len(family.sizes))]
     return [[messages[n] for n in nodes] for nodes in family.below]
 
 

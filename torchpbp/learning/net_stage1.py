@@ -41,14 +41,14 @@ class NetStage1(Stage1):
             y = _whitened(_centred(product[..., 1:], product[..., :1], mean), factor)
             theta = _whitened(_centred(message[..., 1:, 1:], message[..., 1:, :1], mean), factor)
             products.append(
-                PredictedProducts(
-                    family.nodes, family.sizes, product[..., 0], y, theta, message[..., 1:, 0]
-                )
+                PredictedProducts(family.nodes, family.sizes, product[..., 0], y, theta, message[..., 1:, 0])
             )
             explained = theta.detach().square().sum(dim=-1).clamp(max=1).sqrt()
             worst = explained if not self.classes else explained.amin(dim=1)
             one = worst.new_ones(len(worst), 1)
-            for n, values in zip(family.nodes, torch.cat([one, worst.sort(dim=-1, descending=True)[0]], 1), strict=True):
+            for n, values in zip(
+                family.nodes, torch.cat([one, worst.sort(dim=-1, descending=True)[0]], 1), strict=True
+            ):
                 strengths[n], significant[n] = values, family.rank
         root = self.moments[-1]
         for n, v in self.nets.own.items():

@@ -116,9 +116,7 @@ class PredictedStage1(CompressedStage1):
         for group in equal_shapes({n: (means[n - 1].shape, systems[n][1].shape) for n in systems}):
             predictions, predicted = (torch.stack(part) for part in zip(*(systems[n] for n in group), strict=True))
             mean = torch.stack([means[n - 1] for n in group])
-            products.append(
-                PredictedProducts(group, tuple(mean.shape[1:]), mean.flatten(1), predictions, predicted)
-            )
+            products.append(PredictedProducts(group, tuple(mean.shape[1:]), mean.flatten(1), predictions, predicted))
         return root, products
 
     def _response(self, node: int, messages: Mapping[int, Message], mean: Tensor) -> Regression:

@@ -85,7 +85,7 @@ class CompressedStage1(Stage1):
     """Messages that are the directions of core features which the outside predicts best: an SVD, without gradient."""
 
     def predictions(self, penalties: Penalties) -> Predictions:
-        messages = compress_messages(self.cores(), penalties.stage1)
+        messages = compress_messages(self.cores(), float(penalties.stage1))
         root, products = self.products(messages)
         return Predictions(
             root,

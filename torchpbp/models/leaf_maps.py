@@ -7,9 +7,10 @@ from typing import Any
 
 from torch import nn
 
-from torchpbp.errors import ArgumentError, StructureError
+from torchpbp.errors import ArgumentError
 from torchpbp.features.encoded import EncodedMap, Encoders
 from torchpbp.features.maps import KernelMap
+from torchpbp.graph.domains import require_encoders
 from torchpbp.graph.latent_graph import Continuous, LatentGraph
 from torchpbp.inference.observable import Observable, make_map
 
@@ -40,7 +41,9 @@ def read_features(graph: LatentGraph, features: Any, context: bool) -> tuple[Ker
                 )
             if isinstance(part, KernelMap):
                 if kernel_map is not None and kernel_map is not part:
-                    raise ArgumentError("features: expected one kernel map for all numbers, got several. Use the same one.")
+                    raise ArgumentError(
+                        "features: expected one kernel map for all numbers, got several. Use the same one."
+                    )
                 kernel_map = part
             elif isinstance(part, nn.Module):
                 modules[name] = part
@@ -55,12 +58,7 @@ def read_features(graph: LatentGraph, features: Any, context: bool) -> tuple[Ker
         modules = dict.fromkeys(chosen, features)
     else:
         raise ArgumentError(f"features: expected {EXPECTED}; got {type(features).__name__}.")
-    bare = [v for v in shaped if v not in modules]
-    if bare:
-        raise StructureError(
-            f"Leaves {bare} are vectors or images: they need an encoder. Use PBP(graph, features=encoder), or "
-            f"features={{'{bare[0]}': encoder, …}}."
-        )
+    require_encoders(graph.variables, "PBP", modules)
     if not modules:
         if context:
             raise ArgumentError("context=True: expected an encoder in features=, got none.")

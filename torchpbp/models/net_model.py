@@ -37,6 +37,17 @@ class NetModel(TwoStageModel):
         """Number of classes of the condition variable; 1 without one."""
         return 1 if self.condition is None else self.states[self.condition]
 
+    @property
+    def nets(self) -> MessageNets:
+        """The nets of the model's separators.
+
+        Raises:
+            StructureError: a model without them.
+        """
+        if not isinstance(self.stage1, MessageNets):
+            raise StructureError("The model has no nets of leaves. PBPModule(model) attaches and trains them.")
+        return self.stage1
+
     def attach_nets(
         self,
         hidden: Sequence[int] = (48, 48),
@@ -143,7 +154,9 @@ class NetModel(TwoStageModel):
         """
         nets = self.stage1
         if not isinstance(nets, MessageNets):
-            raise StructureError("fit_nets: the model has no nets of leaves. PBPModule(model) attaches and trains them.")
+            raise StructureError(
+                "fit_nets: the model has no nets of leaves. PBPModule(model) attaches and trains them."
+            )
         training = self.training
         self.eval()
         try:

@@ -14,7 +14,7 @@ from torchpbp.features.encoded import EncodedMap, Encoders
 from torchpbp.graph.junction_tree import JunctionTree
 from torchpbp.graph.latent_graph import Continuous, Domain
 from torchpbp.inference.class_trees import ClassTrees
-from torchpbp.inference.density import Density, as_points
+from torchpbp.inference.density import Density, LeafPosterior, as_points
 from torchpbp.inference.leaf_features import LeafReader, hidden_share
 from torchpbp.inference.observable import Observable, as_distribution, joint_states, prepare
 from torchpbp.inference.operator_tree import Mass, OperatorTree, observable_estimates
@@ -23,6 +23,9 @@ from torchpbp.inference.readout import Readout
 from torchpbp.inference.schedule import Schedule, build_schedule
 from torchpbp.inputs.evidence import Evidence, EvidenceLike
 from torchpbp.planning.plan import Plan
+
+Answer = Tensor | Density | LeafPosterior
+"""A distribution over states, a density, or mean and variance of a leaf with an encoder."""
 
 
 class OperatorModel(nn.Module, JointQueries, Sampling):
@@ -189,11 +192,15 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
             variance, quantiles and samples. For a DataFrame of evidence, a DataFrame with the same index.
         """
 
-        def answer(names: tuple[str, ...], checked: Evidence) -> Tensor | Density:
+        def answer(names: tuple[str, ...], checked: Evidence) -> Answer:
             if len(names) > 1:
                 return self._joint_posterior(names, checked, raw)
             (name,) = names
             observable = self.observables[name]
+            if at is not None and isinstance(observable.map, EncodedMap):
+                raise QueryError(
+                    f"Query of '{name}': at= needs a density, and a leaf with an encoder has mean and variance only."
+                )
             if at is not None and not observable.continuous:
                 raise QueryError(f"Query of '{name}': at= is for continuous variables, and this one has states.")
             estimate = self.estimates(checked, [name])[name]
@@ -340,7 +347,9 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
             log_scale = log_scale - observable.log_integral(evidence)
         return mass._replace(log_scale=evidence.scaled(log_scale))
 
-    def _answer(self, observable: Observable, estimate: Tensor, evidence: Evidence, raw: bool) -> Tensor | Density:
+    def _answer(self, observable: Observable, estimate: Tensor, evidence: Evidence, raw: bool) -> Answer:
+        if isinstance(observable.map, EncodedMap):
+            return observable.leaf_posterior(estimate, observable.map)
         if observable.continuous:
             return observable.density(estimate)
         if raw:

@@ -33,7 +33,8 @@ def pack_encoders(encoders: Encoders | None) -> dict[str, Any] | None:
     for module in encoders.modules_:
         kind = type(module).__name__
         own = ENCODERS.get(kind) == type(module).__module__
-        kinds.append({"kind": kind, "settings": dict(module.settings) if own else None})
+        settings: Any = getattr(module, "settings", None)
+        kinds.append({"kind": kind, "settings": dict(settings) if own else None})
     return {
         "modules": kinds,
         "module_of": dict(encoders.module_of),

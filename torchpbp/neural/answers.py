@@ -15,7 +15,6 @@ from torchpbp.inference.observable import as_distribution
 from torchpbp.inference.operator_tree import OperatorTree, observable_estimates
 from torchpbp.inference.readout import soft_positive
 from torchpbp.inputs.evidence import Evidence
-from torchpbp.learning.message_nets import MessageNets
 from torchpbp.models.pbp import PBP
 from torchpbp.neural.support import Solved
 
@@ -28,18 +27,21 @@ class Answers:
 
     Args:
         model: whose readout and kernel maps are used.
-        reader: of the model's leaves.
         target: the variable to be predicted; None: each leaf from the others.
     """
 
-    def __init__(self, model: PBP, reader: LeafReader, target: str | None) -> None:
-        self.model, self.reader, self.target = model, reader, target
+    def __init__(self, model: PBP, target: str | None) -> None:
+        self.model, self.target = model, target
+
+    @property
+    def reader(self) -> LeafReader:
+        """Of the model's leaves."""
+        return self.model.leaf_reader()
 
     @property
     def dtype(self) -> torch.dtype:
         """Of the nets."""
-        assert isinstance(self.model.stage1, MessageNets)
-        return self.model.stage1.dtype
+        return self.model.nets.dtype
 
     def loss(self, solved: Solved, table: Mapping[str, Tensor], shown: Tensor) -> Tensor:
         """Mean negative log-probability.
@@ -67,7 +69,9 @@ class Answers:
         model, reader = self.model, self.reader
         grams = {v: m.gram for v, m in reader.encoded.items()}
         statistics = {v: (m.mean, m.spread) for v, m in reader.encoded.items()}
-        tree = OperatorTree(model.plan, [model.root.weight, *(o.weight for o in model.separator_operators)], model.root.weight)
+        tree = OperatorTree(
+            model.plan, [model.root.weight, *(o.weight for o in model.separator_operators)], model.root.weight
+        )
         prior = model.prior if model.condition is not None else torch.ones(1, dtype=torch.float64)
         solved = Solved(tree, statistics, grams, prior)
         shown = reader.seen(table)
@@ -146,7 +150,9 @@ class Answers:
                 q = soft_positive(_scaled(estimates[v]), SOFTNESS)
                 probability = q.gather(1, table[v].clamp(min=0).unsqueeze(1)).squeeze(1) / q.sum(dim=1)
             else:
-                probability = self._contrasted(estimates[v], evidence.soft[v], own, isinstance(observable.map, EncodedMap))
+                probability = self._contrasted(
+                    estimates[v], evidence.soft[v], own, isinstance(observable.map, EncodedMap)
+                )
             losses.append(-(probability.log() * own).sum() / own.sum().clamp(min=1))
         return torch.stack(losses).mean()
 

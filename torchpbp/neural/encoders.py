@@ -128,7 +128,9 @@ class ContextEncoder(nn.Module):
         """
         absent = [v for v in self.leaves if v not in values or v not in seen]
         if absent:
-            raise DataError(f"ContextEncoder: expected values and marks of {', '.join(self.leaves)}; missing: {absent}.")
+            raise DataError(
+                f"ContextEncoder: expected values and marks of {', '.join(self.leaves)}; missing: {absent}."
+            )
         flat = torch.stack([values[v].flatten(1) for v in self.leaves], dim=1)  # (n, leaves, entries)
         mark = torch.stack([seen[v] for v in self.leaves], dim=1).unsqueeze(2).to(flat)  # (n, leaves, 1)
         out = self.outputs((flat - self.centre) / self.scale, mark)

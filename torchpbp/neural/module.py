@@ -12,7 +12,7 @@ from torch import Tensor
 
 from torchpbp.errors import ArgumentError, DataError, DataWarning, StructureError, warn_caller
 from torchpbp.inference.leaf_features import LeafReader
-from torchpbp.learning.message_nets import Masking, MessageNets
+from torchpbp.learning.message_nets import Masking
 from torchpbp.learning.net_fitting import Rows, random_masks
 from torchpbp.models.pbp import PBP
 from torchpbp.neural.answers import Answers
@@ -43,7 +43,9 @@ class ModuleSettings(Settings):
     hide: float = setting(0.8, between(0.0, 1.0))
     most_hidden: float = setting(0.75, between(0.0, 1.0))
     support: float = setting(0.6, between(0.0, 1.0))
-    hidden: tuple[int, ...] = setting((48, 48), several(whole(1), expected="a list with the width of each hidden layer"))
+    hidden: tuple[int, ...] = setting(
+        (48, 48), several(whole(1), expected="a list with the width of each hidden layer")
+    )
     instruments: float = setting(2.0, positive())
     residual: bool = setting(True, flag())
     link: bool = setting(True, flag())
@@ -99,7 +101,7 @@ class PBPModule(LightningModule):
     Example:
         >>> import lightning, torchpbp
         >>> truth = torchpbp.DiscreteNetwork.random(torchpbp.templates.naive_bayes(3), seed=1)
-        >>> rows = torchpbp.neural.TableLoader(truth.sample(500, seed=0), batch_size=250)
+        >>> rows = torchpbp.TableLoader(truth.sample(500, seed=0), batch_size=250)
         >>> module = PBPModule(torchpbp.PBP(truth.graph), target="x1")
         >>> options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
         >>> lightning.Trainer(max_epochs=1, enable_model_summary=False, **options).fit(module, rows)
@@ -144,35 +146,34 @@ class PBPModule(LightningModule):
             model.encoders.add_residuals()
         masking = Masking(context=own.hide, most=own.most_hidden)
         model.attach_nets(own.hidden, own.instruments, own.seed, self.target if own.link else None, masking)
-        self.support_stage = Support(self.nets, self.reader, model.condition, model.classes)
-        self.answers = Answers(model, self.reader, self.target)
+        self.support_stage = Support(model)
+        self.answers = Answers(model, self.target)
         self.register_buffer("skipped", torch.zeros((), dtype=torch.int64))
         self.register_buffer("unlabelled", torch.zeros((), dtype=torch.int64))
         self.register_buffer("prepared", torch.zeros((), dtype=torch.bool))
 
     @property
-    def nets(self) -> MessageNets:
-        """The nets of the model's separators."""
-        assert isinstance(self.model.stage1, MessageNets)
-        return self.model.stage1
-
-    @property
     def reader(self) -> LeafReader:
+        """Of the model's leaves."""
         return self.model.leaf_reader()
 
     # -- training ------------------------------------------------------------------------------------------------
 
     def configure_optimizers(self) -> Any:
         own = self.settings
-        ridges = [self.nets.log_ridge]
+        ridges = [self.model.nets.log_ridge]
         if self.model.encoders is not None:
             ridges.append(self.model.encoders.log_ridge)
         links = [] if self.model.readout is None else list(self.model.readout.parameters())
         special = {id(p) for p in (*ridges, *links)}
         learned = [
-            p for part in (self.model.encoders, self.nets) if part is not None for p in part.parameters() if id(p) not in special
+            p
+            for part in (self.model.encoders, self.model.nets)
+            if part is not None
+            for p in part.parameters()
+            if id(p) not in special
         ]
-        groups = [
+        groups: list[dict[str, Any]] = [
             {"params": learned, "lr": own.learning_rate, "weight_decay": own.weight_decay},
             {"params": ridges, "lr": 10 * own.learning_rate, "weight_decay": 0.0},
             {"params": links, "lr": 3 * own.learning_rate, "weight_decay": 0.0},
@@ -187,7 +188,9 @@ class PBPModule(LightningModule):
         )
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
-    def configure_gradient_clipping(self, optimizer: Any, gradient_clip_val: Any = None, gradient_clip_algorithm: Any = None) -> None:
+    def configure_gradient_clipping(
+        self, optimizer: Any, gradient_clip_val: Any = None, gradient_clip_algorithm: Any = None
+    ) -> None:
         self.clip_gradients(optimizer, gradient_clip_val or self.settings.clip, gradient_clip_algorithm or "norm")
 
     def on_train_start(self) -> None:
@@ -215,12 +218,11 @@ class PBPModule(LightningModule):
         if self.target is not None:
             self.unlabelled += (query[self.target] < 0).sum()
         seen = reader.seen(support)
-        shape = tuple(seen.shape)
-        shown = seen & random_masks(*shape, self.nets.masking.instruments, own.most_hidden, generator).to(self.device)
-        context = seen & random_masks(*shape, own.hide, own.most_hidden, generator).to(self.device)
+        shown = seen & random_masks(seen, self.model.nets.masking.instruments, own.most_hidden, generator)
+        context = seen & random_masks(seen, own.hide, own.most_hidden, generator)
         solved = self.support_stage(support, seen, shown, context, self._rate(), own.gradient == "solve")
         asked = reader.seen(query)
-        asked = asked & random_masks(*asked.shape, own.hide, own.most_hidden, generator).to(self.device)
+        asked = asked & random_masks(asked, own.hide, own.most_hidden, generator)
         loss = self.answers.loss(solved, query, asked)
         if not bool(torch.isfinite(loss.detach())):
             self.skipped += 1
@@ -273,7 +275,7 @@ class PBPModule(LightningModule):
             self.train(training)
 
     def _solve_batches(self) -> Iterator[Any]:
-        data = getattr(self.trainer, "datamodule", None)
+        data: Any = getattr(self.trainer, "datamodule", None)
         loader = data.solve_dataloader() if hasattr(data, "solve_dataloader") else self.trainer.train_dataloader
         if loader is None:
             raise StructureError("PBPModule: no training rows to solve the operators on. Call module.solve(loader).")
@@ -303,7 +305,9 @@ def _checked_target(model: PBP, target: str | None) -> str | None:
     context = model.encoders is not None and model.encoders.context
     if target is None:
         if context:
-            raise ArgumentError("target: a context encoder is trained to answer about a target. Give target= or condition=.")
+            raise ArgumentError(
+                "target: a context encoder is trained to answer about a target. Give target= or condition=."
+            )
         return None
     if target not in model.states:
         raise ArgumentError(

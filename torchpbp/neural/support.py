@@ -8,13 +8,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torchpbp.inference.leaf_features import LeafReader, Statistics
+from torchpbp.inference.leaf_features import Statistics
 from torchpbp.inference.operator_tree import OperatorTree
-from torchpbp.learning.message_nets import MessageNets
 from torchpbp.learning.net_fitting import penalties_of
 from torchpbp.learning.net_moments import ClassLayout, MomentSums, complete_rows, moment_sums, zero_sums
 from torchpbp.learning.net_stage1 import NetStage1
 from torchpbp.learning.two_stage import solve
+from torchpbp.models.pbp import PBP
 
 
 class Solved(NamedTuple):
@@ -37,22 +37,20 @@ class Support(nn.Module):
     """Running averages of moments, with the gradient of the present batch, and the stages solved from them.
 
     Args:
-        nets: of the model's separators.
-        reader: of the model's leaves.
-        condition: variable with an operator tree per class.
-        classes: its number of states; 1 without one.
+        model: with nets; it is not part of this module's state.
     """
 
-    def __init__(self, nets: MessageNets, reader: LeafReader, condition: str | None, classes: int) -> None:
+    model: PBP
+
+    def __init__(self, model: PBP) -> None:
         super().__init__()
-        self.condition, self.classes = condition, classes
-        self.__dict__["nets"], self.__dict__["reader"] = nets, reader  # the model's
-        empty = zero_sums(nets, classes)
+        self.__dict__["model"] = model
+        empty = zero_sums(model.nets, model.classes)
         for i, (total, count) in enumerate(zip(empty.sums, empty.counts, strict=True)):
             self.register_buffer(f"sum{i}", total)
             self.register_buffer(f"count{i}", count)
         self.moments = len(empty.sums)
-        for i, m in enumerate(reader.encoded.values()):
+        for i, m in enumerate(model.leaf_reader().encoded.values()):
             self.register_buffer(f"gram{i}", torch.zeros_like(m.gram))
             self.register_buffer(f"gram_count{i}", torch.zeros((), dtype=torch.float64))
 
@@ -75,13 +73,13 @@ class Support(nn.Module):
             rate: of the running averages.
             through: let gradients pass; otherwise operators are constants.
         """
-        nets, reader = self.nets, self.reader
+        nets, reader, condition = self.model.nets, self.model.leaf_reader(), self.model.condition
         encoded = reader.encode(table, seen, context)
         statistics = reader.batch_statistics(encoded, seen)
         leaves = reader.features(table, encoded, seen, statistics)
         complete = complete_rows(nets, leaves)
-        labels = None if self.condition is None else table[self.condition]
-        layout = ClassLayout(labels, self.classes, len(seen), seen.device)
+        labels = None if condition is None else table[condition]
+        layout = ClassLayout(labels, self.model.classes, len(seen), seen.device)
         sums = moment_sums(
             nets,
             leaves,
@@ -91,11 +89,11 @@ class Support(nn.Module):
             complete,
         )
         averages = self._averages(sums, rate)
-        grams = self._grams(leaves, rate)
+        grams = self._grams(reader.gram_sums(leaves), rate)
         if not through:
             averages = [a.detach() for a in averages]
         penalties = penalties_of(nets)
-        tree = solve(nets.plan, NetStage1(nets, averages, self.condition is not None), penalties).tree
+        tree = solve(nets.plan, NetStage1(nets, averages, condition is not None), penalties).tree
         counts = getattr(self, f"count{self.moments - 1}")
         return Solved(tree, statistics, grams, (counts + 1e-3) / (counts + 1e-3).sum())
 
@@ -112,9 +110,10 @@ class Support(nn.Module):
         own = batch.averages()
         return [a + (b - b.detach()) for a, b in zip(running.averages(), own, strict=True)]
 
-    def _grams(self, leaves: object, rate: float) -> dict[str, Tensor]:
+    def _grams(self, sums: Mapping[str, tuple[Tensor, Tensor]], rate: float) -> dict[str, Tensor]:
+        """C of each encoded leaf, likewise."""
         result = {}
-        for i, (v, (total, count)) in enumerate(self.reader.gram_sums(leaves).items()):
+        for i, (v, (total, count)) in enumerate(sums.items()):
             kept, kept_count = getattr(self, f"gram{i}"), getattr(self, f"gram_count{i}")
             kept.copy_(torch.lerp(kept, total.detach(), rate))
             kept_count.copy_(torch.lerp(kept_count, count.double(), rate))
