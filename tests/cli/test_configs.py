@@ -283,7 +283,9 @@ def test_processes_may_share_rows_without_networks(overrides: list[str]) -> None
     check_configuration(composed("seed=0", *overrides, "trainer=ddp"))
 
 
-@pytest.mark.parametrize("change", ["model.copies=3", "model.slant=0.3", "model.samples=2", "model.missing_training=0.1"])
+@pytest.mark.parametrize(
+    "change", ["model.copies=3", "model.slant=0.3", "model.samples=2", "model.missing_training=0.1"]
+)
 def test_a_setting_of_models_per_class_raises_with_the_neural_learner(change: str) -> None:
     message = rf"^{change.partition('=')[0]}: run_digits with the learner NeuralDigits does not use it"
     with pytest.raises(ArgumentError, match=message):

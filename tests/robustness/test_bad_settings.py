@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from tests.cli.test_configs import all_choices, composed
 from tests.robustness.runs import CONF, configuration
 from torchpbp.errors import ArgumentError, RunError, TorchPBPError
 from torchpbp.experiments.running import run_folder
-from torchpbp.experiments.running.configuration import check_configuration, explain_missing_group
+from torchpbp.experiments.running.configuration import LOGGERS, check_configuration, explain_missing_group
 from torchpbp.experiments.running.empty_folders import EmptyFolders
 from torchpbp.experiments.running.program import short_errors, train
 
