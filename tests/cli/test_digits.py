@@ -22,7 +22,16 @@ PICTURES = {"confusion.png", "hidden.png", "calibration.png", "hardest.png", "tr
 TABLES = {"metrics.csv", "predictions.csv", "classes.csv", "training.csv", "published.csv"}
 FILES = {"metrics.json", "model.pt", "checkpoints", "logs", "report.html", "train.log", ".hydra", ".run"}
 CLASS_PICTURES = {"confusion.png", "samples.png", "completed.png"}
-CLASS_FILES = {"metrics.json", "metrics.csv", "predictions.csv", "classifier.pt", "report.html", "train.log", ".hydra", ".run"}
+CLASS_FILES = {
+    "metrics.json",
+    "metrics.csv",
+    "predictions.csv",
+    "classifier.pt",
+    "report.html",
+    "train.log",
+    ".hydra",
+    ".run",
+}
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
