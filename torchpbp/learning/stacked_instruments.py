@@ -50,9 +50,7 @@ class StackedInstruments(Predictor):
         ]
 
 
-def significant_directions(
-    cross: Tensor, gram: Tensor, predicted: int, least: int, rows: float, level: float = SIGNIFICANCE
-) -> Tensor:
+def significant_directions(cross: Tensor, gram: Tensor, least: int, rows: float, level: float = SIGNIFICANCE) -> Tensor:
     """The part of a stacked instrument that is worth its noise: all linear features, and what predictions add to them.
 
     From a prediction f of y its linear regression on the features is taken. Of the principal directions v of the rest f⊥,
@@ -60,9 +58,8 @@ def significant_directions(
 
     Args:
         cross: (y, instrument) covariance of what is predicted, of unit variance at most in each direction, with the
-            instrument, whose first dimensions are its prediction.
+            instrument, whose first dimensions, as many as y has, are its prediction.
         gram: (instrument, instrument) covariance of the instrument.
-        predicted: dimensions of the prediction, as many as of y.
         least: dimensions that the message needs; where fewer would stay, all do.
         rows: behind the covariances; below 2 for a population, where nothing is left out.
         level: chance that an uninformative dimension is kept.
@@ -70,7 +67,7 @@ def significant_directions(
     Returns:
         (instrument, kept) matrix that takes the instrument to what is kept of it.
     """
-    every = torch.eye(len(gram), dtype=gram.dtype)
+    predicted, every = len(cross), torch.eye(len(gram), dtype=gram.dtype)
     if rows < 2:
         return every
     linear = every[:, predicted:]

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from torchpbp.learning.compression import Message, PredictedCores, compress_messages
+from torchpbp.learning.stage1_nets import Stage1Nets
 from torchpbp.moments.moments import Moments
 from torchpbp.moments.rows import TrainingRows
 from torchpbp.planning.plan import Group, Plan, SeparatorPlan
@@ -64,6 +65,7 @@ class Predictions(NamedTuple):
         strengths: separator -> canonical correlations of the message's dimensions.
         significant: separator -> dimensions of the message that are statistically significant.
         known: operators that need no regression.
+        nets: trained nets that stay with the model, where stage 1 has them.
     """
 
     root: Tensor
@@ -71,6 +73,7 @@ class Predictions(NamedTuple):
     strengths: dict[int, Tensor]
     significant: dict[int, int]
     known: dict[int, Tensor]
+    nets: Stage1Nets | None = None
 
 
 class Stage1(ABC):
@@ -93,7 +96,12 @@ class CompressedStage1(Stage1):
             {n: m.strengths for n, m in messages.items()},
             {n: m.significant for n, m in messages.items()},
             {},
+            self.nets(messages),
         )
+
+    def nets(self, messages: Mapping[int, Message]) -> Stage1Nets | None:
+        """Nets that stay with the model, given the compressed messages; None where stage 1 has none."""
+        return None
 
     @abstractmethod
     def cores(self) -> list[PredictedCores]:

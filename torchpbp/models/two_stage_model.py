@@ -35,6 +35,7 @@ from torchpbp.learning.population import learn_class_population, learn_populatio
 from torchpbp.learning.rank_selection import RankScore
 from torchpbp.learning.ridge import Ridge
 from torchpbp.learning.stage1 import Regressor, RowRegressor
+from torchpbp.learning.stage1_nets import PredictedMessage
 from torchpbp.learning.two_stage import Solution
 from torchpbp.models.conditioning import (
     adopt_classes,
@@ -51,6 +52,7 @@ from torchpbp.models.operator_model import OperatorModel
 from torchpbp.models.saved_nets import pack_encoders, unpack_encoders
 from torchpbp.models.saved_state import graph_fault, numbers_in_answers, observable_shapes, weight_shapes
 from torchpbp.moments.class_rows import ClassRows
+from torchpbp.models.stage1_predictions import nets_in_state, pack_stage1, predicted_messages, restore_stage1
 from torchpbp.planning.plan import Plan, PlanOptions
 from torchpbp.planning.planner import candidate_plans, plan_graph
 from torchpbp.settings import (
@@ -107,6 +109,7 @@ class TwoStageModel(OperatorModel, Learner):
     Attributes:
         settings: of the fit.
         regressor: stage-1 method.
+        stage1: nets of stage 1 that stay with the model, such as those of ``regressor=MLP()``; None where it has none.
         rows: number of training rows; 0 for a population. With ``condition``, those whose class is known.
         prior, class_rows: (classes,) shares and training rows of the classes, with ``condition``.
         rank_scores: held-out scores of candidates, with ``rank="auto"``.
@@ -115,6 +118,7 @@ class TwoStageModel(OperatorModel, Learner):
 
     rows: Tensor
     class_rows: Tensor
+    stage1: nn.Module | None
 
     def __init__(
         self,
@@ -149,7 +153,7 @@ class TwoStageModel(OperatorModel, Learner):
         ).check("regressor", Ridge() if regressor is None else regressor)
         self.graph = graph
         self.kernel_map, self.encoders = read_features(graph, features, flag().check("context", context))
-        self.stage1: nn.Module | None = None
+        self.register_module("stage1", None)
         self.readout: Readout | None = None
         self._check_structure()
         self.labels: dict[str, tuple[Any, ...]] = {}
@@ -160,6 +164,7 @@ class TwoStageModel(OperatorModel, Learner):
         self._observables = make_observables(graph, self.kernel_map, self.encoders)
         self.register_buffer("floor", torch.tensor(EXACT_FLOOR, dtype=torch.float64))
         self.register_buffer("rows", torch.tensor(0, dtype=torch.int64))
+        self.register_load_state_dict_pre_hook(nets_in_state)
         self.register_load_state_dict_post_hook(_note_loaded)  # type: ignore[no-untyped-call]
         self._plan = None
         if self.condition is not None:
@@ -257,6 +262,7 @@ class TwoStageModel(OperatorModel, Learner):
         else:
             solution, classes = learn_class_population(self.plan, network, self.regressor, self.condition)
         self._adopt(solution, 0, EXACT_FLOOR, self._observables, classes=classes)
+        self._keep_nets(solution)
         self.labels = {v: network.labels[v] for v in self.states if v in network.labels}
         self.missing = {}
         return self
@@ -294,6 +300,7 @@ class TwoStageModel(OperatorModel, Learner):
         if result.classes is not None:
             warn_of_classes(result.classes, labels.get(result.classes.name, ()))
         self._adopt(result.solution, int(result.rows), floor, result.observables, marginals, result.classes)
+        self._keep_nets(result.solution)
         self.labels = dict(labels)
         self.missing = {} if result.tables is None or not exact else result.tables.missing_shares()
 
@@ -330,6 +337,9 @@ class TwoStageModel(OperatorModel, Learner):
         self.fitted = True
         self.set_marginals(marginals)
 
+    def _keep_nets(self, solution: Solution) -> None:
+        self.stage1 = None if solution.nets is None else solution.nets.to(self.device)
+
     # -- looking at it -------------------------------------------------------------------------------------------
 
     def diagnostics(self, evidence: EvidenceLike = None, rows: int = 500, seed: int = 0) -> pd.DataFrame:
@@ -363,12 +373,32 @@ class TwoStageModel(OperatorModel, Learner):
         labels = [] if self.condition is None else state_labels(self, self.condition)
         return diagnostics_table(self.plan, self.separator_operators, discrete, labels)
 
+    def predicted_messages(self, evidence: EvidenceLike = None) -> dict[str, PredictedMessage]:
+        """What the nets of stage 1 say about the message of each separator, given the evidence outside of it.
+
+        Args:
+            evidence: states and values, as in :meth:`posterior`. A row may observe any variables; of those that it does not
+                observe the nets see nothing.
+
+        Returns:
+            Separator, named as in :meth:`diagnostics`, -> :class:`~torchpbp.learning.stage1_nets.PredictedMessage`: the message
+            (batch, rank) and the products below it (batch, sizes below…), both averages over the nets of all folds. With
+            ``condition`` both have a leading class dimension.
+
+        Raises:
+            StructureError: a model without nets in stage 1.
+            QueryError: weights of states.
+        """
+        return predicted_messages(self, self.read_evidence(evidence))
+
     def __str__(self) -> str:
         state = "not fitted"
         if self.fitted:
             state = f"fitted on {int(self.rows)} rows" if int(self.rows) else "fitted to a population"
             if any(self.missing.values()):
                 state += f", {sum(self.missing.values()) / len(self.missing):.1%} of the values missing"
+            if self.stage1 is not None:
+                state += f", {sum(p.numel() for p in self.stage1.parameters()):,} parameters in stage-1 nets"
         given = "" if self.condition is None else f", condition={self.condition!r}"
         return f"{type(self).__name__}({self.graph!r}{given}, {state})"
 
@@ -388,6 +418,7 @@ class TwoStageModel(OperatorModel, Learner):
             "specification": self.plan.to_list(),
             "labels": {v: list(x) for v, x in checked_labels(self.labels, self.graph.variables, name).items()},
             "missing": self.missing,
+            "stage1": pack_stage1(self.stage1),
             "dtype": str(self.root.weight.dtype).removeprefix("torch."),
             "state": state,
         }
@@ -427,6 +458,7 @@ class TwoStageModel(OperatorModel, Learner):
         classes = None if condition is None else graph.num_states(condition)
         require_none(shape_fault(weight_shapes(plan, model.dims, classes), state), name)
         model.build(plan, model.dtype)
+        require_none(restore_stage1(model, content.get("stage1"), state), name)
         model.restore_parts(content)
         require_none(copy_state(model, state), name)
         model.labels = checked_labels(content["labels"], graph.variables, name)
