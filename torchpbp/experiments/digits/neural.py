@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pandas as pd
 import torch
@@ -97,7 +97,7 @@ class NeuralDigits(Settings):
     instruments: float = setting(2.0, positive())
     residual: bool = setting(True, flag())
     link: bool = setting(True, flag())
-    gradient: str = setting("solve", choice("solve", "stopped"))
+    gradient: Literal["solve", "stopped"] = setting("solve", choice("solve", "stopped"))
     memory: tuple[float, float] = setting((0.1, 0.02), several(between(0, 1), 2, expected="two rates from 0 to 1"))
     steps: int = setting(3500, whole(1))
     epoch: int = setting(250, whole(1))
