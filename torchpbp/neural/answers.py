@@ -73,7 +73,7 @@ class Answers:
             model.plan, [model.root.weight, *(o.weight for o in model.separator_operators)], model.root.weight
         )
         prior = model.prior if model.condition is not None else torch.ones(1, dtype=torch.float64)
-        solved = Solved(tree, statistics, grams, prior)
+        solved = Solved(tree, statistics, grams, prior, torch.zeros(()))
         shown = reader.seen(table)
         rows = len(shown)
         result = {"loss": (self.loss(solved, table, shown), rows)}

@@ -63,7 +63,8 @@ class PBPModule(LightningModule):
     """Trains the encoders and stage-1 nets of a :class:`~torchpbp.PBP` model by the loss of its answers.
 
     Each step solves both closed-form stages on a part of the batch, the support, and answers questions about the other rows;
-    the loss of the answers is differentiated through contraction, stage 2 and stage 1. Moments are running averages over
+    the loss of the answers is differentiated through contraction, stage 2 and stage 1. It trains encoders and the nets of messages;
+    nets of instruments learn to predict messages (S1A) and their products (S1B), which adds the error of stage 1 to the loss. Moments are running averages over
     steps with the gradient of the present batch (straight-through). After training the operators of :attr:`model` are solved
     on all rows, in passes over ``datamodule.solve_dataloader()`` if there is one, else over the training loader.
 
@@ -223,11 +224,13 @@ class PBPModule(LightningModule):
         solved = self.support_stage(support, seen, shown, context, self._rate(), own.gradient == "solve")
         asked = reader.seen(query)
         asked = asked & random_masks(asked, own.hide, own.most_hidden, generator)
-        loss = self.answers.loss(solved, query, asked)
+        answered = self.answers.loss(solved, query, asked)
+        loss = answered + solved.error.to(answered)
         if not bool(torch.isfinite(loss.detach())):
             self.skipped += 1
             return None
-        self.log("train/loss", loss.detach(), prog_bar=True, batch_size=rows - cut)
+        self.log("train/loss", answered.detach(), prog_bar=True, batch_size=rows - cut)
+        self.log("train/stage1_error", solved.error.detach(), batch_size=cut)
         return loss
 
     def on_before_optimizer_step(self, optimizer: Any) -> None:

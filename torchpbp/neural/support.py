@@ -11,7 +11,14 @@ from torch import Tensor, nn
 from torchpbp.inference.leaf_features import Statistics
 from torchpbp.inference.operator_tree import OperatorTree
 from torchpbp.learning.net_fitting import penalties_of
-from torchpbp.learning.net_moments import ClassLayout, MomentSums, complete_rows, moment_sums, zero_sums
+from torchpbp.learning.net_moments import (
+    ClassLayout,
+    MomentSums,
+    complete_rows,
+    moment_sums,
+    regression_error,
+    zero_sums,
+)
 from torchpbp.learning.net_stage1 import NetStage1
 from torchpbp.learning.two_stage import solve
 from torchpbp.models.pbp import PBP
@@ -25,12 +32,14 @@ class Solved(NamedTuple):
         statistics: by which outputs of encoders are standardised.
         grams: C of each encoded leaf.
         prior: (classes,) shares of the classes.
+        error: of stage 1, by which nets of instruments are trained.
     """
 
     tree: OperatorTree
     statistics: Statistics
     grams: dict[str, Tensor]
     prior: Tensor
+    error: Tensor
 
 
 class Support(nn.Module):
@@ -80,14 +89,10 @@ class Support(nn.Module):
         complete = complete_rows(nets, leaves)
         labels = None if condition is None else table[condition]
         layout = ClassLayout(labels, self.model.classes, len(seen), seen.device)
-        sums = moment_sums(
-            nets,
-            leaves,
-            nets.messages(leaves, complete),
-            nets.instrument_features(leaves, shown, complete),
-            layout,
-            complete,
-        )
+        messages = nets.messages(leaves, complete)
+        instruments = nets.instrument_features(leaves, shown, complete)
+        sums = moment_sums(nets, leaves, messages, instruments, layout, complete)
+        error = regression_error(nets, leaves, messages, instruments, layout, complete)
         averages = self._averages(sums, rate)
         grams = self._grams(reader.gram_sums(leaves), rate)
         if not through:
@@ -95,7 +100,7 @@ class Support(nn.Module):
         penalties = penalties_of(nets)
         tree = solve(nets.plan, NetStage1(nets, averages, condition is not None), penalties).tree
         counts = getattr(self, f"count{self.moments - 1}")
-        return Solved(tree, statistics, grams, (counts + 1e-3) / (counts + 1e-3).sum())
+        return Solved(tree, statistics, grams, (counts + 1e-3) / (counts + 1e-3).sum(), error)
 
     def _averages(self, batch: MomentSums, rate: float) -> list[Tensor]:
         """Running averages whose gradient is that of the batch's own (straight-through)."""
