@@ -66,10 +66,16 @@ def test_discrete_leaves(name: str) -> None:
     check_answers(module.model.fit_population(truth), truth)
 
 
+OWN = {  # leaves that are their own messages, the same for all classes
+    "naive Bayes of full rank": templates.naive_bayes(3, states=2, observed_states=2),
+    "chain of full rank": templates.hmm(4, states=2, observed_states=2),
+}
+
+
 @pytest.mark.parametrize("kind", ["latents", "observables"])
-@pytest.mark.parametrize("name", ["naive Bayes", "chain", "loop"])
+@pytest.mark.parametrize("name", ["naive Bayes", "chain", "loop", *OWN])
 def test_classes(name: str, kind: str) -> None:
-    truth = DiscreteNetwork.random(with_class(GRAPHS[name], kind), seed=3)
+    truth = DiscreteNetwork.random(with_class({**GRAPHS, **OWN}[name], kind), seed=3)
     model = exact_module(PBP(truth.graph, condition="class")).model.fit_population(truth)
     assert model.root.weight.shape[0] == 3
     check_answers(model, truth)

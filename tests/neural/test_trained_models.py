@@ -23,7 +23,7 @@ from tests.neural.small import (
     solved,
     train,
 )
-from torchpbp import PBP, DiscreteNetwork, PBPLayer, PBPModule, templates
+from torchpbp import PBP, Continuous, DiscreteNetwork, LatentGraph, PBPLayer, PBPModule, PointEncoder, templates
 from torchpbp.errors import ArgumentError, CheckpointError, QueryError, StructureError
 
 # -- the model afterwards ----------------------------------------------------------------------------------------------
@@ -152,6 +152,16 @@ def test_counts_do_not_replace_nets() -> None:
         with pytest.raises(StructureError, match=r"not enough for nets of leaves.* Use fit\(\)"):
             call()
     assert model.stage1 is not None
+
+
+def test_models_with_encoders_are_not_refined() -> None:
+    with pytest.raises(StructureError, match="Refinement maximises a likelihood"):
+        torchpbp.refine(finished_mixed().model, mixed_table(100, 2)[1])
+    scalar = LatentGraph(
+        [("h", "x"), ("h", "z"), ("h", "e")], {"h": 2, "x": Continuous(), "z": 3, "e": 3}, latent=["h"]
+    )
+    with pytest.raises(StructureError, match="Refinement maximises a likelihood"):
+        torchpbp.RefinedPBP(scalar, features=PointEncoder((1,), 2))
 
 
 def test_a_model_without_nets_says_so() -> None:

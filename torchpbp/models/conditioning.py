@@ -37,8 +37,12 @@ def check_condition(graph: LatentGraph, condition: str | None, rank: Any) -> Non
         )
 
 
-def refuse_classes(model: TwoStageModel) -> None:
-    """Raise a StructureError for a model with an operator tree per class, which cannot be refined."""
+def check_refinable(model: TwoStageModel) -> None:
+    """Raise a StructureError for a model that cannot be refined: one with an operator tree per class, or with encoders."""
+    if model.encoders is not None:
+        raise StructureError(
+            "Refinement maximises a likelihood, and leaves with an encoder have ratios of densities only. Train the model by PBPModule."
+        )
     if model.condition is not None:
         raise StructureError(
             f"condition={model.condition!r}: refinement works on a single operator tree. Use PBP without refinement, or refine a "

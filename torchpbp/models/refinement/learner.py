@@ -19,7 +19,7 @@ from torchpbp.graph.latent_graph import LatentGraph, require_graph
 from torchpbp.inputs.columns import ROWS_PER_BATCH, ColumnReader
 from torchpbp.inputs.evidence import Evidence
 from torchpbp.inputs.sources import DataLike, open_data
-from torchpbp.models.conditioning import refuse_classes
+from torchpbp.models.conditioning import check_refinable
 from torchpbp.models.refinement.descent import take
 from torchpbp.models.refinement.guard import START, Guard, Trace
 from torchpbp.models.refinement.objectives import (
@@ -83,7 +83,7 @@ class RefinedPBP(TwoStageModel):
         require_graph(graph, "RefinedPBP")
         require_single_values(graph.variables, "RefinedPBP")
         super().__init__(graph, **options)
-        refuse_classes(self)
+        check_refinable(self)
         self.refinement_settings = RefinementSettings(
             objective, form, steps, batch_size, learning_rate, prior, penalty, patience, self.settings.seed, progress
         )

@@ -15,7 +15,7 @@ import torch
 from torchpbp.errors import DataError, StructureError
 from torchpbp.inputs.columns import DataLike
 from torchpbp.lazy import pandas as pd
-from torchpbp.models.conditioning import refuse_classes
+from torchpbp.models.conditioning import check_refinable
 from torchpbp.models.refinement.descent import take
 from torchpbp.models.refinement.guard import START, Guard, Trace
 from torchpbp.models.refinement.settings import RefinementSettings
@@ -89,7 +89,7 @@ def refine(
     """
     if not isinstance(model, TwoStageModel):
         raise StructureError(f"refine: expected a PBP model, got {type(model).__name__}.")
-    refuse_classes(model)
+    check_refinable(model)
     model.require_fitted()
     between(0, 1, ends=False).check("held_out", held_out)
     settings = (settings or RefinementSettings()).resolved(model)
