@@ -136,5 +136,7 @@ def _read(saved: Mapping[str, Any]) -> tuple[tuple[int, ...], int, torch.dtype]:
         folds = whole(1).check("folds", saved["folds"])
         dtype = floating_dtype().check("dtype", getattr(torch, str(saved["dtype"]), None))
     except (ArgumentError, KeyError, TypeError) as error:
-        raise CheckpointError(f"Nets of stage 1: expected widths, folds and a dtype, got {saved!r} ({error}).") from error
+        raise CheckpointError(
+            f"Nets of stage 1: expected widths, folds and a dtype, got {saved!r} ({error})."
+        ) from error
     return hidden, folds, dtype

@@ -50,9 +50,7 @@ class StackedInstruments(Predictor):
         ]
 
 
-def significant_directions(
-    cross: Tensor, gram: Tensor, least: int, rows: float, level: float = SIGNIFICANCE
-) -> Tensor:
+def significant_directions(cross: Tensor, gram: Tensor, least: int, rows: float, level: float = SIGNIFICANCE) -> Tensor:
     """The part of a stacked instrument that is worth its noise: all linear features, and what predictions add to them.
 
     From a prediction f of y its linear regression on the features is taken. Of the principal directions v of the rest f⊥,

@@ -52,7 +52,9 @@ def evidence_features(model: TwoStageModel, evidence: Evidence) -> LeafFeatures:
     reader, table = model.leaf_reader(), {}
     for v, observable in reader.observables.items():
         if observable.continuous:
-            empty = torch.full((evidence.batch, *model.leaf_shape(v)), torch.nan, dtype=torch.float64, device=model.device)
+            empty = torch.full(
+                (evidence.batch, *model.leaf_shape(v)), torch.nan, dtype=torch.float64, device=model.device
+            )
             table[v] = evidence.real.get(v, empty)
         else:
             empty = torch.full((evidence.batch,), -1, dtype=torch.int64, device=model.device)

@@ -51,8 +51,8 @@ from torchpbp.models.leaf_maps import make_observables, read_features
 from torchpbp.models.operator_model import OperatorModel
 from torchpbp.models.saved_nets import pack_encoders, unpack_encoders
 from torchpbp.models.saved_state import graph_fault, numbers_in_answers, observable_shapes, weight_shapes
-from torchpbp.moments.class_rows import ClassRows
 from torchpbp.models.stage1_predictions import nets_in_state, pack_stage1, predicted_messages, restore_stage1
+from torchpbp.moments.class_rows import ClassRows
 from torchpbp.planning.plan import Plan, PlanOptions
 from torchpbp.planning.planner import candidate_plans, plan_graph
 from torchpbp.settings import (

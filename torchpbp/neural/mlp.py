@@ -23,7 +23,14 @@ from torchpbp.errors import ArgumentError, DataError, DataWarning
 from torchpbp.learning.blanks import Blanks
 from torchpbp.learning.heads import FoldedRows, HeadPredictor
 from torchpbp.learning.nets import HiddenNets, Inputs, NetsInTraining
-from torchpbp.learning.regressions import Regression, core_regression, leading_directions, projected, targets_of
+from torchpbp.learning.regressions import (
+    Regression,
+    core_regression,
+    families,
+    leading_directions,
+    projected,
+    targets_of,
+)
 from torchpbp.learning.stage1 import Penalties, RowRegressor, Stage1
 from torchpbp.learning.trained_stage1 import TrainedStage1
 from torchpbp.moments.moments import Moments
@@ -178,7 +185,8 @@ class MLP(RowRegressor):
         process: _Share,
     ) -> None:
         own, total = self.settings, process.total
-        nets = NetsInTraining(hidden, regressions, rows)
+        members, targets = zip(*families(regressions, rows), strict=True)
+        nets = NetsInTraining(hidden, members, [t.offset.shape[1] for t in targets])
         batch_size = min(total, own.batch_size or max(64, min(2048, total // 16)))
         module = NetTraining(
             nets,
@@ -190,7 +198,7 @@ class MLP(RowRegressor):
             weight_decay=own.weight_decay,
             total=total,
         )
-        data = BatchedRows(rows, fold, process.blanks(rows))
+        data = BatchedRows(rows, fold, [t.to(own.dtype) for t in targets], process.blanks(rows))
         batches = Batches(total, process.before, len(rows), batch_size, own.seed, data)
         self._train(module, data, batches, _signature(own, regressions, rows))
         if module.patience is not None or int(module.diverged):
@@ -199,8 +207,8 @@ class MLP(RowRegressor):
     def _train(self, module: NetTraining, data: BatchedRows, batches: Batches, signature: str) -> None:
         """Run Lightning, from the start or from where an earlier run stopped."""
         loader = DataLoader(data, sampler=batches, batch_size=None)
-        complete = BatchedRows(data.rows, data.fold, None)
-        held_out = DataLoader(complete, sampler=torch.split(torch.arange(len(data)), VALIDATION_ROWS), batch_size=None)
+        every = torch.split(torch.arange(len(data)), VALIDATION_ROWS)
+        held_out = DataLoader(data.complete(), sampler=every, batch_size=None)
         settings: dict[str, Any] = {"accelerator": "cpu", "devices": 1, **self.trainer}
         callbacks: list[Callback] = [EpochBar(STAGE)] if settings.pop("enable_progress_bar", True) else []
         resumed = None
