@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torchpbp.neural.batches import TableLoader
     from torchpbp.neural.encoders import ContextEncoder, PointEncoder
     from torchpbp.neural.layer import PBPDistribution, PBPLayer
+    from torchpbp.neural.auto import AutoRegressor
     from torchpbp.neural.mlp import MLP
     from torchpbp.neural.module import PBPModule
 
@@ -31,6 +32,7 @@ __all__ = [
     "MLP",
     "PBP",
     "RBF",
+    "AutoRegressor",
     "ContextEncoder",
     "Continuous",
     "Counts",
@@ -82,6 +84,7 @@ DEFINITIONS = {
     "learning": ("KernelRidge", "LeastSquaresLayer", "Messages", "Ridge"),
     "neural.batches": ("TableLoader",),
     "neural.encoders": ("ContextEncoder", "PointEncoder"),
+    "neural.auto": ("AutoRegressor",),
     "neural.mlp": ("MLP",),
     "neural.module": ("PBPModule",),
 }
