@@ -74,23 +74,50 @@ def test_ctrl_c_leaves_a_run_that_can_go_on(tmp_path: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in kept} == stamps  # what was done was not done again
 
 
+NEURAL = ["model=digits", *QUICK, "learner.epoch=3", "learner.steps=30", "model.limit=20", "learner.hidden=[0]"]
+NEURAL += ["trainer.enable_progress_bar=false"]
+
+
+@pytest.mark.slow
+def test_training_through_the_stages_goes_on_after_a_kill(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    plain, killed = tmp_path / "plain", tmp_path / "killed"
+    train(configuration(plain, *NEURAL, "learner.twin=true"))
+    cfg = configuration(killed, *NEURAL, "learner.twin=true", "resume=true")
+    for name in ("last", "twin_last"):  # once in the training of the model, once in that of its twin
+        child = run_in_child(cfg, log)
+        assert wait_for((killed / "checkpoints" / f"{name}.ckpt").exists, child), log.read_text()
+        os.kill(child, signal.SIGKILL)
+        assert ended(child) == -signal.SIGKILL
+        check_files(killed)
+    train(cfg)
+    assert results(killed) == results(plain)
+    assert (killed / "training.csv").read_text() == (plain / "training.csv").read_text()
+    assert not (killed / ".run" / "parts").exists()
+
+
 @pytest.mark.slow
 def test_ctrl_c_in_lightning_leaves_a_checkpoint_that_training_goes_on_from(tmp_path: Path) -> None:
     log, folder = tmp_path / "log", tmp_path / "run"
-    overrides = ["model=digits_embedding", *QUICK, "model.epochs=12", "model.teacher=null", "model.companion=null"]
-    cfg = configuration(folder, *overrides, "model.two_stage=0", "model.hidden=[0]", "resume=true")
+    cfg = configuration(folder, *NEURAL, "resume=true")
     child = run_in_child(cfg, log)
     last = folder / "checkpoints" / "last.ckpt"
     assert wait_for(last.exists, child), log.read_text()
     os.kill(child, signal.SIGINT)
     assert ended(child) == 130, log.read_text()
     assert "Interrupted. To resume" in log.read_text()
-    state = torch.load(last, weights_only=True)
-    assert state["epoch"] < 11
+    assert torch.load(last, weights_only=True)["epoch"] < 9
     train(cfg)
     history = (folder / "training.csv").read_text().splitlines()
-    assert len(history) == 1 + 2 * 12  # each epoch of both networks once
+    assert len(history) == 1 + 10  # each epoch once
     check_files(folder)
+
+
+def test_an_unreadable_training_state_is_named(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "last.ckpt").write_text("nothing")
+    with pytest.raises(CheckpointError, match=r"last.ckpt: expected a training state.*Delete it"):
+        train(configuration(tmp_path, *NEURAL, "resume=true"))
 
 
 def test_a_finished_run_is_not_run_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -187,14 +214,6 @@ def test_what_a_killed_run_left_half_written_is_removed_and_nothing_else(tmp_pat
         assert being_written.exists()
     assert not [path for path in left if path.exists()]
     assert [path for path in foreign if not path.exists()] == foreign[-4:]
-
-
-def test_an_unreadable_training_state_is_named(tmp_path: Path) -> None:
-    (tmp_path / "checkpoints").mkdir()
-    (tmp_path / "checkpoints" / "last.ckpt").write_text("nothing")
-    overrides = ["model=digits_embedding", *QUICK, "model.teacher=null", "model.companion=null", "model.two_stage=0"]
-    with pytest.raises(CheckpointError, match=r"last.ckpt: expected a training state.*Delete it"):
-        train(configuration(tmp_path, *overrides, "resume=true"))
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -144,14 +144,13 @@ class LeafReader:
             statistics: by which outputs are standardised; those kept in the model by default.
         """
         standard = self.standardised(encoded, statistics)
+        values = self.values(table, seen) if self.context else {}
         features: dict[str, Tensor] = {}
         inputs: dict[str, Tensor] = {}
         for v, observable in self.observables.items():
             if v in standard:
                 features[v] = standard[v]
-                inputs[v] = standard[v][:, 1:]
-                if self.context:
-                    inputs[v] = self.encoded[v].standard_values(self.values(table, seen)[v])
+                inputs[v] = self.encoded[v].standard_values(values[v]) if self.context else standard[v][:, 1:]
                 continue
             column = table[v]
             if isinstance(observable.map, OneHot):

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torchpbp.errors import CheckpointError
 from torchpbp.inference.leaf_features import LeafFeatures
 from torchpbp.learning.separator_nets import SeparatorNets
-from torchpbp.learning.stage1_nets import PredictedMessage, Stage1Nets
+from torchpbp.learning.stage1_nets import PredictedMessage, RegressionNets
 from torchpbp.planning.plan import Plan
 
 
-class ClassNets(Stage1Nets):
+class ClassNets(RegressionNets):
     """The nets of each class. Predictions have a leading class dimension.
 
     Args:

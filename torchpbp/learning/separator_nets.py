@@ -13,12 +13,12 @@ from torchpbp.errors import ArgumentError, CheckpointError
 from torchpbp.inference.leaf_features import LeafFeatures
 from torchpbp.learning.nets import HiddenNets, Inputs, hidden_shapes, input_width
 from torchpbp.learning.ridge import equal_shapes
-from torchpbp.learning.stage1_nets import PredictedMessage, Stage1Nets
+from torchpbp.learning.stage1_nets import PredictedMessage, RegressionNets
 from torchpbp.planning.plan import Plan
 from torchpbp.settings import floating_dtype, several, whole
 
 
-class SeparatorNets(Stage1Nets):
+class SeparatorNets(RegressionNets):
     """Per separator and fold one net over the observables of the instrument, with two heads on its hidden layers.
 
     S1A predicts the message, S1B the products below it. Predictions are averages over the folds. The parameters need no

@@ -39,6 +39,10 @@ class Stage1Nets(nn.Module, ABC):
             Tree node below each separator -> its prediction.
         """
 
+
+class RegressionNets(Stage1Nets):
+    """Nets trained by regression, which are made again from the plan and a few settings in a file."""
+
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
         """What a file holds besides the plan and the tensors: plain numbers, strings and lists."""
@@ -59,7 +63,7 @@ class Stage1Nets(nn.Module, ABC):
 
     @classmethod
     @abstractmethod
-    def from_dict(cls, plan: Plan, dims: Mapping[str, int], saved: Mapping[str, Any]) -> Stage1Nets:
+    def from_dict(cls, plan: Plan, dims: Mapping[str, int], saved: Mapping[str, Any]) -> RegressionNets:
         """Nets of these shapes, whose numbers are yet to be copied in."""
 
     @classmethod

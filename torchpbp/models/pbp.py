@@ -40,7 +40,13 @@ class PBP(NetModel, Counting):
             a few times as long). It is not part of a model file.
         ridge: penalties (stage 1, stage 2), as a number of pseudo-rows: λ = ridge / rows. Where all variables are
             discrete, their features are scaled to unit variance first; in graphs with continuous ones they are not.
-        features: map for continuous variables, copied for each; :class:`~torchpbp.features.Nystroem` by default.
+        features: map for continuous variables, copied for each; :class:`~torchpbp.features.Nystroem` by default. Or an encoder:
+            an ``nn.Module`` that makes (rows, d) features of (rows, *shape) values, one for all leaves with a shape, such as
+            :class:`~torchpbp.PointEncoder`; or a dict by leaf of such encoders and of one kernel map for numbers. Leaves that are
+            vectors or images need an encoder. :class:`~torchpbp.PBPModule` trains it; ``fit`` takes it as it is.
+        context: the encoder, one for all leaves, looks at all leaves that a row observes:
+            ``encoder({leaf: values}, {leaf: seen})`` gives leaf -> features, see :class:`~torchpbp.ContextEncoder`. Such a model
+            answers about the target that it was trained for, and nothing else.
         whitening: regularisation of the whitening of kernel features before compression.
         singles: number of nearest outside leaves that enter a separator's instrument alone.
         pool: number of nearest outside observables from which product groups are formed, should rank demand them.

@@ -14,12 +14,12 @@ from torchpbp.inference.leaf_features import LeafFeatures
 from torchpbp.inputs.evidence import Evidence
 from torchpbp.learning.class_nets import ClassNets
 from torchpbp.learning.separator_nets import SeparatorNets
-from torchpbp.learning.stage1_nets import PredictedMessage, Stage1Nets
+from torchpbp.learning.stage1_nets import PredictedMessage, RegressionNets, Stage1Nets
 
 if TYPE_CHECKING:
     from torchpbp.models.two_stage_model import TwoStageModel
 
-KINDS: dict[str, type[Stage1Nets]] = {kind.__name__: kind for kind in (SeparatorNets, ClassNets)}
+KINDS: dict[str, type[RegressionNets]] = {kind.__name__: kind for kind in (SeparatorNets, ClassNets)}
 """Nets that are made again from a file, by name."""
 
 
@@ -69,7 +69,7 @@ def evidence_features(model: TwoStageModel, evidence: Evidence) -> LeafFeatures:
 def pack_stage1(nets: nn.Module | None) -> dict[str, Any] | None:
     """What a file says of nets besides their numbers; None for a model without nets that are made again here."""
     kind = type(nets).__name__
-    return {"kind": kind, **nets.to_dict()} if isinstance(nets, Stage1Nets) and kind in KINDS else None
+    return {"kind": kind, **nets.to_dict()} if isinstance(nets, RegressionNets) and kind in KINDS else None
 
 
 def restore_stage1(model: TwoStageModel, saved: Mapping[str, Any] | None, state: Mapping[str, Tensor]) -> str | None:

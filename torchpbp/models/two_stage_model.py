@@ -49,7 +49,7 @@ from torchpbp.models.conditioning import (
 from torchpbp.models.diagnostics import diagnostics_table, random_patterns
 from torchpbp.models.leaf_maps import make_observables, read_features
 from torchpbp.models.operator_model import OperatorModel
-from torchpbp.models.saved_nets import pack_encoders, unpack_encoders
+from torchpbp.models.saved_nets import pack_encoders, require_sizes, unpack_encoders
 from torchpbp.models.saved_state import graph_fault, numbers_in_answers, observable_shapes, weight_shapes
 from torchpbp.models.stage1_predictions import nets_in_state, pack_stage1, predicted_messages, restore_stage1
 from torchpbp.moments.class_rows import ClassRows
@@ -452,6 +452,7 @@ class TwoStageModel(OperatorModel, Learner):
             context=bool(encoders) and bool(content["encoders"]["context"]),
             **settings,
         )
+        require_sizes(model.encoders, content.get("encoders"), name)
         model.settings = TwoStageSettings(rank=rank, condition=condition, **settings)
         if condition is not None:
             register_classes(model, graph.num_states(condition))
