@@ -17,7 +17,6 @@ from torchpbp import LatentGraph, Ridge
 from torchpbp.datasets import FEATURES, LabelSequences
 from torchpbp.errors import ArgumentError
 from torchpbp.experiments import settings_class
-from torchpbp.experiments.embedding.network import stroke_graph
 from torchpbp.experiments.normal_graph.one_embedding import embedding_graph
 from torchpbp.experiments.running.configuration import check_configuration, check_overrides, check_size, check_used
 
@@ -104,9 +103,6 @@ def test_every_choice_composes_and_builds_its_task_and_learner(choice: str) -> N
     elif "ridges" in task.keywords:
         graph = task.keywords["others"]["PBP"]["graph"]
         assert learner(graph).graph is graph
-    elif "hidden_states" in task.keywords:
-        graph = stroke_graph(task.keywords["states"], task.keywords["hidden_states"])
-        assert learner(graph).graph is graph
     elif cfg.learner._target_ == "torchpbp.NormalGraphLearner":
         graph = embedding_graph(4)
         assert learner(graph).graph is graph
@@ -123,7 +119,6 @@ def test_every_choice_composes_and_builds_its_task_and_learner(choice: str) -> N
         ("model=digits", "torchpbp.ScoreAverage"),
         ("model=digits_learning_curve", "torchpbp.ScoreAverage"),
         ("model=digits_missing", "torchpbp.ScoreAverage"),
-        ("model=digits_embedding", "torchpbp.PBP"),
         ("model=sequence_labelling", "torchpbp.PBP"),
         ("experiment=sequence_labelling", "torchpbp.PBP"),
         ("model=ng_single_block", "torchpbp.NormalGraphLearner"),
@@ -281,11 +276,10 @@ def test_a_learner_setting_that_the_experiment_replaces_raises() -> None:
 def test_a_model_file_shows_every_option_of_the_task_with_its_default(model: str) -> None:
     task = instantiate(composed(f"model={model}").model, _convert_="all")
     own_numbers = {"sizes", "repeats"} if model == "digits_comparison" else set()  # the learning curve's task
-    not_compared = own_numbers | {"companion", "teacher"}
     declared = settings_class(task.func.__name__)().to_dict()
     shown = {k: as_tuples(v) for k, v in task.keywords.items() if k in declared}
-    assert {k: v for k, v in shown.items() if k not in not_compared} == {
-        k: v for k, v in declared.items() if k not in not_compared
+    assert {k: v for k, v in shown.items() if k not in own_numbers} == {
+        k: v for k, v in declared.items() if k not in own_numbers
     }
     objects = {"graph", "graphs", "data", "others", "trainer", "network", "verbose"}
     assert set(task.keywords) - set(declared) <= objects

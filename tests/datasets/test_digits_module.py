@@ -36,6 +36,17 @@ def test_official_split() -> None:
     assert len(data.test_y) == 3498
 
 
+def test_cells_are_harder_than_random_rows() -> None:
+    """A nearest neighbour is 99.4 % right on random rows of the training file (its README)."""
+    data = ready(split="cells", fold=1, seed=3)
+    assert torch.equal(data.val_rows, ready(split="cells", fold=1, seed=4).val_rows)
+    assert len(data.val_rows) + len(data.train_rows) == 7494
+    assert 1300 < len(data.val_rows) < 1700
+    distance = torch.cdist(data.val_x, data.train_x)
+    right = (data.train_y[distance.argmin(dim=1)] == data.val_y).float().mean()
+    assert 0.95 < float(right) < 0.985
+
+
 def test_blocks() -> None:
     d = load_digits()
     for fold, (train, val) in enumerate(block_folds(7494, 4)):
@@ -125,7 +136,7 @@ def test_reads_a_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"split": "random"}, "split: expected one of 'official', 'blocks', got 'random'"),
+        ({"split": "random"}, "split: expected one of 'official', 'blocks', 'cells', got 'random'"),
         ({"batch_size": 0}, "batch_size: expected a whole number of at least 1, got 0"),
         ({"seed": -1}, "seed: expected a whole number of at least 0, got -1"),
         ({"seed": None}, "seed: expected"),
@@ -141,6 +152,9 @@ def test_reads_a_folder(tmp_path: Path) -> None:
         ({"hide": None}, "hide: expected a multiple of 1/8"),
         ({"split": "blocks", "fold": 5}, "fold: expected a whole number from 0 to 4, got 5"),
         ({"split": "blocks", "fold": -1}, "fold: expected a whole number from 0 to 4"),
+        ({"split": "cells", "fold": 5}, "fold: expected a whole number from 0 to 4, got 5"),
+        ({"fold": 2}, "fold: split='official' has no folds"),
+        ({"cells": 0}, "cells: expected a whole number of at least 1, got 0"),
         ({"split": "blocks", "folds": 1}, "k: expected a whole number of at least 2, got 1"),
     ],
 )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from torchpbp.datasets import block_folds, hide_points, load_digits, rows_per_class
+from torchpbp.datasets import block_folds, cell_folds, hide_points, load_digits, rows_per_class
 from torchpbp.errors import ArgumentError, DataError, ShapeError
 
 
@@ -28,6 +28,34 @@ def test_block_folds_cover_all_rows_once(n: int, k: int) -> None:
 def test_block_folds_raises(n: int, k: int) -> None:
     with pytest.raises(ArgumentError, match="expected"):
         block_folds(n, k)
+
+
+def test_cell_folds_hold_out_whole_cells_of_every_class() -> None:
+    generator = np.random.default_rng(0)
+    centres = 100 * generator.random((2, 6, 3))  # two classes of six far-away cells each
+    cell, y = torch.arange(600) % 6, torch.arange(600) // 300
+    x = torch.from_numpy(centres)[y, cell] + 0.1 * torch.from_numpy(generator.random((600, 3)))
+    folds = cell_folds(x, y, cells=6, k=3, seed=1)
+    assert torch.equal(torch.cat([val for _, val in folds]).sort().values, torch.arange(600))
+    for train, val in folds:
+        assert torch.equal(torch.cat([train, val]).sort().values, torch.arange(600))
+        for value in (0, 1):
+            held, kept = (set(cell[rows][y[rows] == value].tolist()) for rows in (val, train))
+            assert (len(held), len(kept), held & kept) == (2, 4, set())
+    again = cell_folds(x, y, cells=6, k=3, seed=1)
+    assert all(torch.equal(a[1], b[1]) for a, b in zip(folds, again, strict=True))
+    other = cell_folds(x, y, cells=6, k=3, seed=2)
+    assert not torch.equal(folds[0][1], other[0][1])
+
+
+def test_cell_folds_raises() -> None:
+    x, y = torch.rand(10, 2), torch.zeros(10, dtype=torch.int64)
+    with pytest.raises(ArgumentError, match="cells: expected a multiple of the 3 folds, got 4"):
+        cell_folds(x, y, cells=4, k=3, seed=0)
+    with pytest.raises(DataError, match="Class 0: expected at least 12 rows for as many cells, got 10"):
+        cell_folds(x, y, cells=12, k=2, seed=0)
+    with pytest.raises(ShapeError, match="cell_folds: expected"):
+        cell_folds(x, y[:5], cells=4, k=2, seed=0)
 
 
 def test_rows_per_class() -> None:

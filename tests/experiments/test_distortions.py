@@ -1,11 +1,20 @@
 """Other strokes from given ones: slanted, distorted, with missing values."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from torchpbp.datasets import load_digits
-from torchpbp.errors import DataError, ShapeError
-from torchpbp.experiments.digits.distortions import distorted, hidden_at_random, slanted_copies
+from torchpbp.errors import ArgumentError, DataError, ShapeError
+from torchpbp.experiments.digits.distortions import (
+    NONE,
+    Distortions,
+    distorted,
+    hidden_at_random,
+    resampled,
+    slanted_copies,
+)
 
 
 def test_copies_lean_and_stay_in_the_box():
@@ -46,9 +55,16 @@ def test_bad_input():
         slanted_copies(torch.zeros(3, 16), -1, 0.1)
 
 
+AMOUNTS = {"rotation": 10.0, "shear": 0.2, "warp": 0.2, "jitter": 2.0, "resampling": 0.3}
+
+
+def only(**amounts):
+    return replace(NONE, varied=False, **amounts)
+
+
 def test_distorted_strokes_fill_the_box_and_differ_from_row_to_row():
     strokes = load_digits().train_x[:1].repeat(300, 1)
-    other = distorted(strokes, 8.0, 0.2, 0.1, 2.0, torch.Generator().manual_seed(0))
+    other = distorted(strokes, Distortions(), torch.Generator().manual_seed(0))
     assert other.shape == strokes.shape
     assert other.dtype == strokes.dtype
     points = other.reshape(300, 8, 2)
@@ -58,13 +74,23 @@ def test_distorted_strokes_fill_the_box_and_differ_from_row_to_row():
     assert (other.mean(dim=0) - strokes[0]).abs().mean() < 6  # another hand, the same digit
 
 
-@pytest.mark.parametrize("kind", ["rotation", "shear", "warp", "jitter"])
+def test_varied_distortions_are_smaller_and_some_strokes_stay_nearly_as_they_were():
+    strokes = load_digits().train_x[:1].repeat(400, 1)
+    moved = {
+        varied: (distorted(strokes, Distortions(varied=varied), torch.Generator().manual_seed(1)) - strokes)
+        .abs()
+        .mean(1)
+        for varied in (False, True)
+    }
+    assert 0.35 < float(moved[True].mean() / moved[False].mean()) < 0.65
+    assert int((moved[True] < 1).sum()) > 10 > int((moved[False] < 1).sum())
+
+
+@pytest.mark.parametrize("kind", AMOUNTS)
 def test_each_distortion_acts_alone_and_none_leaves_strokes_alone(kind):
     strokes = load_digits().train_x[:50]
-    none = {"rotation": 0.0, "shear": 0.0, "warp": 0.0, "jitter": 0.0}
-    assert torch.allclose(distorted(strokes, **none), strokes, atol=1e-3)
-    amount = {"rotation": 10.0, "shear": 0.2, "warp": 0.2, "jitter": 2.0}[kind]
-    moved = distorted(strokes, **{**none, kind: amount}, generator=torch.Generator().manual_seed(0)) - strokes
+    assert torch.allclose(distorted(strokes, NONE), strokes, atol=1e-3)
+    moved = distorted(strokes, only(**{kind: AMOUNTS[kind]}), torch.Generator().manual_seed(0)) - strokes
     assert moved.abs().mean() > 0.5
     if kind == "shear":
         assert torch.allclose(moved[:, 1::2], torch.zeros(50, 8), atol=1e-3)  # y is not moved
@@ -72,7 +98,7 @@ def test_each_distortion_acts_alone_and_none_leaves_strokes_alone(kind):
 
 def test_a_rotation_turns_by_what_was_drawn():
     square = torch.tensor([[0.0, 0, 100, 0, 100, 100, 0, 100, 50, 50, 0, 50, 50, 0, 100, 50]], dtype=torch.float64)
-    turned = distorted(square, 10.0, 0.0, 0.0, 0.0, torch.Generator().manual_seed(5))
+    turned = distorted(square, only(rotation=10.0), torch.Generator().manual_seed(5))
     angle = torch.randn(1, generator=torch.Generator().manual_seed(5)).double() * 10 * torch.pi / 180
     cos, sin = angle.cos(), angle.sin()
     x, y = square[:, 0::2] - 50, square[:, 1::2] - 50
@@ -81,9 +107,21 @@ def test_a_rotation_turns_by_what_was_drawn():
     assert torch.allclose(turned.reshape(1, 8, 2), 100 * (expected - low) / (high - low))
 
 
+def test_resampled_points_lie_on_the_stroke_between_its_ends():
+    line = torch.stack([torch.arange(8.0), 2 * torch.arange(8.0)], dim=1).expand(20, 8, 2)
+    gaps = 0.5 * torch.randn(20, 7, generator=torch.Generator().manual_seed(0))
+    moved = resampled(line, gaps)
+    assert torch.allclose(moved[..., 1], 2 * moved[..., 0], atol=1e-5)
+    assert torch.equal(moved[:, [0, -1]], line[:, [0, -1]])
+    found = moved[..., 0].diff(dim=1)
+    assert torch.allclose(found / found[:, :1], (gaps - gaps[:, :1]).exp(), atol=1e-4)  # distances are as asked for
+    assert torch.allclose(resampled(line, torch.zeros(20, 7)), line, atol=1e-5)
+    assert torch.equal(resampled(line[:, :2], gaps[:, :1]), line[:, :2])
+
+
 def test_distortion_of_a_straight_line_is_finite():
     line = torch.tensor([[50.0, t] for t in range(0, 80, 10)]).reshape(1, 16)
-    assert bool(distorted(line, 0.0, 0.0, 0.0, 0.0).isfinite().all())
+    assert bool(distorted(line, NONE).isfinite().all())
 
 
 def test_hidden_at_random_hides_whole_points_in_the_share_asked_for():
@@ -102,9 +140,9 @@ def test_hidden_at_random_hides_whole_points_in_the_share_asked_for():
 
 def test_bad_distortions_and_hidden():
     with pytest.raises(ShapeError, match="2 x points"):
-        distorted(torch.zeros(3, 15), 1.0, 0.0, 0.0, 0.0)
-    with pytest.raises(DataError, match="shear: expected a standard deviation"):
-        distorted(torch.zeros(3, 16), 1.0, -1.0, 0.0, 0.0)
+        distorted(torch.zeros(3, 15), Distortions())
+    with pytest.raises(ArgumentError, match="shear: expected a non-negative number"):
+        Distortions(shear=-1.0)
     with pytest.raises(ShapeError, match="2 x points"):
         hidden_at_random(torch.zeros(16), 0.5, 6)
     with pytest.raises(DataError, match="share: expected a number from 0 to 1"):

@@ -34,7 +34,6 @@ def without(*others: str) -> list[str]:
 EXPERIMENTS: dict[str, list[str]] = {
     "digits_missing": ["model.hidden=[0,6]", "model.limit=30"],
     "digits_learning_curve": ["~model.others.nystroem", "model.sizes=[3,5]", "model.repeats=1", "model.limit=10"],
-    "digits_embedding": ["model.two_stage=0", "model.random=1", "model.data.train_size=5", "model.limit=20"],
     "splice": [
         *without("EM", "online_EM", "spectral", "PBP"),
         "model.folds=2",

@@ -13,7 +13,6 @@ import torch
 
 from tests.robustness.runs import (
     NETS,
-    QUICK,
     SYNTHETIC,
     check_files,
     configuration,
@@ -24,7 +23,7 @@ from tests.robustness.runs import (
     run_in_child,
     wait_for,
 )
-from torchpbp.errors import CheckpointError, RunError
+from torchpbp.errors import RunError
 from torchpbp.experiments.running.program import train
 from torchpbp.experiments.running.run_folder import Parts, run_folder
 from torchpbp.files.replacing import replacing
@@ -72,25 +71,6 @@ def test_ctrl_c_leaves_a_run_that_can_go_on(tmp_path: Path) -> None:
     os.kill(child, signal.SIGKILL)
     ended(child)
     assert {path: path.stat().st_mtime_ns for path in kept} == stamps  # what was done was not done again
-
-
-@pytest.mark.slow
-def test_ctrl_c_in_lightning_leaves_a_checkpoint_that_training_goes_on_from(tmp_path: Path) -> None:
-    log, folder = tmp_path / "log", tmp_path / "run"
-    overrides = ["model=digits_embedding", *QUICK, "model.epochs=12", "model.teacher=null", "model.companion=null"]
-    cfg = configuration(folder, *overrides, "model.two_stage=0", "model.hidden=[0]", "resume=true")
-    child = run_in_child(cfg, log)
-    last = folder / "checkpoints" / "last.ckpt"
-    assert wait_for(last.exists, child), log.read_text()
-    os.kill(child, signal.SIGINT)
-    assert ended(child) == 130, log.read_text()
-    assert "Interrupted. To resume" in log.read_text()
-    state = torch.load(last, weights_only=True)
-    assert state["epoch"] < 11
-    train(cfg)
-    history = (folder / "training.csv").read_text().splitlines()
-    assert len(history) == 1 + 2 * 12  # each epoch of both networks once
-    check_files(folder)
 
 
 def test_a_finished_run_is_not_run_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -187,14 +167,6 @@ def test_what_a_killed_run_left_half_written_is_removed_and_nothing_else(tmp_pat
         assert being_written.exists()
     assert not [path for path in left if path.exists()]
     assert [path for path in foreign if not path.exists()] == foreign[-4:]
-
-
-def test_an_unreadable_training_state_is_named(tmp_path: Path) -> None:
-    (tmp_path / "checkpoints").mkdir()
-    (tmp_path / "checkpoints" / "last.ckpt").write_text("nothing")
-    overrides = ["model=digits_embedding", *QUICK, "model.teacher=null", "model.companion=null", "model.two_stage=0"]
-    with pytest.raises(CheckpointError, match=r"last.ckpt: expected a training state.*Delete it"):
-        train(configuration(tmp_path, *overrides, "resume=true"))
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -11,13 +11,17 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from torchpbp.datasets.digits import POINTS, TRAIN_ROWS, load_digits
-from torchpbp.datasets.splits import block_folds, hide_points, rows_per_class
+from torchpbp.datasets.splits import block_folds, cell_folds, hide_points, rows_per_class
+from torchpbp.errors import ArgumentError
 from torchpbp.settings import Constraint, between, choice, optional, whole
 
 Batches = DataLoader[tuple[Tensor, ...]]
 
 VALIDATION_ROWS = 494
 """Rows at the end of the training file kept for validation, which leaves 7,000 to learn from."""
+
+CELL_SEED = 0
+"""Of the cells of ``split="cells"``."""
 
 _TENSORS = ("train_x", "train_y", "val_x", "val_y", "test_x", "test_y", "train_rows", "val_rows")
 
@@ -36,15 +40,18 @@ class DigitsDataModule(LightningDataModule):
     """Pen digits in batches of ((rows, 16) coordinates, (rows,) digits), and as plain tensors after :meth:`setup`.
 
     Validation rows are by the same writers as the training rows, so validation scores are optimistic; the test rows are by
-    other writers. Blocks do not change that: the training file is not ordered by writer.
+    other writers. Blocks do not change that: the training file is not ordered by writer. Settings are better chosen on cells.
 
     Args:
         batch_size: rows per batch.
         train_size: number of training rows of each class, drawn at random by ``seed``; all of them by default.
         split: "official" trains on the first 7,000 rows of the training file and validates on the last 494; "blocks"
-            validates on block ``fold`` of ``folds`` contiguous blocks of it, and trains on the others.
-        folds: number of blocks, for ``split="blocks"``.
-        fold: the validation block, counted from 0, for ``split="blocks"``.
+            validates on block ``fold`` of ``folds`` contiguous blocks of it, and trains on the others; "cells" does so
+            with fold ``fold`` of :func:`~torchpbp.datasets.splits.cell_folds`, a stand-in for new writers.
+        folds: number of folds, for ``split="blocks"`` and ``split="cells"``.
+        fold: the validation fold, counted from 0.
+        cells: k-means cells of each digit, for ``split="cells"``; drawn by a seed of their own, so that they are the same
+            for every ``seed``.
         hide: share of the eight points of each validation and test row to hide at random by ``seed``, a multiple of
             1/8: NaN in both coordinates, as by ``hide_points(rows, round(8 * hide), seed)``.
         seed: of all draws, and of the order of the training batches.
@@ -77,6 +84,7 @@ class DigitsDataModule(LightningDataModule):
         split: str = "official",
         folds: int = 5,
         fold: int = 0,
+        cells: int = 30,
         hide: float = 0.0,
         seed: int = 0,
         folder: str | os.PathLike[str] | None = None,
@@ -85,10 +93,13 @@ class DigitsDataModule(LightningDataModule):
         super().__init__()
         self.batch_size = whole(1).check("batch_size", batch_size)
         self.train_size = optional(whole(1)).check("train_size", train_size)
-        self.split = choice("official", "blocks").check("split", split)
+        self.split = choice("official", "blocks", "cells").check("split", split)
         self.folds = folds
         self.fold = fold
-        if split == "blocks":
+        self.cells = whole(1).check("cells", cells)
+        if split == "official" and fold != 0:
+            raise ArgumentError(f"fold: split='official' has no folds, so fold={fold!r} would change nothing.")
+        if split != "official":
             self.fold = whole(0, len(block_folds(TRAIN_ROWS, folds)) - 1).check("fold", fold)
         self.hidden_points = POINT_SHARE.check("hide", hide)
         self.seed = whole(0).check("seed", seed)
@@ -107,8 +118,10 @@ class DigitsDataModule(LightningDataModule):
         if self.split == "official":
             rows = torch.arange(TRAIN_ROWS)
             train, val = rows[:-VALIDATION_ROWS], rows[-VALIDATION_ROWS:]
-        else:
+        elif self.split == "blocks":
             train, val = block_folds(TRAIN_ROWS, self.folds)[self.fold]
+        else:
+            train, val = cell_folds(digits.train_x, digits.train_y, self.cells, self.folds, CELL_SEED)[self.fold]
         if self.train_size is not None:
             train = train[rows_per_class(digits.train_y[train], self.train_size, self.seed)]
         self.train_rows, self.val_rows = train, val

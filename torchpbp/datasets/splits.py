@@ -35,6 +35,43 @@ def block_folds(n: int, k: int) -> list[tuple[Tensor, Tensor]]:
     return [(torch.cat([rows[:start], rows[stop:]]), rows[start:stop]) for start, stop in pairwise(borders)]
 
 
+def cell_folds(x: Tensor, y: Tensor, cells: int, k: int, seed: int) -> list[tuple[Tensor, Tensor]]:
+    """Cross-validation over k-means cells: each fold validates on whole cells of every class and trains on the others.
+
+    Validation rows differ from all training rows of their class in kind, as the rows of new writers do; random rows have
+    near copies among the training rows, on which all settings look equally good.
+
+    Args:
+        x: (n, columns) complete rows.
+        y: (n,) class of each row.
+        cells: of each class.
+        k: number of folds; each validates on ``cells / k`` cells of each class.
+        seed: of the cells and of their order.
+
+    Returns:
+        k pairs of int64 row numbers (training rows, validation rows), ascending.
+    """
+    from sklearn.cluster import KMeans  # takes a second to import
+
+    if x.ndim != 2 or y.shape != x.shape[:1]:
+        raise ShapeError(
+            f"cell_folds: expected (n, columns) and (n,), got shapes {tuple(x.shape)} and {tuple(y.shape)}."
+        )
+    k = whole(2).check("k", k)
+    if whole(k).check("cells", cells) % k:
+        raise ArgumentError(f"cells: expected a multiple of the {k} folds, got {cells}.")
+    generator = np.random.default_rng(whole(0).check("seed", seed))
+    fold = torch.empty(len(y), dtype=torch.int64)
+    for value in sorted(set(y.tolist())):
+        rows = (y == value).nonzero().flatten()
+        if len(rows) < cells:
+            raise DataError(f"Class {value}: expected at least {cells} rows for as many cells, got {len(rows)}.")
+        means = KMeans(cells, n_init=1, random_state=int(generator.integers(2**31))).fit(x[rows].double().numpy())
+        dealt = generator.permutation(cells) % k  # fold of each cell
+        fold[rows] = torch.from_numpy(dealt[means.labels_])
+    return [((fold != i).nonzero().flatten(), (fold == i).nonzero().flatten()) for i in range(k)]
+
+
 def rows_per_class(y: Tensor, count: int, seed: int) -> Tensor:
     """Draw ``count`` rows of each class at random; with the same seed, a smaller count gives a subset of a larger one.
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -18,18 +19,24 @@ class Experiment(NamedTuple):
         settings: name of the class of its settings.
         shares_rows: whether several processes each learn from a share of the rows.
         replaces: settings of the learner that it sets itself.
+        unused: class of a learner -> settings of the experiment that have no effect with it.
     """
 
     module: str
     settings: str
     shares_rows: bool = False
     replaces: tuple[str, ...] = ()
+    unused: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
 
 EXPERIMENTS = {
-    "run_digits": Experiment("digits.run", "DigitsSettings", shares_rows=True),
+    "run_digits": Experiment(
+        "digits.run",
+        "DigitsSettings",
+        shares_rows=True,
+        unused={"NeuralDigits": ("samples", "copies", "slant", "missing_training", "missing_kind", "missing_fill")},
+    ),
     "run_digits_curve": Experiment("digits.learning_curve", "DigitsCurveSettings", shares_rows=True),
-    "run_digits_embedding": Experiment("embedding.run", "EmbeddingSettings"),
     "run_digits_missing": Experiment("digits.missing_points", "DigitsMissingSettings", shares_rows=True),
     "run_jt_synthetic": Experiment("jt_synthetic.run", "JTSyntheticSettings", shares_rows=True),
     "run_learners": Experiment("learners.run", "LearnersSettings"),

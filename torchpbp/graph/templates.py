@@ -180,6 +180,50 @@ def pen_strokes(points: int = 8, order: int = 1, low: float = 0.0, high: float =
     return LatentGraph(edges, variables, latent)
 
 
+def pen_tree(
+    points: int = 8,
+    leaf_states: int | None = 8,
+    states: int | None = 10,
+    classes: int = 10,
+    low: float = 0.0,
+    high: float = 100.0,
+) -> LatentGraph:
+    """A binary tree of hidden variables over the points of a pen stroke, p1, p2, …, each a vector of two coordinates.
+
+    Each point hangs on a latent of its own. Two neighbours and the latent above them are connected with each other, and so on
+    up to the two halves of the stroke. The observed variable ``digit`` is a neighbour of all latents: a model with
+    ``condition="digit"`` has one set of operators per digit.
+
+    Args:
+        points: a power of two, at least 2.
+        leaf_states: of the latents above single points.
+        states: of the others.
+        classes: of the variable ``digit``.
+        low: smallest coordinate.
+        high: largest one.
+    """
+    _at_least(2, points=points)
+    if points & (points - 1):
+        raise ArgumentError(f"points: expected a power of two, got {points}.")
+    names = [f"p{t}" for t in range(1, points + 1)]
+    variables: dict[str, Domain] = {"digit": classes, **dict.fromkeys(names, Continuous(low, high, shape=(2,)))}
+    level = [f"h{t}" for t in range(1, points + 1)]
+    latent, edges = list(level), list(zip(level, names, strict=True))
+    variables |= dict.fromkeys(level, leaf_states)
+    width = 1
+    while len(level) > 2:
+        width *= 2
+        above = [f"h{t}_{t + width - 1}" for t in range(1, points + 1, width)]
+        edges += [(above[i // 2], below) for i, below in enumerate(level)]
+        edges += [(level[i], level[i + 1]) for i in range(0, len(level), 2)]
+        variables |= dict.fromkeys(above, states)
+        latent += above
+        level = above
+    edges += [(level[0], level[1])]
+    edges += [("digit", h) for h in latent]
+    return LatentGraph(edges, variables, latent, directed=False)
+
+
 def pen_clique(points: int = 8, low: float = 0.0, high: float = 100.0) -> LatentGraph:
     """All coordinates of a pen stroke in one clique without latents: its kernel model is a kernel density estimate."""
     _at_least(1, points=points)

@@ -25,7 +25,8 @@ def check_learner(learner: object) -> nn.Module:
     if not isinstance(learner, nn.Module):
         raise StructureError(
             "Pen digits: expected a learner with a graph over the pen's points, got one that takes its graph from the model "
-            "(such as learner=pbp). Choose learner=pen_average, learner=gram or learner=nystroem."
+            "(such as learner=pbp). Choose learner=pen_average, learner=gram or learner=nystroem; model=digits also takes "
+            "learner=neural."
         )
     observed = tuple(getattr(learner, "graph").observed)  # noqa: B009
     if observed != FEATURES:

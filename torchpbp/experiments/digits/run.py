@@ -1,4 +1,4 @@
-"""Pen digits recognised, drawn and completed by one model per class."""
+"""Pen digits recognised by encoders trained through PBP, or recognised, drawn and completed by one model per class."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from torchpbp.datasets.splits import hide_points
 from torchpbp.errors import CheckpointError, DataWarning
 from torchpbp.experiments.digits.classification import check_data, check_learner, complete, fit_classifier, predict
 from torchpbp.experiments.digits.missing_training import FILL, KIND, SHARE, training_rows
+from torchpbp.experiments.digits.neural import NeuralDigits, run_neural
 from torchpbp.experiments.digits.plots import write_completed_digits, write_digits
 from torchpbp.experiments.running.plots import write_confusion
 from torchpbp.experiments.running.results import Metrics, environment, write_csv, write_results
@@ -35,7 +36,7 @@ COMPLETED_PER_CLASS = 2
 
 @dataclass(frozen=True)
 class DigitsSettings(Settings):
-    """Settings of :func:`run_digits`.
+    """Settings of :func:`run_digits`. All but the first are for models per class.
 
     Args:
         limit: validation and test rows at most; all by default.
@@ -60,29 +61,35 @@ class DigitsSettings(Settings):
 
 def run_digits(
     data: DigitsDataModule,
-    learner: nn.Module,
+    learner: nn.Module | NeuralDigits,
     seed: int = 0,
     output_dir: str | os.PathLike[str] | None = None,
     verbose: bool = True,
     **options: Any,
 ) -> Metrics:
-    """Fit one model per class, then predict validation and test rows, the latter also with half of their points hidden.
+    """Learn to recognise the pen digits, then predict validation and test rows, also with some of their points hidden.
 
     Args:
         data: the pen digits; its ``train_size`` sets the rows per class to learn from.
-        learner: an unfitted model of the sixteen coordinates, copied for each class.
-        seed: of the points to hide and of the digits drawn.
-        output_dir: folder for metrics.json, metrics.csv (a row per class), predictions.csv, confusion.png, samples.png,
-            completed.png, and classifier.pt, the fitted classifier (``torchpbp.load`` reads it, ``python -m torchpbp predict``
-            uses it). ``None``: no files.
+        learner: settings of a neural model (:class:`~torchpbp.experiments.digits.neural.NeuralDigits`), or an unfitted model
+            of the sixteen coordinates, which is copied for each class.
+        seed: of all draws.
+        output_dir: folder for metrics.json, metrics.csv, predictions.csv and confusion.png. A neural model adds model.pt
+            (``torchpbp.load`` reads it), training.csv, checkpoints/ and figures of training, accuracy by hidden points,
+            calibration and the hardest strokes. Models per class add samples.png, completed.png, and
+            classifier.pt, which ``torchpbp.load`` reads and ``python -m torchpbp predict`` uses. ``None``: no files.
         verbose: show progress bars (stderr) and results (stdout).
         options: see :class:`DigitsSettings`.
 
     Returns:
         "val/accuracy", "test/accuracy", "test/log_loss" (nats), "test/calibration_error", "test/accuracy_half_hidden",
-        "test/precision/<digit>" and "test/recall/<digit>", seconds, and the facts of the run.
+        more figures by classifier and number of hidden points (neural) or "test/precision/<digit>" and
+        "test/recall/<digit>" (models per class), seconds, and the facts of the run.
     """
     settings = DigitsSettings.from_dict(options)
+    if isinstance(learner, NeuralDigits):
+        check_data(data)
+        return run_neural(data, learner, seed, output_dir, verbose, settings.limit)
     check_learner(learner)
     check_data(data)
     limit = settings.limit

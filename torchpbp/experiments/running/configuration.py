@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,15 @@ SHARING = {"torchpbp.PBP", "torchpbp.EM", "torchpbp.OnlineEM", "torchpbp.Spectra
 """Learners that add up what several processes count."""
 USERS = {
     "regressor": "learner=pbp, learner=pbp_pairs, learner=pbp_refined and learner=nystroem (pen digits)",
-    "trainer": "regressor=mlp, model=sequence_labelling and model=digits_embedding; with several processes (trainer=ddp) also "
+    "trainer": "learner=neural (pen digits), regressor=mlp and model=sequence_labelling; with several processes (trainer=ddp) also "
     "models that share rows among them, with the learners pbp, pbp_pairs, nystroem, em, online_em and spectral",
+    "logger": "learner=neural (pen digits)",
+    "callbacks": "learner=neural (pen digits)",
+    "ckpt_path": "learner=neural (pen digits)",
 }
-"""Group -> what uses its settings."""
+"""Group or setting -> what uses it."""
+LOGGERS = {"TensorBoardLogger": "tensorboard", "MLFlowLogger": "mlflow", "WandbLogger": "wandb"}
+"""Logger -> the package it needs, which is also the extra that brings it."""
 LEFT_OVER = {"regressor": {"_target_": "torchpbp.Ridge"}}
 """What remains of a group, unasked for, if the learner that brought it is left out (``~model.others.nystroem``)."""
 OWN = Experiment("", "")
@@ -55,20 +61,21 @@ def check_configuration(cfg: DictConfig) -> None:
     """
     plain: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)
     RunSettings(**{f.name: plain[f.name] for f in dataclasses.fields(RunSettings)})
-    check_model_settings(plain["model"])
+    check_model_settings(plain["model"], plain["learner"])
     check_used(cfg)
+    check_logger(plain.get("logger") or {})
     trainer = plain.get("trainer") or {}
     accelerator = trainer.get("accelerator")
     if accelerator in ("gpu", "cuda") and not torch.cuda.is_available() and not torch.backends.mps.is_available():
         raise ArgumentError(f"trainer.accelerator={accelerator}: expected a GPU, found none. Choose trainer=cpu.")
     if plain["resume"] and trainer.get("strategy") == "ddp":
         raise RunError(
-            "resume: expected a run in one process, got trainer=ddp. Give model.ckpt_path= (model=digits_embedding) or "
-            "regressor.checkpoint= (regressor=mlp) instead."
+            "resume: expected a run in one process, got trainer=ddp. Give regressor.checkpoint= (regressor=mlp) or "
+            "ckpt_path= (learner=neural) instead."
         )
 
 
-def check_model_settings(model: dict[str, Any]) -> None:
+def check_model_settings(model: dict[str, Any], learner: dict[str, Any]) -> None:
     """Check the settings of an experiment, apart from the objects that are still to be built (graphs, learners, data)."""
     name = _experiment_name(model)
     if name not in EXPERIMENTS:
@@ -81,13 +88,34 @@ def check_model_settings(model: dict[str, Any]) -> None:
     if unknown:
         raise ArgumentError(f"model.{unknown[0]}: {name} has no such setting. There are: {', '.join(known)}.")
     try:
-        declared(**values)
+        read = declared(**values)
     except ArgumentError as error:
         raise ArgumentError(f"model.{error}") from None
+    kind = str(learner["_target_"]).rpartition(".")[2]
+    for key in EXPERIMENTS[name].unused.get(kind, ()):
+        if getattr(read, key) != getattr(declared(), key):
+            raise _without_effect(key, name, kind)
+
+
+def _without_effect(key: str, experiment: str, learner: str) -> ArgumentError:
+    return ArgumentError(
+        f"model.{key}: {experiment} with the learner {learner} does not use it, so it would change nothing. Leave it out, or "
+        "choose another learner."
+    )
+
+
+def check_logger(logger: dict[str, Any]) -> None:
+    """Raise where the package behind a logger is not installed."""
+    package = LOGGERS.get(str(logger.get("_target_", "")).rpartition(".")[2])
+    if package is not None and importlib.util.find_spec(package) is None:
+        raise ArgumentError(
+            f"logger={package}: the package {package} is not installed. Install the extra: "
+            f'pip install -c constraints.txt -e ".[{package}]", or choose logger=csv.'
+        )
 
 
 def check_used(cfg: DictConfig) -> None:
-    """Raise where a regressor or trainer has settings that the experiment and its learner do not use."""
+    """Raise where a group such as the regressor has settings that the experiment and its learner do not use."""
     for group in unused_groups(cfg):
         if cfg[group] != LEFT_OVER.get(group):
             raise _unused(group, cfg)
@@ -127,13 +155,16 @@ def check_overrides(cfg: DictConfig, overrides: Iterable[str]) -> None:
         cfg: composed.
         overrides: given by the user.
     """
-    name = _experiment_name(cfg.model)
-    unused, replaced = unused_groups(cfg), EXPERIMENTS.get(name, OWN).replaces
+    name, kind = _experiment_name(cfg.model), str(cfg.learner._target_).rpartition(".")[2]
+    experiment = EXPERIMENTS.get(name, OWN)
+    unused, replaced = unused_groups(cfg), experiment.replaces
     for override in overrides:
         full = override.partition("=")[0].lstrip("+~")
         group, _, key = full.partition(".")
         if group in unused:
             raise _unused(full, cfg)
+        if group == "model" and key in experiment.unused.get(kind, ()):
+            raise _without_effect(key, name, kind)
         if group == "learner" and key.partition(".")[0] in replaced:
             raise ArgumentError(
                 f"{full}: {name} sets it itself, so the value would change nothing. Set those of the experiment (model.…) "

@@ -35,6 +35,8 @@ from torchpbp.experiments.running.run_log import written_logs
 from torchpbp.graph.templates import hmm
 
 REPORT = "report.html"
+SHOWN_GROUPS = ("experiment", "model", "learner", "regressor", "trainer")
+"""Choices that the first line of the output names."""
 
 
 def train(cfg: DictConfig) -> Metrics:
@@ -121,9 +123,9 @@ def write_run_report(cfg: DictConfig, seconds: float) -> None:
 def result_settings(cfg: DictConfig) -> dict[str, Any]:
     """The settings on which a run's results depend."""
     settings: dict[str, Any] = OmegaConf.to_container(cfg, resolve=False)
-    for key in ("output_dir", "resume", "objective"):
+    for key in ("output_dir", "resume", "objective", "ckpt_path", "logger"):
         settings.pop(key, None)
-    for group, key in (("model", "verbose"), ("model", "ckpt_path"), ("regressor", "checkpoint")):
+    for group, key in (("model", "verbose"), ("regressor", "checkpoint"), ("callbacks", "progress_bar")):
         settings.get(group, {}).pop(key, None)
     settings.get("trainer", {}).pop("enable_progress_bar", None)
     settings["versions"] = {"torchpbp": __version__, "torch": str(torch.__version__)}  # parts of two would not match
@@ -150,8 +152,8 @@ def resume_settings(cfg: DictConfig) -> DictConfig:
     """Settings with which training keeps its state and continues from one that an earlier run left."""
     changes: dict[str, Any] = {}
     last = os.path.join(cfg.output_dir, "checkpoints", "last.ckpt")
-    if "ckpt_path" in cfg.model and cfg.model.ckpt_path is None and os.path.isfile(last):
-        changes["model"] = {"ckpt_path": last}
+    if cfg.ckpt_path is None and os.path.isfile(last):
+        changes["ckpt_path"] = last
     if "checkpoint" in (cfg.get("regressor") or {}) and cfg.regressor.checkpoint is None:
         changes["regressor"] = {"checkpoint": str(training_folder(cfg.output_dir))}
     return OmegaConf.merge(cfg, changes)
@@ -228,8 +230,8 @@ def run_and_report(cfg: DictConfig) -> float | None:
         check_overrides(cfg, job.overrides.task)
         check_size(choices.size, choices.model)
         check_configuration(cfg)
-        groups = [g for g in ("experiment", "model", "learner", "regressor", "trainer") if choices.get(g) is not None]
-        print(*(f"{group}={choices[group]}" for group in groups), f"seed={cfg.seed}", flush=True)
+        chosen = {group: choices.get(group) for group in SHOWN_GROUPS}
+        print(*(f"{g}={c}" for g, c in chosen.items() if c is not None), f"seed={cfg.seed}", flush=True)
     check_objective(cfg.objective)  # before the run: a search without one raises at once
     with interruptible(cfg.output_dir):
         metrics = train(cfg)

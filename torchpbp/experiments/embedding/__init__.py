@@ -1,1 +1,0 @@
-"""Pen digits read by a network with a PBP layer inside."""
