@@ -30,6 +30,7 @@ QUICK = {"restarts": 2, "iterations": 20, "progress": False}
 
 LEARNERS: dict[str, Callable[[], Any]] = {
     "PBP": lambda: PBP(GRAPH),
+    "PBP of classes": lambda: PBP(GRAPH, condition="x1"),
     "RefinedPBP": lambda: RefinedPBP(GRAPH, steps=2, folds=2, progress=False),
     "KernelPBP": lambda: KernelPBP(GRAPH),
     "EM": lambda: EM(GRAPH, **QUICK),
@@ -39,6 +40,8 @@ LEARNERS: dict[str, Callable[[], Any]] = {
     "ScoreAverage": lambda: ScoreAverage([KernelPBP(GRAPH), KernelPBP(GRAPH, ridge=(1.0, 1.0))], [1, 2]),
 }
 NAMES = [*LEARNERS, "DiscreteNetwork"]
+CLASSES = {name: name.split()[0] for name in NAMES}
+"""Name of the class of each model."""
 
 
 def training_table(rows: int = 300) -> pd.DataFrame:

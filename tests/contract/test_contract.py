@@ -13,6 +13,7 @@ import torch
 
 import torchpbp
 from tests.contract.models import (
+    CLASSES,
     COLOURS,
     GRAPH,
     LEARNERS,
@@ -56,7 +57,8 @@ def _no_gradients() -> Iterator[None]:
 
 
 def test_every_model_with_files_is_tested_here() -> None:
-    assert set(NAMES) == set(MODULES) - {"GenerativeClassifier"}
+    assert set(CLASSES.values()) == set(MODULES) - {"GenerativeClassifier"}
+    assert all(type(fitted(name)).__name__ == CLASSES[name] for name in NAMES)
     assert all(isinstance(fitted(name), LatentModel) for name in NAMES)
     assert [isinstance(fitted(name), Learner) for name in NAMES] == [name in LEARNERS for name in NAMES]
 
@@ -80,7 +82,7 @@ def test_models_that_are_not_fitted_raise(name: str, tmp_path: Path) -> None:
     if isinstance(model, Sampling):
         questions.append(lambda: model.sample(2))
     for ask in questions:
-        with pytest.raises(NotFittedError, match=f"This {name} model is not fitted yet. Call fit"):
+        with pytest.raises(NotFittedError, match=f"This {CLASSES[name]} model is not fitted yet. Call fit"):
             ask()
     assert not list(tmp_path.iterdir())
 

@@ -12,7 +12,7 @@ import torch
 
 matplotlib.use("Agg")
 
-from tests.plotting.pictures import texts
+from tests.plotting.pictures import DIAMOND, texts
 from torchpbp import PBP
 from torchpbp.plotting import plot_confusion, plot_diagnostics, plot_learning_curves
 
@@ -84,3 +84,12 @@ def test_the_weakest_separators_are_drawn_where_all_are_too_many(model: PBP) -> 
     ax = plot_diagnostics(model, most=3)
     assert {t.get_text() for t in ax.get_yticklabels()} == set(table.nsmallest(3, "weakest")["separator"])
     assert "3 weakest of 13" in ax.get_title(loc="left")
+
+
+def test_diagnostics_of_classes_are_those_of_the_worst() -> None:
+    model = PBP(DIAMOND.graph, condition="a1").fit(DIAMOND.sample(2_000, seed=2))
+    ax = plot_diagnostics(model)
+    dots = sorted(x for line in ax.lines for x in line.get_xdata())
+    table = model.diagnostics()
+    worst = [op.strengths[table["class"].iloc[i]] for i, op in enumerate(model.separator_operators)]
+    assert np.allclose(dots, sorted(x for s in worst for x in s[1:].tolist()))

@@ -12,7 +12,7 @@ matplotlib.use("Agg")
 
 from tests.plotting.pictures import DIAMOND, EVIDENCE, heights
 from torchpbp import PBP, build_junction_tree, templates
-from torchpbp.errors import StructureError
+from torchpbp.errors import QueryError, StructureError
 from torchpbp.plotting import plot_junction_tree, plot_messages
 
 
@@ -81,3 +81,17 @@ def test_large_trees_are_printed_not_drawn() -> None:
     with pytest.raises(StructureError, match="too large to draw"):
         plot_junction_tree(tree)
     assert "x300" in str(tree)
+
+
+def test_messages_of_a_model_with_classes_are_those_of_the_class_given() -> None:
+    model = PBP(DIAMOND.graph, condition="a1").fit(DIAMOND.sample(2_000, seed=2))
+    plot_junction_tree(model)
+    evidence = {"a1": [2, -1], "b1": [1, 0]}
+    ax = plot_messages(model, evidence)
+    with torch.no_grad():
+        up = model.operator_tree.tree(2).upward(model.prepare(model.read_evidence(evidence))).messages
+    for child in ax.child_axes:
+        message = up[int(child.get_label().removeprefix("separator "))]
+        assert heights(child) == pytest.approx(message[0].tolist(), abs=1e-9)
+    with pytest.raises(QueryError, match="expected the state of 'a1' in the evidence"):
+        plot_messages(model, evidence, row=1)

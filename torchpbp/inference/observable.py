@@ -17,6 +17,10 @@ from torchpbp.inputs.evidence import Evidence
 from torchpbp.inputs.missing_values import observed
 
 
+NOISE = 0.05
+"""Share of an estimate's norm below which the probability of the evidence counts as noise, for means of encoded leaves."""
+
+
 class Observable(nn.Module):
     """One observed variable with its feature map.
 
@@ -207,11 +211,12 @@ class Observable(nn.Module):
             estimate: up to a positive factor per row.
             map: of this leaf.
         """
-        total = estimate[:, :1]
-        usable = total > 0
-        # Without a positive total there is nothing to go by: the mean of the training rows.
-        constant = torch.nn.functional.one_hot(torch.tensor(0, device=estimate.device), map.dim).to(estimate)
-        expected = torch.where(usable, estimate / torch.where(usable, total, torch.ones_like(total)), constant)
+        # E[φ | Ω] is the estimate divided by its first entry, P(Ω). Where noise leaves little of that, the quotient is shrunk
+        # towards the mean of the training rows, and without a positive P(Ω) that mean is the answer.
+        total, norm = estimate[:, :1].clamp(min=0), estimate.norm(dim=1, keepdim=True)
+        size = total.square() + (NOISE * norm).square()
+        expected = estimate * total / torch.where(size > 0, size, torch.ones_like(size))
+        expected = torch.cat([torch.ones_like(total), expected[:, 1:]], dim=1)
         first, second = (expected @ self.functionals.to(expected)).chunk(2, dim=1)
         spread = (second - first.square()).clamp(min=0)
         scale = map.scale.to(expected)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
 
 from torchpbp.errors import DataError
+from torchpbp.features.encoded import EncodedMap
 from torchpbp.features.maps import KernelMap
 from torchpbp.features.scales import check_span
 from torchpbp.inference.observable import Observable, make_map
@@ -45,7 +47,10 @@ def fit_observables(
     """
     fitted = nn.ModuleList()
     for v, old in observables.items():
-        observable = Observable(v, old.domain, make_map(old.domain, kernel_map))
+        encoded = isinstance(old.map, EncodedMap)
+        observable = Observable(v, old.domain, copy.deepcopy(old.map) if encoded else make_map(old.domain, kernel_map))
+        if encoded:
+            observable.fit(rows.values(v))
         if isinstance(observable.map, KernelMap):
             low, high = rows.extent(v)
             if low == high and isinstance(observable.map.bandwidth, str):

@@ -86,13 +86,15 @@ class _Kernels(Predictor):
     ) -> None:
         self.landmarks = landmarks
         # A discrete variable is compared by equality, a continuous one by distance.
-        self.equality = torch.tensor([isinstance(rows.maps[v], OneHot) for v in rows.names])
+        where = rows.value_columns()
+        kinds = [[isinstance(rows.maps[v], OneHot)] * (where[v].stop - where[v].start) for v in rows.names]
+        self.equality = torch.tensor([kind for part in kinds for kind in part])
         self.scale = torch.where(spread > 0, spread, torch.ones_like(spread)) * settings.bandwidth
         self.contrast = settings.contrast
-        position = {v: i for i, v in enumerate(rows.names)}
-        self.uses = torch.zeros(len(regressions), len(rows.names), dtype=torch.float64)
+        self.uses = torch.zeros(len(regressions), len(self.equality), dtype=torch.float64)
         for s, regression in enumerate(regressions):
-            self.uses[s, [position[v] for v in regression.inputs]] = 1.0
+            for v in regression.inputs:
+                self.uses[s, where[v]] = 1.0 / (where[v].stop - where[v].start)  # a vector counts as much as a number
         values, vectors = torch.linalg.eigh(self._kernel(landmarks))  # (separators, landmarks, landmarks)
         kept = values > 1e-9 * values.amax(dim=1, keepdim=True)
         scale = torch.where(kept, values.clamp(min=1e-300).rsqrt(), torch.zeros_like(values))

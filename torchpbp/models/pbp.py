@@ -50,10 +50,17 @@ class PBP(NetModel, Counting):
         root: variables the root clique must contain; chosen by cost by default.
         dtype: of the operators. Learning is always done in float64.
         seed: of the held-out split and of the random draws behind generic ranks.
+        condition: a discrete observable with an operator tree for each of its states. The plan is made for the graph without it;
+            its posterior follows from Bayes' rule with the shares of the classes as prior, and all other answers mix over the
+            classes. Operators then have a leading dimension of classes. Not with ``rank="auto"``.
+        shrinkage: with ``condition``, the number of pseudo-rows from the distribution pooled over classes that are added to the
+            moments of each class, so that classes with few rows are shrunk towards all rows. A class without rows gets the
+            pooled moments.
 
     Attributes:
         counts: counts behind the fit, kept for :meth:`partial_fit`; ``None`` where learning needs more than counts, and
             after loading a file without them. Set it to ``None`` to free their memory.
+        prior, class_rows: (classes,) shares and training rows of the classes, with ``condition``.
 
     Example:
         >>> from torchpbp import templates

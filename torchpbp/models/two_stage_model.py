@@ -344,12 +344,13 @@ class TwoStageModel(OperatorModel, Learner):
         significant dimensions and, among these, the weakest correlation. The clipped mass is that of all classes together.
 
         Args:
-            evidence: for which estimates are made; random patterns of rows drawn from the model by default.
+            evidence: for which estimates are made; random patterns of rows drawn from the model by default, none for a model with
+                encoders, which cannot draw.
             rows: number of such rows.
             seed: of these rows and patterns.
         """
         self.require_fitted()
-        if evidence is None:
+        if evidence is None and self.encoders is None:
             evidence = random_patterns(self.sample(rows, seed=seed), seed)
         observables, tree = self.observables, self.operator_tree
         with torch.no_grad():

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from torchpbp.features.encoded import EncodedMap
 from torchpbp.features.maps import FeatureMap, OneHot
 from torchpbp.planning.plan import Group
 
@@ -22,7 +23,8 @@ class TrainingRows:
         states: (rows, variables) int64, if all maps are one-hot.
         features: (rows, all feature dimensions + 1) otherwise; the last column is 0.
         weights: (rows,) how much each row counts; all the same by default.
-        reals: (rows, variables) states and values as float64, if some variable is continuous.
+        reals: (rows, variables) states and values as float64, if some variable is continuous; a vector or image has a column
+            for each entry.
     """
 
     def __init__(
@@ -46,7 +48,7 @@ class TrainingRows:
             return cls(list(maps), maps, states=torch.stack([table[v] for v in maps], dim=1), weights=weights)
         parts = [m.features(table[v]) for v, m in maps.items()]
         features = torch.cat([*parts, torch.zeros_like(parts[0][:, :1])], dim=1)
-        reals = torch.stack([table[v].double() for v in maps], dim=1)
+        reals = torch.cat([table[v].double().reshape(len(features), -1) for v in maps], dim=1)
         return cls(list(maps), maps, features=features, weights=weights, reals=reals)
 
     def __len__(self) -> int:
@@ -61,7 +63,7 @@ class TrainingRows:
 
     @property
     def values(self) -> Tensor:
-        """(rows, variables) states and values as float64."""
+        """(rows, variables) states and values as float64; a vector or image has a column for each entry."""
         return self.content.double() if self.reals is None else self.reals
 
     @property
@@ -103,6 +105,16 @@ class TrainingRows:
         names = [self.names[i] for i in others]
         maps = {v: self.maps[v] for v in names}
         return TrainingRows(names, maps, self.states[chosen][:, others], weights=weights / weights.sum())
+
+    def value_columns(self) -> dict[str, slice]:
+        """Where each variable is in ``values``."""
+        result, start = {}, 0
+        for v in self.names:
+            own = self.maps[v]
+            width = math.prod(own.shape) if isinstance(own, EncodedMap) else 1
+            result[v] = slice(start, start + width)
+            start += width
+        return result
 
     def columns(self) -> dict[str, slice]:
         """Where each variable's features are in ``features``."""

@@ -11,7 +11,6 @@ from torch import Tensor
 from torchpbp.errors import QueryError, StructureError
 from torchpbp.graph.junction_tree import JunctionTree, build_junction_tree
 from torchpbp.graph.latent_graph import LatentGraph
-from torchpbp.inference.observable import prepare
 from torchpbp.inference.operator_tree import OperatorTree
 from torchpbp.inputs.evidence import Evidence, EvidenceLike
 from torchpbp.models.two_stage_model import TwoStageModel
@@ -115,7 +114,7 @@ def plot_messages(model: TwoStageModel, evidence: EvidenceLike = None, *, row: i
     read = one_row(model, evidence, row)
     values = written_values(model, read)
     with torch.no_grad():
-        messages = _tree_of_row(model, read).upward(prepare(model.observables, read, model.root.weight)).messages
+        messages = _tree_of_row(model, read).upward(model.prepare(read)).messages
     ax, font = tree_axes(layout, ax, LEVEL)
     for node in range(1, len(tree)):
         informed = any(v in values for v in tree.inside[node])
