@@ -260,12 +260,13 @@ class MessageNets(nn.Module):
         """
         flags = leaves.seen if shown is None else leaves.seen & shown
         order = {v: i for i, v in enumerate(leaves.features)}
-        parts = [
-            torch.where(flags[:, order[v], None], leaves.inputs[v], torch.zeros_like(leaves.inputs[v])).to(self.dtype)
-            for v in self.widths
-        ]
-        flag = torch.stack([flags[:, order[v]] for v in self.widths], dim=1).to(parts[0])
-        return torch.cat([*parts, flag, torch.zeros_like(flag[:, :1])], dim=1)
+        flag = flags[:, [order[v] for v in self.widths]]
+        values = torch.cat([leaves.inputs[v].to(self.dtype) for v in self.widths], dim=1)
+        width = torch.tensor(list(self.widths.values()), device=values.device)
+        each = flag.repeat_interleave(width, dim=1, output_size=values.shape[1])
+        kept = torch.where(each, values, torch.zeros_like(values))
+        flag = flag.to(values)
+        return torch.cat([kept, flag, torch.zeros_like(flag[:, :1])], dim=1)
 
     def _outputs(
         self,

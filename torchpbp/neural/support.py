@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torchpbp.inference.leaf_features import Statistics
+from torchpbp.inference.leaf_features import LeafFeatures, LeafReader, Statistics
 from torchpbp.inference.operator_tree import OperatorTree
 from torchpbp.learning.net_fitting import penalties_of
 from torchpbp.learning.net_moments import ClassLayout, MomentSums, complete_rows, moment_sums, zero_sums
@@ -50,9 +50,10 @@ class Support(nn.Module):
             self.register_buffer(f"sum{i}", total)
             self.register_buffer(f"count{i}", count)
         self.moments = len(empty.sums)
-        for i, m in enumerate(model.leaf_reader().encoded.values()):
-            self.register_buffer(f"gram{i}", torch.zeros_like(m.gram))
-            self.register_buffer(f"gram_count{i}", torch.zeros((), dtype=torch.float64))
+        reader = model.leaf_reader()
+        for i, names in enumerate(reader.equal_sizes()):
+            self.register_buffer(f"gram{i}", torch.stack([torch.zeros_like(reader.encoded[v].gram) for v in names]))
+            self.register_buffer(f"gram_count{i}", torch.zeros(len(names), dtype=torch.float64))
 
     def forward(
         self,
@@ -89,7 +90,7 @@ class Support(nn.Module):
             complete,
         )
         averages = self._averages(sums, rate)
-        grams = self._grams(reader.gram_sums(leaves), rate)
+        grams = self._grams(reader, leaves, rate)
         if not through:
             averages = [a.detach() for a in averages]
         penalties = penalties_of(nets)
@@ -110,13 +111,14 @@ class Support(nn.Module):
         own = batch.averages()
         return [a + (b - b.detach()) for a, b in zip(running.averages(), own, strict=True)]
 
-    def _grams(self, sums: Mapping[str, tuple[Tensor, Tensor]], rate: float) -> dict[str, Tensor]:
+    def _grams(self, reader: LeafReader, leaves: LeafFeatures, rate: float) -> dict[str, Tensor]:
         """C of each encoded leaf, likewise."""
-        result = {}
-        for i, (v, (total, count)) in enumerate(sums.items()):
+        result: dict[str, Tensor] = {}
+        for i, (names, (total, count)) in enumerate(zip(reader.equal_sizes(), reader.gram_sums(leaves), strict=True)):
             kept, kept_count = getattr(self, f"gram{i}"), getattr(self, f"gram_count{i}")
-            kept.copy_(torch.lerp(kept, total.detach(), rate))
-            kept_count.copy_(torch.lerp(kept_count, count.double(), rate))
-            own = total / count.clamp(min=1)
-            result[v] = kept / kept_count.clamp(min=1e-12) + (own - own.detach())
+            kept.lerp_(total.detach(), rate)
+            kept_count.lerp_(count, rate)
+            own = total / count.clamp(min=1)[:, None, None]
+            averages = kept / kept_count.clamp(min=1e-12)[:, None, None] + (own - own.detach())
+            result |= zip(names, averages.unbind(), strict=True)
         return result
