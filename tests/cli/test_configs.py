@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib.util
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +12,7 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 from hydra.utils import get_class, instantiate
+from lightning.pytorch import Callback
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
@@ -17,12 +20,15 @@ from torchpbp import LatentGraph, Ridge
 from torchpbp.datasets import FEATURES, LabelSequences
 from torchpbp.errors import ArgumentError
 from torchpbp.experiments import settings_class
+from torchpbp.experiments.digits.distortions import Distortions
+from torchpbp.experiments.digits.neural import NeuralDigits
 from torchpbp.experiments.normal_graph.one_embedding import embedding_graph
 from torchpbp.experiments.running.configuration import check_configuration, check_overrides, check_size, check_used
 
 CONF = Path(__file__).parents[2] / "conf"
-SETTINGS = {"model", "learner", "seed", "threads", "objective", "output_dir", "resume"}
-GROUPS = {"trainer", "regressor"}
+SETTINGS = {"model", "learner", "seed", "threads", "objective", "output_dir", "ckpt_path", "resume"}
+GROUPS = {"trainer", "regressor", "logger", "callbacks"}
+NEURAL = "torchpbp.experiments.digits.neural.NeuralDigits"
 """Settings that are there only where they are used."""
 
 
@@ -45,6 +51,7 @@ def all_choices() -> list[str]:
     groups = {path.parent.relative_to(CONF).as_posix() for path in CONF.rglob("*.yaml")} - {
         ".",
         "debug/default",
+        "debug/learner/default",
         "size/paper",
     }
     groups -= {"sweep", "sweep/optuna"}  # need a package of their own: tests/cli/test_sweeps.py
@@ -106,6 +113,10 @@ def test_every_choice_composes_and_builds_its_task_and_learner(choice: str) -> N
     elif cfg.learner._target_ == "torchpbp.NormalGraphLearner":
         graph = embedding_graph(4)
         assert learner(graph).graph is graph
+    elif isinstance(learner, NeuralDigits):
+        assert learner.distortions == Distortions()
+        assert all(isinstance(callback, Callback) for callback in (learner.callbacks or {}).values())
+        assert callable(learner.logger)
     else:
         assert isinstance(learner, nn.Module)
         assert learner.graph.observed == FEATURES
@@ -116,7 +127,7 @@ def test_every_choice_composes_and_builds_its_task_and_learner(choice: str) -> N
     [
         ("model=synthetic", "torchpbp.PBP"),
         ("experiment=synthetic_consistency", "torchpbp.PBP"),
-        ("model=digits", "torchpbp.ScoreAverage"),
+        ("model=digits", NEURAL),
         ("model=digits_learning_curve", "torchpbp.ScoreAverage"),
         ("model=digits_missing", "torchpbp.ScoreAverage"),
         ("model=sequence_labelling", "torchpbp.PBP"),
@@ -151,7 +162,13 @@ def test_debug_makes_every_model_tiny(model: str) -> None:
     full, tiny = composed(f"model={model}"), composed(f"model={model}", "debug=default")
     assert set(full.model) == set(tiny.model)
     assert full.model != tiny.model
-    assert full.learner == tiny.learner
+    if model == "digits":  # whose learner is trained
+        assert set(full.learner) == set(tiny.learner)
+        assert tiny.learner.steps < 10 < full.learner.steps
+    else:
+        assert full.learner == tiny.learner
+    with_other = composed(f"model={model}", "learner=gram", "debug=default")
+    assert with_other.learner == composed(f"model={model}", "learner=gram").learner
 
 
 @pytest.mark.parametrize("model", options("size/paper"))
@@ -206,7 +223,8 @@ def test_a_regressor_file_shows_every_option_of_the_constructor_with_its_default
 @pytest.mark.parametrize(
     ("overrides", "groups"),
     [
-        (["model=digits"], set()),
+        (["model=digits"], {"trainer", "logger", "callbacks"}),
+        (["model=digits", "learner=pen_average"], set()),
         (["model=synthetic", "learner=em"], set()),
         (["model=digits", "learner=nystroem"], {"regressor"}),
         (["model=synthetic"], {"regressor"}),
@@ -225,16 +243,19 @@ def test_groups_are_there_only_where_they_are_used(overrides: list[str], groups:
     ("overrides", "message"),
     [
         (
-            ["model=digits", "regressor=kernel_ridge"],
+            ["model=digits", "learner=pen_average", "regressor=kernel_ridge"],
             r"^regressor: run_digits .*ScoreAverage uses no regressor.*nystroem",
         ),
         (["model=digits", "regressor=mlp"], r"^regressor: .* would change nothing"),
         (["model=digits", "+regressor.landmarks=7"], r"^regressor: "),
         (["model=synthetic", "learner=em", "regressor=mlp"], r"^regressor: run_synthetic .*torchpbp\.EM uses no"),
-        (["model=digits", "trainer=gpu"], r"^trainer: run_digits .* uses no trainer.*regressor=mlp"),
+        (["model=digits", "learner=gram", "trainer=gpu"], r"^trainer: run_digits .* uses no trainer.*regressor=mlp"),
         (["model=synthetic", "trainer=gpu"], r"^trainer: run_synthetic "),
         (["model=synthetic", "regressor=ridge", "trainer=cpu", "trainer.devices=3"], r"^trainer: "),
-        (["model=digits", "trainer=ddp"], r"^trainer: "),  # kernel models do not share rows
+        (["model=digits", "learner=gram", "logger=csv"], r"^logger: run_digits .* uses no logger.*learner=neural"),
+        (["model=synthetic", "callbacks=default"], r"^callbacks: run_synthetic .* uses no callbacks.*learner=neural"),
+        (["model=synthetic", "ckpt_path=a.ckpt"], r"^ckpt_path: run_synthetic .* uses no ckpt_path"),
+        (["model=digits", "learner=gram", "trainer=ddp"], r"^trainer: "),  # kernel models do not share rows
         (["model=learners", "trainer=ddp"], r"^trainer: "),
     ],
 )
@@ -260,6 +281,41 @@ def test_a_group_on_the_command_line_that_the_run_would_ignore_raises() -> None:
 )
 def test_processes_may_share_rows_without_networks(overrides: list[str]) -> None:
     check_configuration(composed("seed=0", *overrides, "trainer=ddp"))
+
+
+@pytest.mark.parametrize(
+    "change", ["model.copies=3", "model.slant=0.3", "model.samples=2", "model.missing_training=0.1"]
+)
+def test_a_setting_of_models_per_class_raises_with_the_neural_learner(change: str) -> None:
+    message = rf"^{change.partition('=')[0]}: run_digits with the learner NeuralDigits does not use it"
+    with pytest.raises(ArgumentError, match=message):
+        check_configuration(composed("seed=0", "model=digits", change))
+    check_configuration(composed("seed=0", "model=digits", "learner=gram", change))
+    same = ["model=digits", "model.copies=2"]  # the default, but asked for
+    with pytest.raises(ArgumentError, match=r"^model\.copies: run_digits"):
+        check_overrides(composed("seed=0", *same), same)
+
+
+@pytest.mark.parametrize("package", ["tensorboard", "mlflow", "wandb"])
+def test_a_logger_without_its_package_raises(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {package}
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name in found else find(name, *a))
+    cfg = composed("seed=0", "model=digits", f"logger={package}")
+    with pytest.raises(ArgumentError, match=rf'^logger={package}: .*not installed.*"\.\[{package}\]".*logger=csv'):
+        check_configuration(cfg)
+    found.clear()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: object())
+    check_configuration(cfg)
+
+
+def test_the_neural_learner_file_shows_every_option_with_its_default() -> None:
+    cfg = composed("model=digits")
+    learner = instantiate(cfg.learner, _convert_="all")
+    for f in dataclasses.fields(NeuralDigits):
+        if f.name not in ("trainer", "logger", "callbacks"):
+            assert getattr(learner, f.name) == f.default, f.name
+    assert set(cfg.learner) - {"_target_"} == {f.name for f in dataclasses.fields(NeuralDigits)}
 
 
 def test_a_learner_setting_that_the_experiment_replaces_raises() -> None:
@@ -302,4 +358,4 @@ def test_overrides_on_top_of_an_experiment_win() -> None:
 
 def test_seed_reaches_the_learner() -> None:
     assert composed("model=synthetic", "seed=17").learner.seed == 17
-    assert [m.get("seed") for m in composed("model=digits", "seed=17").learner.members] == [17, 17, None, None]
+    assert [m.get("seed") for m in composed("learner=pen_average", "seed=17").learner.members] == [17, 17, None, None]

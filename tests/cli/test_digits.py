@@ -18,9 +18,20 @@ from torchpbp.errors import StructureError
 from train import train
 
 ROOT = Path(__file__).parents[2]
-PICTURES = {"confusion.png", "samples.png", "completed.png"}
-RESULTS = {"metrics.json", "metrics.csv", "predictions.csv", "classifier.pt"}
-FILES = {"report.html", "train.log", ".hydra", ".run"} | RESULTS | PICTURES
+PICTURES = {"confusion.png", "hidden.png", "calibration.png", "hardest.png", "training.png"}
+TABLES = {"metrics.csv", "predictions.csv", "classes.csv", "training.csv", "published.csv"}
+FILES = {"metrics.json", "model.pt", "checkpoints", "logs", "report.html", "train.log", ".hydra", ".run"}
+CLASS_PICTURES = {"confusion.png", "samples.png", "completed.png"}
+CLASS_FILES = {
+    "metrics.json",
+    "metrics.csv",
+    "predictions.csv",
+    "classifier.pt",
+    "report.html",
+    "train.log",
+    ".hydra",
+    ".run",
+}
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -35,26 +46,73 @@ def train_with(*overrides: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def debug_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], Path]:
-    folder = tmp_path_factory.mktemp("debug")
+def neural_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], Path]:
+    folder = tmp_path_factory.mktemp("neural")
     return run(folder, "debug=default"), folder
 
 
 @pytest.mark.slow
-def test_plain_command_runs_the_digits_and_writes_the_promised_files(
+def test_plain_command_trains_the_neural_model_and_writes_the_promised_files(
+    neural_run: tuple[subprocess.CompletedProcess[str], Path],
+) -> None:
+    result, folder = neural_run
+    assert result.returncode == 0, result.stderr
+    (output,) = (folder / "outputs").iterdir()
+    assert {path.name for path in output.iterdir()} == FILES | PICTURES | TABLES
+    assert [path.name for path in (output / "checkpoints").iterdir()] == ["last.ckpt"]
+    assert (output / "logs" / "version_0" / "metrics.csv").is_file()
+    metrics = json.loads((output / "metrics.json").read_text())
+    assert metrics["test/accuracy"] > 0.3  # after four steps
+    assert (metrics["rows/train"], metrics["rows/test"], metrics["steps"]) == (200, 100, 4)
+    for picture in PICTURES:
+        assert (output / picture).read_bytes().startswith(b"\x89PNG")
+    lines = result.stdout.splitlines()
+    assert lines[0] == "model=digits learner=neural trainer=cpu seed=0"
+    assert lines[-1] == f"Report: {output / 'report.html'}"
+    assert f"{'test/accuracy':<26} {metrics['test/accuracy']:.4f}" in lines
+    assert len(lines) < 20
+    assert "training:" in result.stderr
+    report = (output / "report.html").read_text()
+    assert all(f'"{picture}"' in report or picture in report for picture in PICTURES)
+
+
+@pytest.mark.slow
+def test_the_neural_model_is_loaded_and_predicts_the_same(
+    neural_run: tuple[subprocess.CompletedProcess[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, folder = neural_run
+    (output,) = (folder / "outputs").iterdir()
+    model, rows, answers = str(output / "model.pt"), str(folder / "rows.csv"), str(folder / "answers.csv")
+    data = DigitsDataModule()
+    data.setup()
+    pd.DataFrame(data.test_x[:100], columns=list(FEATURES)).to_csv(rows, index=False)
+    assert main(["predict", model, rows, "--output", answers]) == 0
+    found, written = pd.read_csv(answers), pd.read_csv(output / "predictions.csv")
+    assert found["predicted"].tolist() == written["predicted"].tolist()
+    assert found["probability"].tolist() == pytest.approx(written["probability"].tolist(), rel=1e-4)  # another process
+
+
+@pytest.fixture(scope="module")
+def debug_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], Path]:
+    folder = tmp_path_factory.mktemp("debug")
+    return run(folder, "debug=default", "learner=pen_average"), folder
+
+
+@pytest.mark.slow
+def test_models_per_class_write_the_promised_files(
     debug_run: tuple[subprocess.CompletedProcess[str], Path],
 ) -> None:
     result, folder = debug_run
     assert result.returncode == 0, result.stderr
     (output,) = (folder / "outputs").iterdir()
-    assert {path.name for path in output.iterdir()} == FILES
+    assert {path.name for path in output.iterdir()} == CLASS_FILES | CLASS_PICTURES
     metrics = json.loads((output / "metrics.json").read_text())
     assert metrics["test/accuracy"] > 0.7
     assert metrics["test/accuracy_half_hidden"] > 0.6
     assert metrics["learner"] == "ScoreAverage"
     assert (metrics["rows/train"], metrics["rows/test"]) == (200, 100)
     assert len(pd.read_csv(output / "metrics.csv")) == 10
-    for picture in PICTURES:
+    for picture in CLASS_PICTURES:
         assert (output / picture).read_bytes().startswith(b"\x89PNG")
 
 
@@ -105,11 +163,11 @@ def test_same_seed_same_metrics(debug_run: tuple[subprocess.CompletedProcess[str
     _, folder = debug_run
     (output,) = (folder / "outputs").iterdir()
     written = json.loads((output / "metrics.json").read_text())
-    again = train_with()
+    again = train_with("learner=pen_average")
     for key, value in again.items():
         if "seconds" not in key and key != "threads":
             assert written[key] == (pytest.approx(value, rel=1e-4) if isinstance(value, float) else value), key
-    assert train_with("seed=1")["test/log_loss"] != again["test/log_loss"]
+    assert train_with("learner=pen_average", "seed=1")["test/log_loss"] != again["test/log_loss"]
 
 
 @pytest.mark.parametrize(("learner", "name"), [("gram", "KernelPBP"), ("nystroem", "PBP")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from tests.cli.test_configs import all_choices, composed
 from tests.robustness.runs import CONF, configuration
 from torchpbp.errors import ArgumentError, RunError, TorchPBPError
 from torchpbp.experiments.running import run_folder
-from torchpbp.experiments.running.configuration import check_configuration, explain_missing_group
+from torchpbp.experiments.running.configuration import LOGGERS, check_configuration, explain_missing_group
 from torchpbp.experiments.running.empty_folders import EmptyFolders
 from torchpbp.experiments.running.program import short_errors, train
 
@@ -53,6 +54,11 @@ def test_invalid_values(overrides: list[str], message: str, tmp_path: Path) -> N
         (["model=synthetic", "learner.rank=foo"], "rank: expected .*, got 'foo'"),
         (["model=synthetic", "regressor=mlp", "regressor.hidden=3"], "hidden: expected .*, got 3"),
         (["model=synthetic", "regressor=mlp", "regressor.form=odd"], "form: expected .*, got 'odd'"),
+        (["model=digits", "learner.steps=0"], "steps: expected a whole number of at least 1, got 0"),
+        (["model=digits", "learner.encoder=odd"], "encoder: expected one of .*, got 'odd'"),
+        (["model=digits", "learner.hide=2"], "hide: expected a number from 0 to 1, got 2"),
+        (["model=digits", "learner.distortions.shear=-1"], "shear: expected a non-negative number, got -1"),
+        (["model=digits", "callbacks.weight_average.decay=2"], "decay: expected a number from 0 to 1, got 2"),
         (["model=digits", "model.data.train_size=abc"], "train_size: expected .*, got 'abc'"),
         (["model=sequence_labelling", "model.data.noise=abc"], "noise: expected a positive number, got 'abc'"),
     ],
@@ -168,5 +174,8 @@ def test_a_typo_in_a_name_raises(override: str) -> None:
 def test_the_settings_that_come_with_the_library_are_accepted(choice: str) -> None:
     with initialize_config_dir(str(CONF), version_base="1.3"):
         cfg = composed(choice)
-    if choice != "trainer=gpu" or torch.cuda.is_available():
+    needed = LOGGERS.get(str((cfg.get("logger") or {}).get("_target_")).rpartition(".")[2])
+    if choice == "trainer=gpu" and not torch.cuda.is_available():
+        return
+    if needed is None or importlib.util.find_spec(needed) is not None:
         check_configuration(cfg)

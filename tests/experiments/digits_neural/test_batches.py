@@ -11,8 +11,13 @@ from torch import Tensor
 from torchpbp.datasets import DigitsDataModule
 from torchpbp.errors import ArgumentError, DataError
 from torchpbp.experiments.digits.distortions import NONE, Distortions
-from torchpbp.experiments.digits.encoders import POINT_NAMES
-from torchpbp.experiments.digits.stroke_batches import DistortedCopies, StrokeBatches, StrokeDraws, point_columns
+from torchpbp.experiments.digits.stroke_batches import (
+    POINT_NAMES,
+    DistortedCopies,
+    StrokeBatches,
+    StrokeDraws,
+    point_columns,
+)
 
 
 def data(**options: object) -> DigitsDataModule:

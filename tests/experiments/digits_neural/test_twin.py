@@ -13,15 +13,14 @@ from lightning.pytorch.loggers import CSVLogger
 
 from torchpbp.datasets import DigitsDataModule, hide_points
 from torchpbp.errors import ArgumentError, CheckpointError
-from torchpbp.experiments.digits.encoders import StrokeEncoder
 from torchpbp.experiments.digits.stroke_batches import StrokeBatches
-from torchpbp.experiments.digits.twin import PointEncoders, StrokeTwin
+from torchpbp.experiments.digits.twin import PointEncoders, StrokeTwin, context_encoder
 from torchpbp.experiments.running.lightning_runs import CPU, TrainingGroups, WeightAverage, move_average, train
 
 
 def small(kind: str = "context", **options: Any) -> StrokeTwin:
     torch.manual_seed(0)
-    encoder = StrokeEncoder(features=3, width=16, head=8) if kind == "context" else PointEncoders(3, 8)
+    encoder = context_encoder(features=3, width=16, head=8) if kind == "context" else PointEncoders(3, 8)
     return StrokeTwin(encoder, width=16, learning_rate=0.01, **options)
 
 

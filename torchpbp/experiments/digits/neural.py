@@ -18,10 +18,9 @@ from torchpbp.datasets.digits import POINTS
 from torchpbp.experiments.digits.answers import Masks, ask, judged_labels
 from torchpbp.experiments.digits.baselines import ImputedSVM
 from torchpbp.experiments.digits.distortions import Distortions
-from torchpbp.experiments.digits.encoders import POINT_NAMES, PointEncoder, StrokeEncoder
 from torchpbp.experiments.digits.neural_report import NEURAL, SVM, TWIN, Results, write_neural
-from torchpbp.experiments.digits.stroke_batches import DIGIT, StrokeBatches, point_columns
-from torchpbp.experiments.digits.twin import FILLS, PointEncoders, StrokeTwin
+from torchpbp.experiments.digits.stroke_batches import DIGIT, POINT_NAMES, StrokeBatches, point_columns
+from torchpbp.experiments.digits.twin import FILLS, PointEncoders, StrokeTwin, context_encoder, point_encoder
 from torchpbp.experiments.running.experiment import one_or_more
 from torchpbp.experiments.running.lightning_runs import CPU, TrainingGroups, train
 from torchpbp.experiments.running.results import Metrics
@@ -55,8 +54,8 @@ class NeuralDigits(Settings):
     """How the encoders are made and trained.
 
     Args:
-        encoder: "context" for features of a point from all seen points (:class:`StrokeEncoder`), "points" from its own
-            coordinates alone (:class:`PointEncoder`).
+        encoder: "context" for features of a point from all seen points (:class:`~torchpbp.neural.encoders.ContextEncoder`), "points" from its own
+            coordinates alone (:class:`~torchpbp.neural.encoders.PointEncoder`).
         features: of each point, besides the constant.
         states: dimensions of messages above single points.
         width: of the context encoder's trunk.
@@ -144,9 +143,9 @@ def make_model(learner: NeuralDigits, seed: int) -> PBP:
     torch.manual_seed(seed)
     graph = pen_tree(leaf_states=learner.features + 1, states=learner.states)
     if learner.encoder == "context":
-        encoder: Any = StrokeEncoder(learner.features, learner.width, learner.head)
+        encoder: Any = context_encoder(learner.features, learner.width, learner.head)
     else:
-        encoder = {name: PointEncoder(learner.features, learner.head) for name in POINT_NAMES}
+        encoder = {name: point_encoder(learner.features, learner.head) for name in POINT_NAMES}
     return PBP(graph, features=encoder, context=learner.encoder == "context", condition=DIGIT, seed=seed)
 
 
@@ -177,7 +176,7 @@ def make_twin(learner: NeuralDigits, seed: int) -> StrokeTwin:
     torch.manual_seed(seed)
     context = learner.encoder == "context"
     encoder = (
-        StrokeEncoder(learner.features, learner.width, learner.head)
+        context_encoder(learner.features, learner.width, learner.head)
         if context
         else PointEncoders(learner.features, learner.head)
     )

@@ -15,13 +15,14 @@ from torchpbp.datasets.digits import CLASSES, POINTS
 from torchpbp.datasets.splits import hide_points
 from torchpbp.errors import DataError
 from torchpbp.experiments.digits.distortions import Distortions, distorted
-from torchpbp.experiments.digits.encoders import POINT_NAMES
 from torchpbp.settings import whole
 
 if TYPE_CHECKING:
     from torchpbp.datasets.digits_module import DigitsDataModule
 
 DIGIT = "digit"
+POINT_NAMES = tuple(f"p{t}" for t in range(1, POINTS + 1))
+"""Names of the eight points, each a vector of its two coordinates."""
 Batch = dict[str, Tensor]
 """Name of a point -> (rows, 2) coordinates, NaN where hidden; "digit" -> (rows,)."""
 ROWS_AT_ONCE = 2048
@@ -84,7 +85,9 @@ class Numbers(Sampler[int]):
         return self.length
 
     def __iter__(self) -> Iterator[int]:
-        return iter(range(self.epoch * self.length, (self.epoch + 1) * self.length))
+        # The epoch is looked up when the first batch is: after an interruption Lightning makes the iterator before it sets it.
+        for step in range(self.length):
+            yield self.epoch * self.length + step
 
 
 class Blocks(Dataset[Batch]):

@@ -9,17 +9,31 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
-from torchpbp.datasets.digits import CLASSES, POINTS
+from torchpbp.datasets.digits import CLASSES, LARGEST, POINTS
 from torchpbp.experiments.digits.distortions import hidden_at_random
-from torchpbp.experiments.digits.encoders import POINT_NAMES, PointEncoder, StrokeEncoder, scaled
-from torchpbp.experiments.digits.stroke_batches import DIGIT, Batch
+from torchpbp.experiments.digits.stroke_batches import DIGIT, POINT_NAMES, Batch
+from torchpbp.neural.encoders import ContextEncoder, PointEncoder
 
 FILLS = ("zero", "mean")
 """What stands for the features of a hidden point."""
 
 
+CENTRE, SCALE = LARGEST / 2, LARGEST / 3
+"""By which encoders bring coordinates to numbers of about unit size around 0."""
+
+
+def context_encoder(features: int = 7, width: int = 192, head: int = 64) -> ContextEncoder:
+    """Features of each point from its own position and from all other points that are seen."""
+    return ContextEncoder(POINT_NAMES, (2,), features, width, head, centre=CENTRE, scale=SCALE)
+
+
+def point_encoder(features: int = 7, width: int = 64) -> PointEncoder:
+    """Features of a point from its own two coordinates."""
+    return PointEncoder((2,), features, width, CENTRE, SCALE)
+
+
 class PointEncoders(nn.Module):
-    """One :class:`PointEncoder` for each point.
+    """One :class:`~torchpbp.neural.encoders.PointEncoder` for each point.
 
     Args:
         features: of each point.
@@ -29,7 +43,7 @@ class PointEncoders(nn.Module):
     def __init__(self, features: int = 7, width: int = 64) -> None:
         super().__init__()
         self.features = features
-        self.each = nn.ModuleList(PointEncoder(features, width) for _ in POINT_NAMES)
+        self.each = nn.ModuleList(point_encoder(features, width) for _ in POINT_NAMES)
 
     def forward(self, points: Tensor) -> Tensor:
         """(n, points, 2) coordinates -> (n, points, features)."""
@@ -56,7 +70,7 @@ class StrokeTwin(LightningModule):
 
     def __init__(
         self,
-        encoder: StrokeEncoder | PointEncoders,
+        encoder: ContextEncoder | PointEncoders,
         width: int = 192,
         hide: float = 0.8,
         most_hidden: int = 6,
@@ -67,7 +81,7 @@ class StrokeTwin(LightningModule):
     ) -> None:
         super().__init__()
         self.encoder = encoder
-        outputs = 2 * encoder.features + 1 if isinstance(encoder, StrokeEncoder) else encoder.features
+        outputs = 2 * encoder.features + 1 if isinstance(encoder, ContextEncoder) else encoder.features
         self.head = nn.Sequential(
             nn.Linear(POINTS * outputs, width), nn.GELU(), nn.Linear(width, width), nn.GELU(), nn.Linear(width, CLASSES)
         )
@@ -85,8 +99,8 @@ class StrokeTwin(LightningModule):
 
     def encoded(self, points: Tensor, seen: Tensor) -> Tensor:
         """(n, points, outputs) of the encoder; ``seen`` (n, points, 1)."""
-        if isinstance(self.encoder, StrokeEncoder):
-            return self.encoder.outputs(scaled(points), seen.to(points))
+        if isinstance(self.encoder, ContextEncoder):
+            return self.encoder.outputs((points - self.encoder.centre) / self.encoder.scale, seen.to(points))
         found: Tensor = self.encoder(points)
         return found
 

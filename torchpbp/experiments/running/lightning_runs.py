@@ -162,6 +162,15 @@ def no_logger(save_dir: str, prefix: str = "") -> None:
     """Stands for no logger in a configuration."""
 
 
+NOT_WORTH_SAYING = (
+    ".*does not have many workers.*",
+    ".*treespec.*",
+    ".*exists and is not empty.*",
+    ".*smaller than the logging interval.*",
+    ".*dirpath has changed.*",
+)
+"""Warnings of Lightning about rows in memory, short epochs, and folders that are used again."""
+
 SHOWN = ("train/loss", "val/accuracy")
 """Metrics beside the bar."""
 
@@ -252,7 +261,7 @@ def quiet_lightning() -> Iterator[None]:
     logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
-            for text in (".*does not have many workers.*", ".*treespec.*", ".*exists and is not empty.*"):
+            for text in NOT_WORTH_SAYING:
                 warnings.filterwarnings("ignore", message=text)
             yield
     finally:
