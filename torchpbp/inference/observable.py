@@ -16,7 +16,6 @@ from torchpbp.inference.density import GRID, Density, LeafPosterior, grid_densit
 from torchpbp.inputs.evidence import Evidence
 from torchpbp.inputs.missing_values import observed
 
-
 NOISE = 0.05
 """Share of an estimate's norm below which the probability of the evidence counts as noise, for means of encoded leaves."""
 
