@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from torchpbp.errors import ArgumentError
+from torchpbp.experiments.digits.answers import Masks
 from torchpbp.experiments.digits.stroke_batches import Blocks, Numbers
 from torchpbp.graph.latent_graph import Continuous, LatentGraph
 from torchpbp.graph.templates import balanced_tree
@@ -72,17 +73,8 @@ def hide_patches(patches: Tensor, count: int, seed: int) -> Tensor:
     return patches.masked_fill(hidden[:, :, None, None, None], torch.nan)
 
 
-@dataclass(frozen=True)
-class Masks:
-    """Which patches are hidden from classifiers: the same for all of them.
-
-    Args:
-        hidden: numbers of patches to hide.
-        draws: of the patches, for each number; their results are averaged.
-    """
-
-    hidden: tuple[int, ...]
-    draws: int
+class PatchMasks(Masks):
+    """Which patches are hidden from classifiers: the same for all of them, whatever seed they are trained with."""
 
     def of(self, x: Tensor) -> dict[int, list[Tensor]]:
         """Number of hidden patches -> rows with so many hidden, one tensor per draw; complete rows once."""

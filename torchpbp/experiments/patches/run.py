@@ -18,7 +18,7 @@ from torch import Tensor
 
 from torchpbp.errors import ArgumentError
 from torchpbp.experiments.digits.answers import Classify, ask, judged, judged_labels
-from torchpbp.experiments.patches.data import CLASSES, DIGIT, PATCHES, Masks, PatchBatches, PatchDigits, columns
+from torchpbp.experiments.patches.data import CLASSES, DIGIT, PATCHES, PatchBatches, PatchDigits, PatchMasks, columns
 from torchpbp.experiments.patches.learner import PatchNets
 from torchpbp.experiments.patches.plots import write_completed, write_hidden_plot
 from torchpbp.experiments.running.experiment import one_or_more
@@ -72,7 +72,7 @@ class Run(NamedTuple):
 
     data: PatchDigits
     learner: PatchNets
-    masks: Masks
+    masks: PatchMasks
     seed: int
     folder: Path | None
     verbose: bool
@@ -116,7 +116,7 @@ def run_patches(
     if not isinstance(learner, PatchNets):
         raise ArgumentError(f"learner: model=patches takes learner=patch_nets, got a {type(learner).__name__}.")
     folder = None if output_dir is None else Path(output_dir)
-    own = Run(data, learner, Masks(tuple(sorted({0, *settings.hidden})), settings.draws), seed, folder, verbose)
+    own = Run(data, learner, PatchMasks(tuple(sorted({0, *settings.hidden})), settings.draws), seed, folder, verbose)
     parts = Parts(output_dir)
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for rows in (COMPLETE, HIDDEN) if settings.practised else (COMPLETE,):
@@ -231,7 +231,7 @@ def completed(run: Run, model: PBP) -> dict[str, Tensor]:
     y = run.data.test_y
     chosen = torch.tensor([int((y == c).nonzero()[0]) for c in range(CLASSES) if bool((y == c).any())][:SHOWN])
     x = run.data.test_x[chosen]
-    (seen,) = Masks((PATCHES // 2,), 1).of(x).values()
+    (seen,) = PatchMasks((PATCHES // 2,), 1).of(x).values()
     table = columns(seen[0])
     means = torch.stack([model.posterior(v, table).mean for v in table], dim=1).to(x)
     known = ~seen[0].isnan()
