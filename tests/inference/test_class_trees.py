@@ -155,6 +155,23 @@ def test_single_precision_compiled_and_without_data():
     assert nowhere.log_mass(Evidence(20, {v: x.to("meta") for v, x in known.items()})).shape == (20,)
 
 
+@pytest.mark.parametrize("share", ["all", "every other"])
+@pytest.mark.parametrize("name", [*GRAPHS, "naive Bayes"])
+def test_operators_of_leaves_that_all_classes_share(name, share):
+    """A class dimension of size 1 means the same as equal operators of all classes."""
+    trees, networks, model = make({**GRAPHS, "naive Bayes": templates.naive_bayes(3)}[name])
+    shared = set(model.tree.leaves[:: 1 if share == "all" else 2])
+    few = [w[:1] if n in shared else w for n, w in enumerate(trees.operators)]
+    many = [w.expand(3, *w.shape[1:]) for w in few]
+    a, b = (ClassTrees(trees.plan, operators, trees.root, PRIOR, "class") for operators in (few, many))
+    evidence = Evidence(20, rows(networks[0].graph, networks[0]))
+    torch.testing.assert_close(a.class_estimates(evidence), b.class_estimates(evidence))
+    torch.testing.assert_close(a.log_mass(evidence), b.log_mass(evidence))
+    left, right = a.estimates(evidence), b.estimates(evidence)
+    for leaf in model.tree.leaves:
+        torch.testing.assert_close(left[leaf], right[leaf])
+
+
 def test_draws_follow_the_mixture():
     graph = GRAPHS["hmm"]
     trees, networks, model = make(graph)
