@@ -21,7 +21,7 @@ from torchpbp.experiments import run_digits
 from torchpbp.experiments.digits.answers import Masks, ask, judged
 from torchpbp.experiments.digits.neural import NeuralDigits
 from torchpbp.experiments.digits.stroke_batches import point_columns
-from torchpbp.experiments.running.lightning_runs import WeightAverage
+from torchpbp.neural.averaging import WeightAverage
 
 SMALL: dict[str, Any] = {
     "features": 3,
