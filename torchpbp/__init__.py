@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torchpbp.models.ensemble import ScoreAverage
     from torchpbp.models.kernel import KernelPBP
     from torchpbp.models.refinement import RefinedPBP, refine
+    from torchpbp.neural.averaging import WeightAverage
     from torchpbp.neural.batches import TableLoader
     from torchpbp.neural.encoders import ContextEncoder, PointEncoder
     from torchpbp.neural.layer import PBPDistribution, PBPLayer
@@ -58,6 +59,7 @@ __all__ = [
     "ScoreAverage",
     "SpectralJunctionTree",
     "TableLoader",
+    "WeightAverage",
     "build_junction_tree",
     "errors",
     "load",
@@ -80,6 +82,7 @@ DEFINITIONS = {
     "models": ("PBP", "Counts"),
     "models.refinement": ("RefinedPBP", "refine"),
     "learning": ("KernelRidge", "LeastSquaresLayer", "Messages", "Ridge"),
+    "neural.averaging": ("WeightAverage",),
     "neural.batches": ("TableLoader",),
     "neural.encoders": ("ContextEncoder", "PointEncoder"),
     "neural.mlp": ("MLP",),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 import torch
 from lightning.pytorch.callbacks import WeightAveraging
@@ -12,23 +12,28 @@ from torchpbp.settings import between
 
 
 class WeightAverage(WeightAveraging):
-    """Exponential moving average of weights that forgets where training began.
+    """Exponential moving average of weights that soon forgets where training began.
 
-    The plain average gives the initial weights a share of decayⁿ after n steps, 13 % for 0.998 and 1,000 steps. Here the decay grows with
-    the number of steps, (1 + n) / (10 + n), up to ``decay``. Validation, checkpoints and the end of training use the average.
+    A plain average gives the initial weights a share of decayⁿ after n steps: 13 % for 0.998 and 1,000 steps. Validation, checkpoints and
+    the end of training use the average.
 
     Args:
-        decay: at most; 0 for the weights as they are.
+        decay: weight of what was averaged before, per step; (1 + n) / (10 + n) at step n where that is less.
     """
 
     def __init__(self, decay: float = 0.998) -> None:
-        largest = between(0.0, 1.0).check("decay", decay)
+        super().__init__(use_buffers=False, multi_avg_fn=partial(move_average, between(0, 1).check("decay", decay)))
 
-        def average(old: Tensor, new: Tensor, count: Any) -> Tensor:
-            share = min(largest, (1 + float(count)) / (10 + float(count)))
-            return torch.lerp(new, old, share) if old.is_floating_point() else new
 
-        super().__init__(avg_fn=average, use_buffers=False)
+def move_average(decay: float, average: list[Tensor], weights: list[Tensor], steps: Tensor | int) -> None:
+    """Move an average of weights towards new ones, in place.
 
-    def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
-        return step_idx is not None
+    Args:
+        decay: as in :class:`WeightAverage`.
+        average: of the weights so far.
+        weights: new ones.
+        steps: how many were averaged before.
+    """
+    known = int(steps)
+    with torch.no_grad():
+        torch._foreach_lerp_(average, weights, 1 - min(decay, (1 + known) / (10 + known)))

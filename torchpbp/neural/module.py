@@ -51,7 +51,7 @@ class ModuleSettings(Settings):
     residual: bool = setting(True, flag())
     link: bool = setting(True, flag())
     gradient: Literal["solve", "stopped"] = setting("solve", choice("solve", "stopped"))
-    memory: tuple[float, float] = setting((0.1, 0.02), several(between(0.0, 1.0), 2, expected="two rates from 0 to 1"))
+    memory: tuple[float, float] = setting((1.0, 1.0), several(between(0.0, 1.0), 2, expected="two rates from 0 to 1"))
     learning_rate: float = setting(3e-3, positive())
     weight_decay: float = setting(0.01, non_negative())
     warmup: float = setting(0.15, between(0.0, 1.0))
@@ -87,7 +87,9 @@ class PBPModule(LightningModule):
         link: a target is read out by a learned link (:class:`~torchpbp.inference.readout.Readout`); otherwise by clipping, as
             other models do.
         gradient: "solve": through both stages; "stopped": operators are constants to the loss, for comparison.
-        memory: rates of the running averages of moments at the beginning and at the end of training; 1 for none.
+        memory: rates of the running averages of moments at the beginning and at the end of training; 1, the default, for none: then
+            operators are those of the support alone. Averages make them less noisy, but they then remember all training rows,
+            and encoders learn to recall these: on pen digits held-out accuracy falls by one point and a half.
         learning_rate: largest rate of AdamW, in one cycle; ridges learn ten times as fast.
         weight_decay: of AdamW.
         warmup: share of the steps in which the rate rises.
@@ -128,7 +130,7 @@ class PBPModule(LightningModule):
         residual: bool = True,
         link: bool = True,
         gradient: Literal["solve", "stopped"] = "solve",
-        memory: tuple[float, float] = (0.1, 0.02),
+        memory: tuple[float, float] = (1.0, 1.0),
         learning_rate: float = 3e-3,
         weight_decay: float = 0.01,
         warmup: float = 0.15,

@@ -16,7 +16,7 @@ from torchpbp.errors import ArgumentError, CheckpointError
 from torchpbp.experiments.digits.stroke_batches import StrokeBatches
 from torchpbp.experiments.digits.twin import PointEncoders, StrokeTwin, context_encoder
 from torchpbp.experiments.running.lightning_runs import CPU, TrainingGroups, train
-from torchpbp.neural.averaging import WeightAverage
+from torchpbp.neural.averaging import WeightAverage, move_average
 
 
 def small(kind: str = "context", **options: Any) -> StrokeTwin:
@@ -98,6 +98,15 @@ def test_a_resumed_training_equals_an_uninterrupted_one(batches: StrokeBatches, 
     finished, last = trained("done", tmp_path / "whole" / "checkpoints" / "last.ckpt")
     assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), finished.parameters(), strict=True))
     assert last.equals(history)
+
+
+def test_the_average_forgets_where_it_started() -> None:
+    average, weights = [torch.zeros(3)], [torch.ones(3)]
+    for step in range(30):
+        move_average(0.998, average, weights, step)
+    assert average[0].min() > 0.9
+    move_average(0.998, average, [torch.zeros(3)], 10_000)
+    assert float(average[0][0]) == pytest.approx(0.998, abs=2e-3)
 
 
 def test_callbacks_and_loggers_of_the_configuration_are_used(batches: StrokeBatches, tmp_path: Path) -> None:
