@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torchpbp.neural.batches import TableLoader
     from torchpbp.neural.encoders import ContextEncoder, PointEncoder
     from torchpbp.neural.layer import PBPDistribution, PBPLayer
+    from torchpbp.neural.auto import AutoRegressor
     from torchpbp.neural.mlp import MLP
     from torchpbp.neural.module import PBPModule
 
@@ -32,6 +33,7 @@ __all__ = [
     "MLP",
     "PBP",
     "RBF",
+    "AutoRegressor",
     "ContextEncoder",
     "Continuous",
     "Counts",
@@ -85,6 +87,7 @@ DEFINITIONS = {
     "neural.averaging": ("WeightAverage",),
     "neural.batches": ("TableLoader",),
     "neural.encoders": ("ContextEncoder", "PointEncoder"),
+    "neural.auto": ("AutoRegressor",),
     "neural.mlp": ("MLP",),
     "neural.module": ("PBPModule",),
 }

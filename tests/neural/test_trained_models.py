@@ -143,6 +143,17 @@ def test_log_evidence_of_encoded_leaves_is_relative_to_their_marginals() -> None
     assert float(both.std()) > 1e-3
 
 
+def test_counts_do_not_replace_nets() -> None:
+    truth = DiscreteNetwork.random(templates.hmm(4), seed=0)
+    counts = PBP(truth.graph).count(truth.sample(50, seed=0))
+    model = PBP(truth.graph)
+    model.attach_nets(hidden=[4])
+    for call in (lambda: model.partial_fit(truth.sample(50, seed=0)), lambda: model.fit_counts(counts)):
+        with pytest.raises(StructureError, match=r"not enough for nets of leaves.* Use fit\(\)"):
+            call()
+    assert model.stage1 is not None
+
+
 def test_a_model_without_nets_says_so() -> None:
     model = PBP(class_table(10, 1)[0], features=Own(), condition="y")
     with pytest.raises(StructureError, match="no nets of leaves"):

@@ -78,15 +78,15 @@ class Sums:
         )
 
 
-def add_up(parts: Iterator[Sums]) -> Sums:
-    """The total of some sums, over all processes."""
-    result = next(parts)
-    for part in parts:
-        for name in ("rows", "eta", "gram"):
-            getattr(result, name).add_(getattr(part, name))
-        for mine, theirs in zip((*result.y, *result.cross), (*part.y, *part.cross), strict=True):
-            mine.add_(theirs)
-    return result.over_processes()
+def add(a: Sums, b: Sums) -> Sums:
+    """The sums over the rows of both."""
+    return Sums(
+        a.rows + b.rows,
+        a.eta + b.eta,
+        a.gram + b.gram,
+        [x + y for x, y in zip(a.y, b.y, strict=True)],
+        [x + y for x, y in zip(a.cross, b.cross, strict=True)],
+    )
 
 
 def sums_of(eta: Tensor, y: Sequence[Tensor], weights: Tensor) -> Sums:
@@ -190,19 +190,23 @@ class HeadPredictor(Predictor):
 
     def __init__(self, nets: HiddenNets, folded: FoldedRows, targets: Targets) -> None:
         self.nets, self.folded = nets, folded
-        cross_fitted = folded.folds > 1
-
-        def sums(own: bool) -> Iterator[Sums]:
-            for positions, part in folded.batches(nets):
-                yield sums_of(self.eta(part), targets(part), folded.weights(positions, own))
-
         with torch.no_grad():
-            trained = add_up(sums(own=False))
+            trained, held_out = self._sums(targets)
             correlations = Correlations.of(trained)
             self.penalties = torch.full((nets.separators,), NEGLIGIBLE, dtype=torch.float64)
-            if cross_fitted:
-                self.penalties = correlations.best_penalties(trained, add_up(sums(own=True)))
+            if folded.folds > 1:
+                self.penalties = correlations.best_penalties(trained, held_out)
             self.heads = correlations.heads(trained, self.penalties, nets.inputs.width - 1)
+
+    def _sums(self, targets: Targets) -> tuple[Sums, Sums]:
+        """Sums over the rows that nets were trained on, and over those of their own folds."""
+        folded, both = self.folded, []
+        for positions, part in folded.batches(self.nets):
+            eta, y = self.eta(part), targets(part)
+            both.append([sums_of(eta, y, folded.weights(positions, own)) for own in (False, True)[: folded.folds]])
+            both[:] = [[add(*pair) for pair in zip(*both, strict=True)]] if len(both) > 1 else both
+        totals = [total.over_processes() for total in both[0]]
+        return totals[0], totals[-1]
 
     def eta(self, rows: TrainingRows, seen: Tensor | None = None) -> Tensor:
         """(S, K, size, rows) what heads look at."""

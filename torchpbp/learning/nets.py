@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from torchpbp.learning.regressions import Regression, families
 from torchpbp.moments.rows import TrainingRows
 from torchpbp.planning.plan import Group
 
@@ -171,41 +170,42 @@ class NetsInTraining(nn.Module):
 
     Args:
         hidden: the nets.
-        regressions: what they are trained to predict, one per separator.
-        rows: rows of the kind to be read.
+        members: numbers of the separators whose targets have equal sizes, family by family.
+        sizes: of the targets of each family.
     """
 
     best_loss: Tensor
 
-    def __init__(self, hidden: HiddenNets, regressions: Sequence[Regression], rows: TrainingRows) -> None:
+    def __init__(self, hidden: HiddenNets, members: Sequence[Sequence[int]], sizes: Sequence[int]) -> None:
         super().__init__()
         self.hidden = hidden
-        self.members: list[list[int]] = []
-        self.linear, self.last, self.targets = nn.ParameterList(), nn.ParameterList(), nn.ModuleList()
-        for members, targets in families(regressions, rows):
-            self.members.append(members)
-            self.targets.append(targets.to(hidden.dtype))
-            shape = (len(members), hidden.folds, regressions[members[0]].size)
-            width = hidden.inputs.width
+        self.members = [list(m) for m in members]
+        self.linear, self.last = nn.ParameterList(), nn.ParameterList()
+        width = hidden.inputs.width
+        for own, size in zip(self.members, sizes, strict=True):
+            shape = (len(own), hidden.folds, size)
             self.linear.append(nn.Parameter(torch.zeros(*shape, width, dtype=hidden.dtype)))
             self.last.append(nn.Parameter(torch.zeros(*shape, hidden.size - width, dtype=hidden.dtype)))
-        self.count, self.folds = len(regressions), hidden.folds
+        self.count, self.folds = hidden.separators, hidden.folds
         self.register_buffer("best_loss", torch.full((self.folds, self.count), torch.inf, dtype=torch.float64))
         for name, parameter in self.named_parameters():
             self.register_buffer(_best(name), parameter.detach().clone())
 
-    def losses(self, rows: TrainingRows, counted: Tensor, seen: Tensor | None = None) -> Tensor:
+    def losses(
+        self, rows: TrainingRows, targets: Sequence[Tensor], counted: Tensor, seen: Tensor | None = None
+    ) -> Tensor:
         """(K, separators) sums over rows of the mean squared error.
 
         Args:
             rows: a batch.
+            targets: per family (rows, separators, size).
             counted: (K, rows) 1 for rows that count for a fold's nets, 0 for others.
             seen: (rows, variables) False where a value is hidden from the nets.
         """
         result = torch.zeros(self.folds, self.count, dtype=counted.dtype, device=counted.device)
         x, h = self.hidden(self.hidden.inputs.of_rows(rows, self.hidden.dtype, seen))
-        for members, linear, last, targets in zip(self.members, self.linear, self.last, self.targets, strict=True):
-            y = targets(rows).permute(1, 2, 0).unsqueeze(1)  # (S, 1, outputs, rows)
+        for members, linear, last, target in zip(self.members, self.linear, self.last, targets, strict=True):
+            y = target.permute(1, 2, 0).unsqueeze(1)  # (S, 1, outputs, rows)
             own, units = (x, h) if len(members) == len(x) else (x[members], h[members])
             shape = (len(members), self.folds, -1, len(rows))
             out = torch.bmm(linear.flatten(1, 2), own).reshape(shape)

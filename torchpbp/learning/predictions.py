@@ -63,7 +63,8 @@ class PredictedStage1(CompressedStage1):
                 for s, d, c in zip(plan.separators, directions, self._covariances, strict=True)
             ]
             self._covariances = [
-                Covariance(c.cross @ k, k.mT @ c.gram @ k) for c, k in zip(self._covariances, self._kept, strict=True)
+                Covariance(c.mean, c.cross @ k, k.mT @ c.gram @ k)
+                for c, k in zip(self._covariances, self._kept, strict=True)
             ]
         for s, c in zip(plan.separators, self._covariances, strict=True):
             if c.cross.shape[1] < s.rank - 1:
@@ -97,34 +98,37 @@ class PredictedStage1(CompressedStage1):
 
     def products(self, messages: Mapping[int, Message]) -> tuple[Tensor, list[PredictedProducts]]:
         plan, nodes = self.plan, range(len(self.plan.tree))
-        answers = self.moments.below([[(plan.targets(n), compressions(plan, messages, n), ())] for n in nodes])
-        root, *means = [mean.squeeze(0) for mean, _ in answers]
-        responses = [self._response(s.node, messages, mean) for s, mean in zip(plan.separators, means, strict=True)]
+        ((root, _),) = self.moments.below([[(plan.targets(0), compressions(plan, messages, 0), ())]])
+        responses = [product_regression(plan, self.moments, messages, n) for n in nodes[1:]]
         # Stage 2 looks at predictions of y only along those of θ: no more of the instrument need meet y, which can be large.
         factors = [torch.linalg.qr(messages[n].predicted.mT) for n in nodes[1:]]
         seen = [k @ messages[n].predictor @ q for n, k, (q, _) in zip(nodes[1:], self._kept, factors, strict=True)]
         covariances = predicted_covariances(self.rows, responses, self.instrument, seen)
         systems = {n: (c.cross, r.mT) for n, c, (_, r) in zip(nodes[1:], covariances, factors, strict=True)}
+        sizes = {n: tuple(m.shape[1] for m in responses[n - 1].matrices) for n in systems}
         products = []
-        for group in equal_shapes({n: (means[n - 1].shape, systems[n][1].shape) for n in systems}):
+        for group in equal_shapes({n: (sizes[n], systems[n][1].shape) for n in systems}):
             predictions, predicted = (torch.stack(part) for part in zip(*(systems[n] for n in group), strict=True))
-            mean = torch.stack([means[n - 1] for n in group])
-            products.append(PredictedProducts(group, tuple(mean.shape[1:]), mean.flatten(1), predictions, predicted))
-        return root, products
+            mean = torch.stack([covariances[n - 1].mean for n in group])
+            products.append(PredictedProducts(group, sizes[group[0]], mean, predictions, predicted))
+        return root.squeeze(0), products
 
-    def _response(self, node: int, messages: Mapping[int, Message], mean: Tensor) -> Regression:
-        """Regression S1B of a separator: compressed features of all children together, or a leaf's own features."""
-        groups, matrices = self.plan.targets(node), compressions(self.plan, messages, node)
-        if matrices is None:
-            matrices = [torch.eye(self.moments.dim(g), dtype=torch.float64) for g in groups]
-        name, inputs = self.plan.tree.separator_name(node), self.plan[node].outside
-        return Regression(name, inputs, tuple(groups), tuple(matrices), mean.flatten())
+
+def product_regression(plan: Plan, moments: Moments, messages: Mapping[int, Message], node: int) -> Regression:
+    """Regression S1B of a separator: compressed features of all children together, or a leaf's own features."""
+    groups, matrices = plan.targets(node), compressions(plan, messages, node)
+    if matrices is None:
+        matrices = [torch.eye(moments.dim(g), dtype=torch.float64) for g in groups]
+    size = torch.Size([m.shape[1] for m in matrices]).numel()
+    name, inputs = plan.tree.separator_name(node), plan[node].outside
+    return Regression(name, inputs, tuple(groups), tuple(matrices), torch.zeros(size, dtype=torch.float64))
 
 
 @dataclass(frozen=True)
 class Covariance:
-    """Second moments of one separator, centred: E[y ξᵀ] and E[ξ ξᵀ]."""
+    """Moments of one separator: E[y], and centred E[y ξᵀ] and E[ξ ξᵀ]."""
 
+    mean: Tensor
     cross: Tensor
     gram: Tensor
 
@@ -161,7 +165,7 @@ def predicted_covariances(
     result = []
     for total in totals:
         y_mean, xi_mean, cross, gram = (sum_over_processes(tensor) / weight for tensor in total)
-        result.append(Covariance(cross - torch.outer(y_mean, xi_mean), gram - torch.outer(xi_mean, xi_mean)))
+        result.append(Covariance(y_mean, cross - torch.outer(y_mean, xi_mean), gram - torch.outer(xi_mean, xi_mean)))
     return result
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
@@ -9,10 +10,9 @@ from torch import Tensor
 
 from torchpbp.learning.blanks import Blanks
 from torchpbp.learning.compression import Message
-from torchpbp.learning.heads import Correlations, HeadPredictor, Sums, add_up, sums_of
-from torchpbp.learning.predictions import PredictedStage1
+from torchpbp.learning.heads import Correlations, HeadPredictor, Sums, add, sums_of
+from torchpbp.learning.predictions import PredictedStage1, product_regression
 from torchpbp.learning.regressions import Regression, targets_of
-from torchpbp.learning.ridge import compressions
 from torchpbp.learning.separator_nets import SeparatorNets
 from torchpbp.moments.moments import Moments
 from torchpbp.planning.plan import Plan
@@ -47,8 +47,8 @@ class TrainedStage1(PredictedStage1):
         plan, predictor = self.plan, self.predictor
         folded, trained = predictor.folded, predictor.nets
         nodes = range(1, len(plan.tree))
-        below = [self._regression(n, plan.targets(n), compressions(plan, messages, n)) for n in nodes]
-        own = [self._regression(n, [plan[n].core], [messages[n].features[:, 1:]]) for n in nodes]
+        below = [product_regression(plan, self.moments, messages, n) for n in nodes]
+        own = [message_regression(plan, messages, n) for n in nodes]
         of_messages, of_products = targets_of(own, folded.rows), targets_of(below, folded.rows)
 
         def sums() -> Iterator[Sums]:
@@ -59,7 +59,7 @@ class TrainedStage1(PredictedStage1):
                     targets = [torch.cat(y, dim=1) for y in zip(of_messages(part), of_products(part), strict=True)]
                     yield sums_of(eta, targets, folded.weights(positions, own=False))
 
-        total = add_up(sums())
+        total = functools.reduce(add, sums()).over_processes()
         heads = Correlations.of(total).heads(total, predictor.penalties, trained.inputs.width - 1)
         dims = {v: m.dim for v, m in folded.rows.maps.items()}
         nets = SeparatorNets(plan, dims, trained.widths, trained.folds, trained.dtype)
@@ -70,12 +70,9 @@ class TrainedStage1(PredictedStage1):
         )
         return nets
 
-    def _regression(
-        self, node: int, groups: Sequence[tuple[str, ...]], matrices: Sequence[Tensor] | None
-    ) -> Regression:
-        """The regression of a message, or of products, as they are."""
-        if matrices is None:
-            matrices = [torch.eye(self.moments.dim(g), dtype=torch.float64) for g in groups]
-        size = torch.Size([m.shape[1] for m in matrices]).numel()
-        name, inputs = self.plan.tree.separator_name(node), self.plan[node].outside
-        return Regression(name, inputs, tuple(groups), tuple(matrices), torch.zeros(size, dtype=torch.float64))
+
+def message_regression(plan: Plan, messages: Mapping[int, Message], node: int) -> Regression:
+    """Regression S1A of a separator's message, without its constant."""
+    features = messages[node].features[:, 1:]
+    name, inputs = plan.tree.separator_name(node), plan[node].outside
+    return Regression(name, inputs, (plan[node].core,), (features,), features.new_zeros(features.shape[1]))

@@ -17,6 +17,7 @@ from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.inputs.columns import ROWS_PER_BATCH, ColumnReader
 from torchpbp.inputs.sources import DataLike, open_data, with_progress
 from torchpbp.learning.fitting import FitResult, Fitter, check_labels
+from torchpbp.learning.message_nets import MessageNets
 from torchpbp.learning.stage1 import RowRegressor
 from torchpbp.models.counts import Counts
 from torchpbp.models.net_model import NetModel
@@ -188,6 +189,10 @@ class PBP(NetModel, Counting):
 
     def _counting_fitter(self) -> Fitter:
         """What fits a model from counts; a StructureError where counts are not enough."""
+        if isinstance(self.stage1, MessageNets):
+            raise StructureError(
+                "Counting is not enough for nets of leaves, which look at the rows themselves. Use fit()."
+            )
         fitter = self.fitter()
         if not fitter.discrete:
             continuous = [v for v, o in self.observables.items() if o.continuous]

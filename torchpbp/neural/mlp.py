@@ -23,7 +23,14 @@ from torchpbp.errors import ArgumentError, DataError, DataWarning
 from torchpbp.learning.blanks import Blanks
 from torchpbp.learning.heads import FoldedRows, HeadPredictor
 from torchpbp.learning.nets import HiddenNets, Inputs, NetsInTraining
-from torchpbp.learning.regressions import Regression, core_regression, leading_directions, projected, targets_of
+from torchpbp.learning.regressions import (
+    Regression,
+    core_regression,
+    families,
+    leading_directions,
+    projected,
+    targets_of,
+)
 from torchpbp.learning.stage1 import Penalties, RowRegressor, Stage1
 from torchpbp.learning.trained_stage1 import TrainedStage1
 from torchpbp.moments.moments import Moments
@@ -65,10 +72,10 @@ class MLPSettings(Settings):
     folds: int = setting(2, whole(1))
     linear: bool = setting(True, flag())
     missing: float = setting(0.25, between(0, 1))
-    epochs: int = setting(20, whole(1))
+    epochs: int = setting(8, whole(1))
     patience: int | None = setting(4, optional(whole(1)))
     batch_size: int | None = setting(None, optional(whole(1)))
-    learning_rate: float = setting(3e-3, positive())
+    learning_rate: float = setting(0.02, positive())
     weight_decay: float = setting(1e-3, non_negative())
     dtype: torch.dtype = setting(torch.float32, floating_dtype())
     seed: int = setting(0, seed())
@@ -98,7 +105,7 @@ class MLP(RowRegressor):
         epochs: passes over the rows, at most.
         patience: stop after so many epochs without a net that improved on held-out rows; None: never, and the last
             parameters count instead of the best.
-        batch_size: rows per step, over all processes. By default a sixteenth of the rows, between 64 and 2,048.
+        batch_size: rows per step, over all processes. By default a sixteenth of the rows, between 256 and 2,048.
         learning_rate: of Adam, falling to zero along a cosine.
         weight_decay: of AdamW.
         dtype: of the nets. Heads are solved in float64.
@@ -114,10 +121,10 @@ class MLP(RowRegressor):
         folds: int = 2,
         linear: bool = True,
         missing: float = 0.25,
-        epochs: int = 20,
+        epochs: int = 8,
         patience: int | None = 4,
         batch_size: int | None = None,
-        learning_rate: float = 3e-3,
+        learning_rate: float = 0.02,
         weight_decay: float = 1e-3,
         dtype: torch.dtype = torch.float32,
         trainer: Mapping[str, Any] | None = None,
@@ -134,12 +141,16 @@ class MLP(RowRegressor):
     def learn(self, plan: Plan, moments: Moments, rows: TrainingRows | None, penalties: Penalties) -> Stage1:
         if rows is None:
             raise ArgumentError(f"{self!r} needs the rows themselves, not only moments.")
-        regressions = [core_regression(plan, s.node, moments)[0] for s in plan.separators]
-        directions = leading_directions(regressions, rows, [s.rank - 1 for s in plan.separators])
-        targets = [projected(r, d) for r, d in zip(regressions, directions, strict=True)]
-        predictor = self.fit(rows, targets)
+        regressions, directions = self.core_targets(plan, moments, rows)
+        predictor = self.fit(rows, regressions)
         kept = directions if self.settings.linear else None
         return TrainedStage1(plan, moments, predictor, kept, self._share_of(rows).blanks(rows), repr(self))
+
+    def core_targets(self, plan: Plan, moments: Moments, rows: TrainingRows) -> tuple[list[Regression], list[Tensor]]:
+        """What nets are trained to predict: core features in the directions in which they vary, and these directions."""
+        regressions = [core_regression(plan, s.node, moments)[0] for s in plan.separators]
+        directions = leading_directions(regressions, rows, [s.rank - 1 for s in plan.separators])
+        return [projected(r, d) for r, d in zip(regressions, directions, strict=True)], directions
 
     def fit(self, rows: TrainingRows, regressions: Sequence[Regression], train: bool = True) -> HeadPredictor:
         """Train the nets of all regressions, and solve their heads.
@@ -178,8 +189,9 @@ class MLP(RowRegressor):
         process: _Share,
     ) -> None:
         own, total = self.settings, process.total
-        nets = NetsInTraining(hidden, regressions, rows)
-        batch_size = min(total, own.batch_size or max(64, min(2048, total // 16)))
+        members, targets = zip(*families(regressions, rows), strict=True)
+        nets = NetsInTraining(hidden, members, [t.offset.shape[1] for t in targets])
+        batch_size = min(total, own.batch_size or max(256, min(2048, total // 16)))
         module = NetTraining(
             nets,
             folds=hidden.folds,
@@ -190,7 +202,7 @@ class MLP(RowRegressor):
             weight_decay=own.weight_decay,
             total=total,
         )
-        data = BatchedRows(rows, fold, process.blanks(rows))
+        data = BatchedRows(rows, fold, [t.to(own.dtype) for t in targets], process.blanks(rows))
         batches = Batches(total, process.before, len(rows), batch_size, own.seed, data)
         self._train(module, data, batches, _signature(own, regressions, rows))
         if module.patience is not None or int(module.diverged):
@@ -199,8 +211,8 @@ class MLP(RowRegressor):
     def _train(self, module: NetTraining, data: BatchedRows, batches: Batches, signature: str) -> None:
         """Run Lightning, from the start or from where an earlier run stopped."""
         loader = DataLoader(data, sampler=batches, batch_size=None)
-        complete = BatchedRows(data.rows, data.fold, None)
-        held_out = DataLoader(complete, sampler=torch.split(torch.arange(len(data)), VALIDATION_ROWS), batch_size=None)
+        every = torch.split(torch.arange(len(data)), VALIDATION_ROWS)
+        held_out = DataLoader(data.complete(), sampler=every, batch_size=None)
         settings: dict[str, Any] = {"accelerator": "cpu", "devices": 1, **self.trainer}
         callbacks: list[Callback] = [EpochBar(STAGE)] if settings.pop("enable_progress_bar", True) else []
         resumed = None

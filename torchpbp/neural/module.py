@@ -183,7 +183,7 @@ class PBPModule(LightningModule):
             {"params": links, "lr": 3 * own.learning_rate, "weight_decay": 0.0},
         ]
         groups = [g for g in groups if g["params"]]
-        optimizer = torch.optim.AdamW(groups)
+        optimizer = torch.optim.AdamW(groups, fused=True)
         schedule = torch.optim.lr_scheduler.OneCycleLR(
             optimizer,
             [g["lr"] for g in groups],

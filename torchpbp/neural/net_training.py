@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +16,11 @@ from tqdm.auto import tqdm
 from torchpbp.distributed import gather_objects, sum_over_processes
 from torchpbp.learning.blanks import Blanks
 from torchpbp.learning.nets import NetsInTraining
-from torchpbp.moments.rows import TrainingRows
+from torchpbp.learning.regressions import ROWS_AT_ONCE
+from torchpbp.moments.rows import ProductTargets, TrainingRows
+
+KEPT_TARGETS = 1 << 26
+"""Numbers in the targets of all rows up to which they are kept in memory."""
 
 
 class NetTraining(LightningModule):
@@ -56,8 +61,9 @@ class NetTraining(LightningModule):
         self.register_buffer("diverged", torch.zeros((), dtype=torch.int64))  # the epoch of a NaN loss
         self._sums: Tensor | None = None
 
-    def forward(self, rows: TrainingRows, counted: Tensor, seen: Tensor | None = None) -> Tensor:
-        return self.nets.losses(rows, counted, seen)
+    def forward(self, batch: Batch, own: bool) -> Tensor:
+        """(K, separators) losses of the rows that nets were trained on, or of those of their own folds."""
+        return self.nets.losses(batch.rows, batch.targets, self._counted(batch.fold, batch.weight, own), batch.seen)
 
     def on_train_start(self) -> None:
         self._stop_if_stale()  # it may have been so when training was interrupted
@@ -68,14 +74,12 @@ class NetTraining(LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        rows, *others = batch
-        return Batch(rows.to(device), *(None if t is None else t.to(device) for t in others))
+        return batch.to(device)
 
     def training_step(self, batch: Batch, _: int) -> Tensor:
-        rows, fold, weight, seen = batch
         # The sum over all processes, by a constant: the same step however the rows are shared out. Lightning averages
         # gradients over processes, hence the factor.
-        losses = self(rows, self._counted(fold, weight, own=False), seen)
+        losses = self(batch, own=False)
         share = self.batch_size * ((self.folds - 1) / self.folds if self.folds > 1 else 1)
         loss = losses.sum() * (self.trainer.world_size / share)
         if not bool(torch.isfinite(loss.detach())):
@@ -87,8 +91,7 @@ class NetTraining(LightningModule):
         self._sums = None
 
     def validation_step(self, batch: Batch, _: int) -> None:
-        rows, fold, weight, _seen = batch
-        sums = self(rows, self._counted(fold, weight, own=True)).double()
+        sums = self(batch, own=True).double()
         self._sums = sums if self._sums is None else self._sums + sums
 
     def on_validation_epoch_end(self) -> None:
@@ -112,12 +115,26 @@ class NetTraining(LightningModule):
 
 
 class Batch(NamedTuple):
-    """Some rows with their folds and weights, (rows,) each, and what nets may see of them, (rows, variables)."""
+    """Some rows with what belongs to them.
+
+    Args:
+        rows: the rows.
+        targets: per family of separators (rows, separators, size).
+        fold: (rows,).
+        weight: (rows,).
+        seen: (rows, variables) what nets may see; None: all.
+    """
 
     rows: TrainingRows
+    targets: list[Tensor]
     fold: Tensor
     weight: Tensor
     seen: Tensor | None
+
+    def to(self, device: torch.device) -> Batch:
+        seen = None if self.seen is None else self.seen.to(device)
+        targets = [t.to(device) for t in self.targets]
+        return Batch(self.rows.to(device), targets, self.fold.to(device), self.weight.to(device), seen)
 
 
 class BatchedRows(Dataset[Batch]):
@@ -126,16 +143,29 @@ class BatchedRows(Dataset[Batch]):
     Args:
         rows: of this process.
         fold: (rows,).
+        targets: of each family of separators. They are computed once, if there is room.
         blanks: which values are hidden in each epoch; None: none ever.
     """
 
-    def __init__(self, rows: TrainingRows, fold: Tensor, blanks: Blanks | None) -> None:
-        self.rows, self.fold, self.blanks = rows, fold, blanks
+    def __init__(
+        self, rows: TrainingRows, fold: Tensor, targets: Sequence[ProductTargets], blanks: Blanks | None
+    ) -> None:
+        self.rows, self.fold, self.targets, self.blanks = rows, fold, targets, blanks
         self.seen: Tensor | None = None
+        self.kept: list[Tensor] | None = None
+        if len(rows) * sum(t.offset.numel() for t in targets) <= KEPT_TARGETS:
+            parts = [[t(rows[i]) for t in targets] for i in torch.split(torch.arange(len(rows)), ROWS_AT_ONCE)]
+            self.kept = [torch.cat(family) for family in zip(*parts, strict=True)]
 
     def set_epoch(self, epoch: int) -> None:
         """Hide other values in each epoch."""
         self.seen = None if self.blanks is None else self.blanks.seen(1 + epoch)
+
+    def complete(self) -> BatchedRows:
+        """The same rows with nothing hidden."""
+        result = copy.copy(self)
+        result.blanks = result.seen = None
+        return result
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -143,7 +173,8 @@ class BatchedRows(Dataset[Batch]):
     def __getitem__(self, index: Tensor) -> Batch:
         part = self.rows[index]
         weight = torch.ones(len(part)) if part.weights is None else part.weights.float() * len(self.rows)
-        return Batch(part, self.fold[index], weight, None if self.seen is None else self.seen[index])
+        targets = [t(part) for t in self.targets] if self.kept is None else [t[index] for t in self.kept]
+        return Batch(part, targets, self.fold[index], weight, None if self.seen is None else self.seen[index])
 
 
 class Batches(Sampler[Tensor]):

@@ -103,7 +103,7 @@ class NeuralDigits(Settings):
     epoch: int = setting(250, whole(1))
     support: int = setting(20, whole(2))
     query: int = setting(256, whole(1))
-    hide: float = setting(0.8, between(0, 1))
+    hide: float = setting(0.92, between(0, 1))
     most_hidden: int = setting(6, whole(1, POINTS))
     learning_rate: float = setting(3e-3, positive())
     weight_decay: float = setting(0.01, non_negative())
