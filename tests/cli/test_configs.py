@@ -23,6 +23,7 @@ from torchpbp.experiments import settings_class
 from torchpbp.experiments.digits.distortions import Distortions
 from torchpbp.experiments.digits.neural import NeuralDigits
 from torchpbp.experiments.normal_graph.one_embedding import embedding_graph
+from torchpbp.experiments.patches.learner import PatchNets
 from torchpbp.experiments.running.configuration import check_configuration, check_overrides, check_size, check_used
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -71,6 +72,8 @@ def composed(*overrides: str) -> DictConfig:
         needed = ["model=synthetic"]
     if choice.startswith("trainer="):
         needed = ["model=sequence_labelling"]
+    if choice == "learner=patch_nets":
+        needed = ["model=patches"]
     if choice == "learner=normal_graph":  # takes no loops, and the default graph has one
         needed = ["model=ng_one_embedding"]
     return compose("config", overrides=[*needed, *overrides, "output_dir=null"])
@@ -113,8 +116,8 @@ def test_every_choice_composes_and_builds_its_task_and_learner(choice: str) -> N
     elif cfg.learner._target_ == "torchpbp.NormalGraphLearner":
         graph = embedding_graph(4)
         assert learner(graph).graph is graph
-    elif isinstance(learner, NeuralDigits):
-        assert learner.distortions == Distortions()
+    elif isinstance(learner, (NeuralDigits, PatchNets)):
+        assert not isinstance(learner, NeuralDigits) or learner.distortions == Distortions()
         assert all(isinstance(callback, Callback) for callback in (learner.callbacks or {}).values())
         assert callable(learner.logger)
     else:
@@ -162,7 +165,7 @@ def test_debug_makes_every_model_tiny(model: str) -> None:
     full, tiny = composed(f"model={model}"), composed(f"model={model}", "debug=default")
     assert set(full.model) == set(tiny.model)
     assert full.model != tiny.model
-    if model == "digits":  # whose learner is trained
+    if model in ("digits", "patches"):  # whose learner is trained
         assert set(full.learner) == set(tiny.learner)
         assert tiny.learner.steps < 10 < full.learner.steps
     else:

@@ -202,3 +202,18 @@ def test_numbers_of_states_are_checked_by_the_graph(template):
 def test_a_mixture_is_of_several_names(names):
     with pytest.raises(ArgumentError, match="names: expected a list of names, got"):
         templates.mixture(names)
+
+
+def test_balanced_tree():
+    domains = {f"x{i}": Continuous(shape=(2,)) for i in range(1, 8)} | {"x8": 3}
+    graph = templates.balanced_tree(domains, leaf_states=4, states=5, condition={"y": 2})
+    assert set(graph.observed) == {*domains, "y"}
+    assert graph.variables["x8"] == 3
+    assert graph.num_states("h_x3") == 4
+    assert {graph.num_states(v) for v in graph.latent if not v.startswith("h_")} == {5}
+    assert set(graph.neighbors("h1_2")) == {"h_x3", "h_x4", "h1_1", "h2_1", "y"}
+    assert set(graph.neighbors("h2_1")) == {"h1_1", "h1_2", "h2_2", "y"}
+    assert set(graph.neighbors("y")) == set(graph.latent)
+    build_junction_tree(templates.balanced_tree(domains)).validate()
+    with pytest.raises(ArgumentError, match="leaves: expected a power of two of them, got 3"):
+        templates.balanced_tree(dict.fromkeys("abc", 2))

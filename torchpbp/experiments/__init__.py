@@ -55,6 +55,7 @@ EXPERIMENTS = {
         "SingleBlockSettings",
         replaces=("rule", "epochs", "inner_iterations", "restarts", "start", "history", "seed", "progress"),
     ),
+    "run_patches": Experiment("patches.run", "PatchesSettings"),
     "run_pbp_synthetic": Experiment("pbp_synthetic.run", "PBPSyntheticSettings", shares_rows=True),
     "run_sequence_labelling": Experiment("labelling.run", "LabellingSettings", shares_rows=True),
     "run_splice": Experiment("splice.run", "SpliceSettings", replaces=("ridge",)),

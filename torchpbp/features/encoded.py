@@ -219,7 +219,9 @@ class Encoders(nn.Module):
             rows = len(values[group[0]])
             flat = torch.stack([values[v] for v in group]).flatten(0, 1)
             out = self._checked(group[0], self._call(group[0], flat), len(flat))
-            for v, part in zip(group, out.features.unflatten(0, (len(group), rows)).unbind(), strict=True):
+            for v, part in zip(
+                group, out.features.reshape(len(group), rows, out.features.shape[1]).unbind(), strict=True
+            ):
                 result[v] = Encoded(part, None)
         return self._with_residuals({v: result[v] for v in self.names if v in result})
 
@@ -260,7 +262,18 @@ class Encoders(nn.Module):
     def _with_residuals(self, encoded: dict[str, Encoded]) -> dict[str, Encoded]:
         if not self.residual or not self.residual_nets:
             return encoded
-        return {v: Encoded(e.features, self.residual_nets[_key(v)](e.features)) for v, e in encoded.items()}
+        groups: dict[int, list[str]] = {}
+        for v in encoded:
+            groups.setdefault(self.sizes[v], []).append(v)
+        result: dict[str, Encoded] = {}
+        for names in groups.values():  # nets of equal shape are computed as one
+            h = torch.stack([encoded[v].features for v in names])
+            nets: list[Any] = [self.residual_nets[_key(v)] for v in names]
+            for i in (0, 2):
+                bias = torch.stack([net[i].bias for net in nets]).unsqueeze(1)
+                h = torch.baddbmm(bias, nn.functional.gelu(h) if i else h, torch.stack([n[i].weight for n in nets]).mT)
+            result |= {v: Encoded(encoded[v].features, r) for v, r in zip(names, h.unbind(), strict=True)}
+        return {v: result[v] for v in encoded}
 
     def add_residuals(self, width: int = 32) -> None:
         """Evidence gets a learned residual; it starts small."""

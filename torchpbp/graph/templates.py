@@ -5,7 +5,7 @@ Numbers that are not accepted raise :class:`~torchpbp.errors.ArgumentError`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from torchpbp.errors import ArgumentError
 from torchpbp.graph.latent_graph import Continuous, Domain, LatentGraph
@@ -221,6 +221,43 @@ def pen_tree(
         level = above
     edges += [(level[0], level[1])]
     edges += [("digit", h) for h in latent]
+    return LatentGraph(edges, variables, latent, directed=False)
+
+
+def balanced_tree(
+    leaves: Mapping[str, Domain],
+    leaf_states: int | None = 8,
+    states: int | None = 8,
+    condition: Mapping[str, int] | None = None,
+) -> LatentGraph:
+    """A binary tree of latents over leaves of any kind: patches of an image, points of a stroke, sensors along a line.
+
+    Each leaf hangs on a latent of its own. Two neighbours in the list and the latent above them are connected with each other,
+    and so on up to the two halves.
+
+    Args:
+        leaves: name -> domain; their number is a power of two, at least 2. Put together what belongs together.
+        leaf_states: of the latents h_<leaf> above single leaves.
+        states: of the others, h1_1, h1_2, … one level up, h2_1, … above these.
+        condition: an observed variable and its number of states that all latents depend on, for ``PBP(graph, condition=name)``.
+    """
+    names = list(leaves)
+    _at_least(2, leaves=len(names))
+    if len(names) & (len(names) - 1):
+        raise ArgumentError(f"leaves: expected a power of two of them, got {len(names)}.")
+    level = [f"h_{v}" for v in names]
+    variables: dict[str, Domain] = {**leaves, **dict.fromkeys(level, leaf_states), **(condition or {})}
+    latent, edges, height = list(level), list(zip(level, names, strict=True)), 0
+    while len(level) > 2:
+        height += 1
+        above = [f"h{height}_{i}" for i in range(1, len(level) // 2 + 1)]
+        edges += [(above[i // 2], below) for i, below in enumerate(level)]
+        edges += list(zip(level[::2], level[1::2], strict=True))
+        variables |= dict.fromkeys(above, states)
+        latent += above
+        level = above
+    edges.append((level[0], level[1]))
+    edges += [(name, h) for name in condition or () for h in latent]
     return LatentGraph(edges, variables, latent, directed=False)
 
 

@@ -29,9 +29,9 @@ def upward_message(weight: Tensor, below: Sequence[Tensor]) -> Tensor:
     pairs, matrix = _pairs(below[0], below[1]), weight.flatten(-2)
     if weight.ndim == 5 and pairs.shape[1] == 1:  # messages that all classes share: one product for all of them
         nodes, classes, rank, size = matrix.shape
-        together = pairs.squeeze(1) @ matrix.reshape(nodes, classes * rank, size).mT
-        return together.reshape(nodes, -1, classes, rank).transpose(1, 2)
-    return pairs @ matrix.mT
+        together = matrix.reshape(nodes, classes * rank, size) @ pairs.squeeze(1)
+        return together.reshape(nodes, classes, rank, -1).mT
+    return (matrix @ pairs).mT
 
 
 def downward_message(weight: Tensor, above: Tensor, below: Sequence[Tensor], k: int) -> Tensor:
@@ -39,7 +39,7 @@ def downward_message(weight: Tensor, above: Tensor, below: Sequence[Tensor], k: 
     if len(below) == 1:
         return above @ weight
     own_last = weight if k == 1 else weight.mT  # (…, rank, the other child, child k)
-    return _pairs(above, below[1 - k]) @ own_last.flatten(-3, -2)
+    return (own_last.flatten(-3, -2).mT @ _pairs(above, below[1 - k])).mT
 
 
 def root_message(root: Tensor, below: Sequence[Tensor | None], k: int) -> Tensor:
@@ -61,12 +61,16 @@ def root_message(root: Tensor, below: Sequence[Tensor | None], k: int) -> Tensor
         return own_last.unsqueeze(-2).expand(*own_last.shape[:-1], batch, -1)
     if len(others) == 1:
         return others[0] @ own_last
-    return _pairs(others[0], others[1]) @ own_last.flatten(-3, -2)
+    return (own_last.flatten(-3, -2).mT @ _pairs(others[0], others[1])).mT
 
 
 def _pairs(left: Tensor, right: Tensor) -> Tensor:
-    """Row-wise outer products: one product with a matrix then contracts both at once, instead of a small one for each row."""
-    return (left.unsqueeze(-1) * right.unsqueeze(-2)).flatten(-2)
+    """Outer products of each row, (…, left · right, batch).
+
+    One product with a matrix then contracts both at once, instead of a small one for each row. Rows come last, which makes the
+    inner loop of the product long: messages have few entries.
+    """
+    return (left.mT.contiguous().unsqueeze(-2) * right.mT.contiguous().unsqueeze(-3)).flatten(-3, -2)
 
 
 def leaf_table(weight: Tensor, downward: Tensor) -> Tensor:

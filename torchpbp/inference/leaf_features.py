@@ -79,30 +79,30 @@ class LeafReader:
 
     def seen(self, table: Mapping[str, Tensor]) -> Tensor:
         """(rows, leaves) whether each row observes each leaf."""
-        columns = []
-        for v in self.names:
-            values = table[v]
-            if not values.is_floating_point():
-                columns.append(values >= 0)
+        columns = {v: observed(table[v]) for v in self.names if v not in self.encoded}
+        for names in self._equal_shapes():
+            missing = torch.stack([table[v] for v in names]).isnan().flatten(2)
+            known = ~missing.all(dim=2)
+            columns |= zip(names, known.unbind(), strict=True)
+            if missing.device.type == "meta":
                 continue
-            known = observed(values)
-            if v in self.encoded and values.ndim > 1 and values.device.type != "meta":
-                partly = known & values.isnan().flatten(1).any(dim=1)
-                if bool(partly.any()):
-                    raise DataError(
-                        f"Leaf '{v}', row {int(partly.nonzero()[0])}: some entries are NaN and others are not. A leaf is missing as "
-                        "a whole (all entries NaN) or not at all: fill single entries in, or make them leaves of their own."
-                    )
-            columns.append(known)
-        return torch.stack(columns, dim=1)
+            partly = known & missing.any(dim=2)
+            if bool(partly.any()):
+                leaf, row = partly.nonzero()[0].tolist()
+                raise DataError(
+                    f"Leaf '{names[leaf]}', row {row}: some entries are NaN and others are not. A leaf is missing as a whole (all "
+                    "entries NaN) or not at all: fill single entries in, or make them leaves of their own."
+                )
+        return torch.stack([columns[v] for v in self.names], dim=1)
 
     def values(self, table: Mapping[str, Tensor], shown: Tensor) -> dict[str, Tensor]:
         """Values of encoded leaves, 0 where not shown, so that what is hidden cannot reach an answer."""
-        result = {}
-        for v in self.encoded:
-            mask = shown[:, self.names.index(v)].reshape(-1, *[1] * (table[v].ndim - 1))
-            result[v] = torch.where(mask, table[v], torch.zeros_like(table[v]))
-        return result
+        result: dict[str, Tensor] = {}
+        for names in self._equal_shapes():
+            stacked = torch.stack([table[v] for v in names])
+            mask = self._columns(shown, names).reshape(*stacked.shape[:2], *[1] * (stacked.ndim - 2))
+            result |= zip(names, torch.where(mask, stacked, torch.zeros_like(stacked)).unbind(), strict=True)
+        return {v: result[v] for v in self.encoded}
 
     def encode(self, table: Mapping[str, Tensor], seen: Tensor, shown: Tensor) -> dict[str, Encoded]:
         """Outputs of the encoders.
@@ -114,18 +114,17 @@ class LeafReader:
         """
         if self.encoders is None:
             return {}
-        flags = {v: shown[:, self.names.index(v)] for v in self.encoded}
+        flags = dict(zip(self.encoded, self._columns(shown, list(self.encoded)).unbind(), strict=True))
         return self.encoders(self.values(table, seen), flags)
 
     def batch_statistics(self, encoded: Mapping[str, Encoded], seen: Tensor) -> Statistics:
         """Mean and standard deviation over the rows that observe each leaf, with gradient."""
         result: Statistics = {}
-        for names in self._equal_sizes():
+        for names in self.equal_sizes():
             stacked = torch.stack([encoded[v].features for v in names])
-            weights = torch.stack([seen[:, self.names.index(v)] for v in names]).to(stacked)
-            mean, variance = weighted_statistics(stacked, weights)
-            spread = spread_of(variance)
-            result |= {v: (mean[i, 0], spread[i, 0]) for i, v in enumerate(names)}
+            mean, variance = weighted_statistics(stacked, self._columns(seen, names).to(stacked))
+            pairs = zip(mean.squeeze(1).unbind(), spread_of(variance).squeeze(1).unbind(), strict=True)
+            result |= zip(names, pairs, strict=True)
         return result
 
     def features(
@@ -166,7 +165,7 @@ class LeafReader:
         kept = {v: (m.mean, m.spread) for v, m in self.encoded.items()}
         chosen = kept if statistics is None else statistics
         result: dict[str, Tensor] = {}
-        for names in self._equal_sizes():
+        for names in self.equal_sizes():
             raw = torch.stack([encoded[v].features for v in names])
             raw = raw.double() if statistics is None else raw
             mean = torch.stack([chosen[v][0] for v in names]).unsqueeze(1).to(raw)
@@ -194,13 +193,13 @@ class LeafReader:
         assert self.encoders is not None
         standard = self.standardised(encoded, statistics)
         result: dict[str, Tensor] = {}
-        for names in self._equal_sizes():
+        for names in self.equal_sizes():
             features = torch.stack([standard[v] for v in names])
             gram = torch.stack([self.encoded[v].gram if grams is None else grams[v] for v in names])
             residuals = [encoded[v].residual for v in names]
             residual = torch.stack([r for r in residuals if r is not None]) if None not in residuals else None
             zeta = ratio_evidence(features, gram, self.encoders.log_ridge, residual)
-            flags = torch.stack([shown[:, self.names.index(v)] for v in names]).unsqueeze(-1)
+            flags = self._columns(shown, names).unsqueeze(-1)
             missing = zeta.new_zeros(zeta.shape[-1])
             missing[0] = 1.0
             result |= zip(names, torch.where(flags, zeta, missing).unbind(), strict=True)
@@ -219,20 +218,33 @@ class LeafReader:
         vectors = self.evidence(self.encode(table, shown, shown), shown)
         return {v: zeta.to(like) for v, zeta in vectors.items()}
 
-    def gram_sums(self, leaves: LeafFeatures) -> dict[str, tuple[Tensor, Tensor]]:
-        """Encoded leaf -> Σ φφᵀ over the rows that observe it, and their number."""
-        result: dict[str, tuple[Tensor, Tensor]] = {}
-        for names in self._equal_sizes():
+    def gram_sums(self, leaves: LeafFeatures) -> list[tuple[Tensor, Tensor]]:
+        """Per group of :meth:`equal_sizes` Σ φφᵀ over the rows that observe a leaf, (leaves, d, d), and their number, (leaves,)."""
+        result = []
+        for names in self.equal_sizes():
             phi = torch.stack([leaves.features[v] for v in names])
-            weights = torch.stack([leaves.seen[:, self.names.index(v)] for v in names]).to(phi)
-            total = (phi.mT @ (phi * weights.unsqueeze(-1))).double()
-            result |= {v: (total[i], weights[i].sum()) for i, v in enumerate(names)}
+            weights = self._columns(leaves.seen, names).to(phi)
+            result.append(((phi.mT @ (phi * weights.unsqueeze(-1))).double(), weights.sum(dim=1).double()))
         return result
 
-    def _equal_sizes(self) -> list[Sequence[str]]:
+    def _columns(self, flags: Tensor, names: Sequence[str]) -> Tensor:
+        """(leaves, rows) of (rows, all leaves)."""
+        return flags.mT[[self.names.index(v) for v in names]]
+
+    # Leaves of one kind are computed together: a step of training is made of many small operations, and each costs the same.
+
+    def equal_sizes(self) -> list[list[str]]:
+        """Encoded leaves by the number of their features."""
         groups: dict[int, list[str]] = {}
         for v, m in self.encoded.items():
             groups.setdefault(m.dim, []).append(v)
+        return list(groups.values())
+
+    def _equal_shapes(self) -> list[list[str]]:
+        """Encoded leaves by the shape of their values."""
+        groups: dict[tuple[int, ...], list[str]] = {}
+        for v, m in self.encoded.items():
+            groups.setdefault(tuple(m.shape), []).append(v)
         return list(groups.values())
 
 

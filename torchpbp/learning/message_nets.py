@@ -260,10 +260,14 @@ class MessageNets(Stage1Nets):
             shown: (rows, observables); inputs of others are set to 0. None: all that rows observe.
         """
         flags = leaves.seen if shown is None else leaves.seen & shown
+        order = {v: i for i, v in enumerate(leaves.features)}
+        flag = flags[:, [order[v] for v in self.widths]]
         values = torch.cat([leaves.inputs[v].to(self.dtype) for v in self.widths], dim=1)
-        each = torch.tensor(list(self.widths.values()), device=flags.device)
-        kept = torch.where(flags.repeat_interleave(each, dim=1), values, torch.zeros_like(values))
-        return torch.cat([kept, flags.to(kept), kept.new_zeros(len(kept), 1)], dim=1)
+        width = torch.tensor(list(self.widths.values()), device=values.device)
+        each = flag.repeat_interleave(width, dim=1, output_size=values.shape[1])
+        kept = torch.where(each, values, torch.zeros_like(values))
+        flag = flag.to(values)
+        return torch.cat([kept, flag, torch.zeros_like(flag[:, :1])], dim=1)
 
     def _outputs(
         self,

@@ -90,7 +90,7 @@ def restore_stage1(model: TwoStageModel, saved: Mapping[str, Any] | None, state:
     return fault
 
 
-def nets_in_state(model: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+def nets_in_state(model: Any, state: dict[str, Any], prefix: str, *_: Any) -> None:
     """Before a state is loaded: give a model that has no nets yet those that the state has numbers for."""
     start = f"{prefix}stage1."
     own = {name.removeprefix(start): t for name, t in state.items() if name.startswith(start)}

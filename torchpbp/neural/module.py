@@ -242,7 +242,7 @@ class PBPModule(LightningModule):
 
     def on_before_optimizer_step(self, optimizer: Any) -> None:
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-        if gradients and not bool(torch.stack([g.isfinite().all() for g in gradients]).all()):
+        if gradients and not bool(torch.stack([n.float() for n in torch._foreach_norm(gradients)]).isfinite().all()):
             self.skipped += 1
             optimizer.zero_grad(set_to_none=True)
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torchpbp.inference.leaf_features import Statistics
+from torchpbp.inference.leaf_features import LeafFeatures, LeafReader, Statistics
 from torchpbp.inference.operator_tree import OperatorTree
 from torchpbp.learning.net_fitting import penalties_of
 from torchpbp.learning.net_moments import (
@@ -60,9 +60,10 @@ class Support(nn.Module):
             self.register_buffer(f"sum{i}", total)
             self.register_buffer(f"count{i}", count)
         self.moments = len(empty.sums)
-        for i, m in enumerate(model.leaf_reader().encoded.values()):
-            self.register_buffer(f"gram{i}", torch.zeros_like(m.gram))
-            self.register_buffer(f"gram_count{i}", torch.zeros((), dtype=torch.float64))
+        reader = model.leaf_reader()
+        for i, names in enumerate(reader.equal_sizes()):
+            self.register_buffer(f"gram{i}", torch.stack([torch.zeros_like(reader.encoded[v].gram) for v in names]))
+            self.register_buffer(f"gram_count{i}", torch.zeros(len(names), dtype=torch.float64))
 
     def forward(
         self,
@@ -95,7 +96,7 @@ class Support(nn.Module):
         sums = moment_sums(nets, leaves, messages, instruments, layout, complete)
         error = regression_error(nets, leaves, messages, instruments, layout, complete)
         averages = self._averages(sums, rate)
-        grams = self._grams(reader.gram_sums(leaves), rate)
+        grams = self._grams(reader, leaves, rate)
         penalties = penalties_of(nets)
         if not through:
             averages, penalties = [a.detach() for a in averages], Penalties(*(p.detach() for p in nets.log_ridge.exp()))
@@ -118,17 +119,19 @@ class Support(nn.Module):
         own = batch.averages()
         return [a + (b - b.detach()) for a, b in zip(running.averages(), own, strict=True)]
 
-    def _grams(self, sums: Mapping[str, tuple[Tensor, Tensor]], rate: float) -> dict[str, Tensor]:
+    def _grams(self, reader: LeafReader, leaves: LeafFeatures, rate: float) -> dict[str, Tensor]:
         """C of each encoded leaf, likewise."""
-        result = {}
-        for i, (v, (total, count)) in enumerate(sums.items()):
+        result: dict[str, Tensor] = {}
+        for i, (names, (total, count)) in enumerate(zip(reader.equal_sizes(), reader.gram_sums(leaves), strict=True)):
             kept, kept_count = getattr(self, f"gram{i}"), getattr(self, f"gram_count{i}")
-            new, new_count = torch.lerp(kept, total.detach(), rate), torch.lerp(kept_count, count.double(), rate)
+            new, new_count = torch.lerp(kept, total.detach(), rate), torch.lerp(kept_count, count, rate)
             if bool(new.isfinite().all()):
                 kept.copy_(new)
                 kept_count.copy_(new_count)
-            own = total / count.clamp(min=1)
+            own = total / count.clamp(min=1)[:, None, None]
             # A leaf that no row has shown so far: any positive definite C does.
-            known = new / new_count if bool(new_count > 0) else torch.eye(len(new), dtype=new.dtype, device=new.device)
-            result[v] = known + (own - own.detach())
+            eye = torch.eye(new.shape[-1], dtype=new.dtype, device=new.device)
+            some = (new_count > 0)[:, None, None]
+            known = torch.where(some, new / new_count.clamp(min=1e-12)[:, None, None], eye)
+            result |= zip(names, (known + (own - own.detach())).unbind(), strict=True)
         return result

@@ -1,0 +1,1 @@
+"""Images as trees of patches: scikit-learn's digits with hidden patches."""
