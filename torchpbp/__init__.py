@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from torchpbp.models.ensemble import ScoreAverage
     from torchpbp.models.kernel import KernelPBP
     from torchpbp.models.refinement import RefinedPBP, refine
+    from torchpbp.neural.averaging import WeightAverage
     from torchpbp.neural.batches import TableLoader
     from torchpbp.neural.encoders import ContextEncoder, PointEncoder
     from torchpbp.neural.layer import PBPDistribution, PBPLayer
+    from torchpbp.neural.auto import AutoRegressor
     from torchpbp.neural.mlp import MLP
     from torchpbp.neural.module import PBPModule
 
@@ -31,6 +33,7 @@ __all__ = [
     "MLP",
     "PBP",
     "RBF",
+    "AutoRegressor",
     "ContextEncoder",
     "Continuous",
     "Counts",
@@ -58,6 +61,7 @@ __all__ = [
     "ScoreAverage",
     "SpectralJunctionTree",
     "TableLoader",
+    "WeightAverage",
     "build_junction_tree",
     "errors",
     "load",
@@ -80,8 +84,10 @@ DEFINITIONS = {
     "models": ("PBP", "Counts"),
     "models.refinement": ("RefinedPBP", "refine"),
     "learning": ("KernelRidge", "LeastSquaresLayer", "Messages", "Ridge"),
+    "neural.averaging": ("WeightAverage",),
     "neural.batches": ("TableLoader",),
     "neural.encoders": ("ContextEncoder", "PointEncoder"),
+    "neural.auto": ("AutoRegressor",),
     "neural.mlp": ("MLP",),
     "neural.module": ("PBPModule",),
 }

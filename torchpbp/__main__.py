@@ -62,7 +62,9 @@ def _parser() -> argparse.ArgumentParser:
         help="classes of the rows of a CSV file",
         epilog="example: python -m torchpbp predict classifier.pt rows.csv --output predictions.csv",
     )
-    predict.add_argument("model", help="file written by GenerativeClassifier.save(), or by train.py model=digits")
+    predict.add_argument(
+        "model", help="file of a GenerativeClassifier or of a model with a target, such as train.py model=digits writes"
+    )
     predict.add_argument("rows", help="CSV file; its header names the features, empty cells are missing values")
     predict.add_argument("--json", action="store_true", help="machine-readable, with the probability of every class")
     predict.add_argument("--output", metavar="FILE", help="write a CSV file, with the probability of every class")

@@ -85,8 +85,10 @@ def test_the_neural_model_is_loaded_and_predicts_the_same(
     model, rows, answers = str(output / "model.pt"), str(folder / "rows.csv"), str(folder / "answers.csv")
     data = DigitsDataModule()
     data.setup()
-    pd.DataFrame(data.test_x[:100], columns=list(FEATURES)).to_csv(rows, index=False)
+    entries = [f"p{t}[{i}]" for t in range(1, 9) for i in range(2)]
+    pd.DataFrame(data.test_x[:100], columns=entries).to_csv(rows, index=False)
     assert main(["predict", model, rows, "--output", answers]) == 0
+    assert capsys.readouterr().out == f"100 predictions in {answers}\n"
     found, written = pd.read_csv(answers), pd.read_csv(output / "predictions.csv")
     assert found["predicted"].tolist() == written["predicted"].tolist()
     assert found["probability"].tolist() == pytest.approx(written["probability"].tolist(), rel=1e-4)  # another process

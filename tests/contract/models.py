@@ -28,9 +28,18 @@ COLOURS = ["red", "green", "blue"]
 """Labels of x1, in an order of their own; the other variables go by number."""
 QUICK = {"restarts": 2, "iterations": 20, "progress": False}
 
+
+def with_nets(model: PBP) -> PBP:
+    """A model whose stage 1 is made of nets of leaves, as PBPModule leaves it behind."""
+    model.attach_nets(hidden=[8])
+    return model
+
+
 LEARNERS: dict[str, Callable[[], Any]] = {
     "PBP": lambda: PBP(GRAPH),
     "PBP of classes": lambda: PBP(GRAPH, condition="x1"),
+    "PBP with nets": lambda: with_nets(PBP(GRAPH, rank=2)),
+    "PBP with nets and classes": lambda: with_nets(PBP(GRAPH, rank=2, condition="x1")),
     "RefinedPBP": lambda: RefinedPBP(GRAPH, steps=2, folds=2, progress=False),
     "KernelPBP": lambda: KernelPBP(GRAPH),
     "EM": lambda: EM(GRAPH, **QUICK),

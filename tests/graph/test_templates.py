@@ -136,6 +136,23 @@ def test_pen_strokes():
     assert set(tree.leaf_observables) - {()} == {(f"x{t}", f"y{t}") for t in (1, 2, 3)}
 
 
+def test_pen_tree():
+    graph = templates.pen_tree(4, leaf_states=5, states=3, classes=2)
+    assert graph.observed == ("digit", "p1", "p2", "p3", "p4")
+    assert graph.variables["p2"] == Continuous(0.0, 100.0, shape=(2,))
+    assert {v: graph.variables[v] for v in graph.latent} == {
+        **{f"h{t}": 5 for t in range(1, 5)},
+        "h1_2": 3,
+        "h3_4": 3,
+    }
+    joined = {frozenset(edge) for edge in graph.edges}
+    for one, other in (("h1", "p1"), ("h1", "h2"), ("h1", "h1_2"), ("h4", "h3_4"), ("h1_2", "h3_4"), ("digit", "h3")):
+        assert frozenset((one, other)) in joined
+    assert frozenset(("h2", "h3")) not in joined
+    with pytest.raises(ArgumentError, match="points: expected a power of two, got 6"):
+        templates.pen_tree(6)
+
+
 def test_pen_clique():
     graph = templates.pen_clique(2)
     assert not graph.latent

@@ -78,8 +78,11 @@ def mixed() -> PBP:
         (lambda: PBP(GRAPH, ridge=1.0), r"ridge: expected two non-negative numbers \(stage 1, stage 2\), got 1.0"),
         (lambda: PBP(GRAPH, ridge=(1, None)), "ridge: expected two non-negative numbers"),
         (lambda: PBP(GRAPH, ridge="ab"), "ridge: expected two non-negative numbers"),
-        (lambda: PBP(GRAPH, features="rbf"), "features: expected None or Nystroem"),
-        (lambda: PBP(GRAPH, features=Nystroem), "features: expected None or Nystroem"),
+        (
+            lambda: PBP(GRAPH, features="rbf"),
+            r"features: expected Nystroem\(…\), .*an encoder \(nn.Module\).*; got str",
+        ),
+        (lambda: PBP(GRAPH, features=Nystroem), r"features: expected Nystroem\(…\), .*got the class Nystroem"),
         (lambda: PBP(GRAPH, whitening="a"), "whitening: expected a positive number, got 'a'"),
         (lambda: PBP(GRAPH, singles=1.5), "singles: expected a whole number of at least 1, got 1.5"),
         (lambda: PBP(GRAPH, rank="auto", max_rank=0), "max_rank: expected a whole number of at least 1, got 0"),

@@ -32,6 +32,7 @@ def without(*others: str) -> list[str]:
 
 
 EXPERIMENTS: dict[str, list[str]] = {
+    "digits": ["learner.twin=true", "learner.baselines=true", "model.data.train_size=5", "model.limit=20"],
     "digits_missing": ["model.hidden=[0,6]", "model.limit=30"],
     "digits_learning_curve": ["~model.others.nystroem", "model.sizes=[3,5]", "model.repeats=1", "model.limit=10"],
     "splice": [

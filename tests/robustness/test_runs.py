@@ -13,6 +13,7 @@ import torch
 
 from tests.robustness.runs import (
     NETS,
+    QUICK,
     SYNTHETIC,
     check_files,
     configuration,
@@ -23,7 +24,7 @@ from tests.robustness.runs import (
     run_in_child,
     wait_for,
 )
-from torchpbp.errors import RunError
+from torchpbp.errors import CheckpointError, RunError
 from torchpbp.experiments.running.program import train
 from torchpbp.experiments.running.run_folder import Parts, run_folder
 from torchpbp.files.replacing import replacing
@@ -71,6 +72,52 @@ def test_ctrl_c_leaves_a_run_that_can_go_on(tmp_path: Path) -> None:
     os.kill(child, signal.SIGKILL)
     ended(child)
     assert {path: path.stat().st_mtime_ns for path in kept} == stamps  # what was done was not done again
+
+
+NEURAL = ["model=digits", *QUICK, "learner.epoch=3", "learner.steps=30", "model.limit=20", "learner.hidden=[0]"]
+NEURAL += ["trainer.enable_progress_bar=false"]
+
+
+@pytest.mark.slow
+def test_training_through_the_stages_goes_on_after_a_kill(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    plain, killed = tmp_path / "plain", tmp_path / "killed"
+    train(configuration(plain, *NEURAL, "learner.twin=true"))
+    cfg = configuration(killed, *NEURAL, "learner.twin=true", "resume=true")
+    for name in ("last", "twin_last"):  # once in the training of the model, once in that of its twin
+        child = run_in_child(cfg, log)
+        assert wait_for((killed / "checkpoints" / f"{name}.ckpt").exists, child), log.read_text()
+        os.kill(child, signal.SIGKILL)
+        assert ended(child) == -signal.SIGKILL
+        check_files(killed)
+    train(cfg)
+    assert results(killed) == results(plain)
+    assert (killed / "training.csv").read_text() == (plain / "training.csv").read_text()
+    assert not (killed / ".run" / "parts").exists()
+
+
+@pytest.mark.slow
+def test_ctrl_c_in_lightning_leaves_a_checkpoint_that_training_goes_on_from(tmp_path: Path) -> None:
+    log, folder = tmp_path / "log", tmp_path / "run"
+    cfg = configuration(folder, *NEURAL, "resume=true")
+    child = run_in_child(cfg, log)
+    last = folder / "checkpoints" / "last.ckpt"
+    assert wait_for(last.exists, child), log.read_text()
+    os.kill(child, signal.SIGINT)
+    assert ended(child) == 130, log.read_text()
+    assert "Interrupted. To resume" in log.read_text()
+    assert torch.load(last, weights_only=True)["epoch"] < 9
+    train(cfg)
+    history = (folder / "training.csv").read_text().splitlines()
+    assert len(history) == 1 + 10  # each epoch once
+    check_files(folder)
+
+
+def test_an_unreadable_training_state_is_named(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "last.ckpt").write_text("nothing")
+    with pytest.raises(CheckpointError, match=r"last.ckpt: expected a training state.*Delete it"):
+        train(configuration(tmp_path, *NEURAL, "resume=true"))
 
 
 def test_a_finished_run_is_not_run_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

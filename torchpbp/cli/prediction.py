@@ -1,16 +1,18 @@
-"""Predictions of a classifier for the rows of a CSV file: ``python -m torchpbp predict``."""
+"""Predictions of a classifier, or of a model with a target, for the rows of a CSV file: ``python -m torchpbp predict``."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 
 from torchpbp.classifier import GenerativeClassifier
 from torchpbp.errors import CheckpointError, DataError
@@ -25,18 +27,22 @@ def predict(path: str, rows: str, output: str | None = None, as_json: bool = Fal
     """Predicted class and its probability for each row of a CSV file.
 
     Args:
-        path: of a classifier's file.
+        path: of the file of a classifier, or of a model that was trained for a target.
         rows: CSV file.
         output: CSV file to write, with the probability of every class.
         as_json: for other programs, with the probability of every class.
     """
-    classifier = load(path)
-    if not isinstance(classifier, GenerativeClassifier):
+    model = load(path)
+    if isinstance(model, GenerativeClassifier):
+        model.progress = sys.stderr.isatty()
+        features = read_features(rows, model.graph_.observed, model.labels_)
+        predictions, classes = predict_rows(model, features), model.classes_.tolist()
+    elif target_of(model) is not None:
+        predictions, classes = predict_target(model, rows)
+    else:
         raise CheckpointError(
-            f"'{path}' holds a {type(classifier).__name__}, not a classifier. Ask it with 'python -m torchpbp query'."
+            f"'{path}' holds a {type(model).__name__}, not a classifier. Ask it with 'python -m torchpbp query'."
         )
-    classifier.progress = sys.stderr.isatty()
-    predictions = predict_rows(classifier, read_features(rows, classifier))
     short = predictions[["row", "predicted", "probability"]]
     if output:
         try:
@@ -45,7 +51,7 @@ def predict(path: str, rows: str, output: str | None = None, as_json: bool = Fal
         except OSError as error:
             raise DataError(f"'{output}' could not be written: {error}. Choose another file.") from error
     if as_json:
-        names = [str(c) for c in classifier.classes_]
+        names = [str(c) for c in classes]
         probabilities = predictions.iloc[:, 3:].to_numpy().tolist()
         lines = [
             {**line, "probabilities": dict(zip(names, p, strict=True))}
@@ -57,39 +63,82 @@ def predict(path: str, rows: str, output: str | None = None, as_json: bool = Fal
     return short.to_string(index=False, formatters={"probability": "{:.4f}".format})
 
 
-def read_features(path: str | os.PathLike[str], classifier: GenerativeClassifier) -> pd.DataFrame:
-    """The features of a classifier from a CSV file.
+def read_features(
+    path: str | os.PathLike[str], names: Sequence[str], known: Mapping[str, Sequence[Any]]
+) -> pd.DataFrame:
+    """Named columns of a CSV file.
 
     Args:
         path: of a file with a header, in which the features are found by name; other columns are passed over. Empty cells are
             missing values.
-        classifier: fitted.
+        names: of the features.
+        known: feature -> its labels, where it has any.
 
     Returns:
-        A column for each feature: numbers, or labels where the classifier knows labels.
+        A column for each feature: numbers, or labels where there are labels.
 
     Raises:
         DataError: no such file, no rows, missing columns, or a value that is neither a number nor a known label.
     """
     table = _cells(path)
     header = [str(c).strip() for c in table.iloc[0]]
-    twice = sorted({c for c in header if header.count(c) > 1 and c in classifier.graph_.observed})
+    twice = sorted({c for c in header if header.count(c) > 1 and c in names})
     if twice:
         raise DataError(f"'{path}': columns {twice} are there twice. Keep one of each.")
-    missing = [v for v in classifier.graph_.observed if v not in header]
+    missing = [v for v in names if v not in header]
     if missing:
         raise DataError(
             f"'{path}': missing columns {missing}; its header has {', '.join(header[:20])}. The first line must name the "
-            f"features: {', '.join(classifier.graph_.observed[:20])}."
+            f"features: {', '.join(names[:20])}."
         )
     if len(table) < 2:
         raise DataError(f"'{path}': there is a header, but no rows below it.")
     columns = {}
-    for v in classifier.graph_.observed:
+    for v in names:
         cells = table.iloc[1:, header.index(v)].fillna("").str.strip()
-        labels = classifier.labels_.get(v)
+        labels = known.get(v)
         columns[v] = _numbers(path, v, cells) if labels is None else _labels(path, v, cells, labels)
     return pd.DataFrame(columns)
+
+
+def target_of(model: Any) -> str | None:
+    """The variable that a model predicts: the one it was trained for, or that with an operator tree per class."""
+    return getattr(model, "target", None) or getattr(model, "condition", None)
+
+
+def predict_target(model: Any, path: str | os.PathLike[str]) -> tuple[pd.DataFrame, list[Any]]:
+    """Predictions of a model's target.
+
+    Args:
+        model: fitted, with a target.
+        path: of a CSV file; a leaf that is a vector or an image has a column for each entry, ``name[0]``, ``name[1]``, …
+
+    Returns:
+        Columns row, predicted, probability, and "P(<class>)" for each class; and the classes.
+    """
+    target = target_of(model)
+    entries = {}
+    for v in model.graph.observed:
+        if v != target:
+            size = math.prod(model.leaf_shape(v))
+            entries[v] = [f"{v}[{i}]" for i in range(size)] if model.leaf_shape(v) else [v]
+    names = [c for columns in entries.values() for c in columns]
+    table = read_features(path, names, {v: labels for v, labels in model.labels.items() if v in entries})
+    evidence: dict[str, Any] = {}
+    for v, columns in entries.items():
+        if model.leaf_shape(v):
+            evidence[v] = table[columns].to_numpy(dtype=np.float64).reshape(len(table), *model.leaf_shape(v))
+        else:
+            evidence[v] = table[v].to_numpy()
+    with torch.no_grad():
+        probabilities = model.posterior(target, evidence).numpy()
+    classes = list(model.labels.get(target) or range(probabilities.shape[1]))
+    frame = pd.DataFrame(
+        {"row": np.arange(len(table)), "predicted": [classes[i] for i in probabilities.argmax(axis=1)]}
+    )
+    frame["probability"] = probabilities.max(axis=1)
+    every = pd.DataFrame(probabilities, columns=[f"P({c})" for c in classes])
+    return pd.concat([frame, every], axis=1), classes
 
 
 def predict_rows(classifier: GenerativeClassifier, rows: pd.DataFrame) -> pd.DataFrame:

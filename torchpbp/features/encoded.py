@@ -219,7 +219,7 @@ class Encoders(nn.Module):
             rows = len(values[group[0]])
             flat = torch.stack([values[v] for v in group]).flatten(0, 1)
             out = self._checked(group[0], self._call(group[0], flat), len(flat))
-            for v, part in zip(group, torch.split(out.features, rows), strict=True):
+            for v, part in zip(group, out.features.unflatten(0, (len(group), rows)).unbind(), strict=True):
                 result[v] = Encoded(part, None)
         return self._with_residuals({v: result[v] for v in self.names if v in result})
 

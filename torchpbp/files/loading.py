@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from torchpbp.errors import CheckpointError
+from torchpbp.errors import ArgumentError, CheckpointError
 from torchpbp.files.checkpoint import check_device, check_format, read_checkpoint
 
 LEARNERS = {
@@ -72,7 +72,8 @@ def load(path: str | os.PathLike[str], map_location: torch.device | str = "cpu",
         A fitted model of the class that wrote the file.
 
     Raises:
-        CheckpointError: no such file, or not a model file of this version.
+        CheckpointError: no such file, or not a model file of this version; an encoder of one's own that was not given.
+        ArgumentError: encoders for a model that has none, or not for all of its leaves.
 
     Example:
         >>> import tempfile
@@ -86,8 +87,24 @@ def load(path: str | os.PathLike[str], map_location: torch.device | str = "cpu",
     check_device(map_location)
     content = read_checkpoint(path, "cpu")
     if features is not None:
+        _check_encoders(features, content.get("encoders"), path)
         content = {**content, "given_encoders": features}
     return from_content(content, path, map_location)
+
+
+def _check_encoders(features: Any, saved: Any, path: object) -> None:
+    """Raise an ArgumentError unless encoders were given for a model that has some, and for all of its leaves."""
+    leaves = saved.get("module_of") if isinstance(saved, Mapping) else None
+    if not isinstance(leaves, Mapping) or not leaves:
+        raise ArgumentError(f"features: the model in '{path}' has no encoders. Leave them out.")
+    given = features if isinstance(features, Mapping) else dict.fromkeys(leaves, features)
+    wrong = [str(v) for v in leaves if not isinstance(given.get(v), torch.nn.Module)]
+    unknown = [str(v) for v in given if v not in leaves]
+    if wrong or unknown:
+        raise ArgumentError(
+            f"features: expected an encoder (nn.Module), or a dict of these for {', '.join(map(str, leaves))}; "
+            + (f"got none for {', '.join(wrong)}." if wrong else f"got one for {', '.join(unknown)}.")
+        )
 
 
 def from_content(content: Mapping[str, Any], name: object, map_location: torch.device | str = "cpu") -> Any:

@@ -19,14 +19,19 @@ def upward_message(weight: Tensor, below: Sequence[Tensor]) -> Tensor:
 
     Args:
         weight: (nodes, …, rank, child ranks).
-        below: per child (nodes, …, batch, child rank).
+        below: per child (nodes, …, batch, child rank); a class dimension of size 1 stands for all classes.
 
     Returns:
         (nodes, …, batch, rank).
     """
     if len(below) == 1:
         return below[0] @ weight.mT
-    return (weight.flatten(-2) @ _pairs(below[0], below[1])).mT
+    pairs, matrix = _pairs(below[0], below[1]), weight.flatten(-2)
+    if weight.ndim == 5 and pairs.shape[1] == 1:  # messages that all classes share: one product for all of them
+        nodes, classes, rank, size = matrix.shape
+        together = matrix.reshape(nodes, classes * rank, size) @ pairs.squeeze(1)
+        return together.reshape(nodes, classes, rank, -1).mT
+    return (matrix @ pairs).mT
 
 
 def downward_message(weight: Tensor, above: Tensor, below: Sequence[Tensor], k: int) -> Tensor:

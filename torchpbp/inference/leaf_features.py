@@ -149,9 +149,7 @@ class LeafReader:
         for v, observable in self.observables.items():
             if v in standard:
                 features[v] = standard[v]
-                inputs[v] = standard[v][:, 1:]
-                if self.context:
-                    inputs[v] = self.encoded[v].standard_values(values[v])
+                inputs[v] = self.encoded[v].standard_values(values[v]) if self.context else standard[v][:, 1:]
                 continue
             column = table[v]
             if isinstance(observable.map, OneHot):

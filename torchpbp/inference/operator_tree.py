@@ -11,6 +11,7 @@ All operators may have a leading dimension of classes, whose evidence is the sam
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -105,7 +106,7 @@ class OperatorTree:
         for step in self.schedule.inner:
             inputs = [_stack_messages(messages, nodes) for nodes in step.children]
             store(step.nodes, upward_message(self._stack(step.nodes), inputs))
-        return UpwardMessages(messages, torch.stack(logs).sum(dim=0), scales)
+        return UpwardMessages(messages, functools.reduce(torch.add, logs), scales)
 
     def downward(self, upward: UpwardMessages, leaves: Sequence[int] | None = None) -> list[Tensor | None]:
         """Messages from the root to the leaves [PBP eq. 4-5].

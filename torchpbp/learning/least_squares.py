@@ -106,7 +106,7 @@ class LeastSquaresLayer(nn.Module):
         Returns:
             (..., p, r).
         """
-        if gram.shape[-1:] != gram.shape[-2:-1] or cross.shape[-1:] != gram.shape[-1:]:
+        if min(gram.ndim, cross.ndim) < 2 or len({*gram.shape[-2:], cross.shape[-1]}) > 1:
             raise ShapeError(
                 "LeastSquaresLayer: expected moments cross (..., p, r) and gram (..., r, r), got "
                 f"{tuple(cross.shape)} and {tuple(gram.shape)}."
@@ -127,6 +127,10 @@ class LeastSquaresLayer(nn.Module):
             (..., p, r).
         """
         penalty = self.penalty.to(inputs) if isinstance(self.penalty, Tensor) else self.penalty
+        if isinstance(penalty, Tensor) and penalty.ndim and penalty.shape[-1] not in (1, inputs.shape[-2]):
+            raise ShapeError(
+                f"LeastSquaresLayer: expected a penalty of shape () or (…, r) with r = {inputs.shape[-2]}, got {tuple(penalty.shape)}."
+            )
         return least_squares(targets, inputs, penalty)
 
     def extra_repr(self) -> str:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from torchpbp.features.encoded import spread_of
 from torchpbp.inference.leaf_features import LeafFeatures, weighted_statistics
+from torchpbp.learning.stage1_nets import PredictedMessage, Stage1Nets
 from torchpbp.planning.plan import Plan
 
 INSIDE_LEAVES = 8
@@ -110,7 +111,7 @@ class NetBank(nn.Module):
         return (out - mean) / spread_of(variance)
 
 
-class MessageNets(nn.Module):
+class MessageNets(Stage1Nets):
     """The nets f and g of all separators of a plan, with ridges and solved heads.
 
     Args:
@@ -259,14 +260,10 @@ class MessageNets(nn.Module):
             shown: (rows, observables); inputs of others are set to 0. None: all that rows observe.
         """
         flags = leaves.seen if shown is None else leaves.seen & shown
-        order = {v: i for i, v in enumerate(leaves.features)}
-        flag = flags[:, [order[v] for v in self.widths]]
         values = torch.cat([leaves.inputs[v].to(self.dtype) for v in self.widths], dim=1)
-        width = torch.tensor(list(self.widths.values()), device=values.device)
-        each = flag.repeat_interleave(width, dim=1, output_size=values.shape[1])
-        kept = torch.where(each, values, torch.zeros_like(values))
-        flag = flag.to(values)
-        return torch.cat([kept, flag, torch.zeros_like(flag[:, :1])], dim=1)
+        each = torch.tensor(list(self.widths.values()), device=flags.device)
+        kept = torch.where(flags.repeat_interleave(each, dim=1), values, torch.zeros_like(values))
+        return torch.cat([kept, flags.to(kept), kept.new_zeros(len(kept), 1)], dim=1)
 
     def _outputs(
         self,
@@ -290,6 +287,25 @@ class MessageNets(nn.Module):
             below = tree.leaf_observables[n] or tuple(v for c in tree.children[n] for v in own[c])
             result[n] = tuple(dict.fromkeys((*self.inside[n], *below)))
         result[0] = tuple(dict.fromkeys(v for c in tree.children[0] for v in own[c]))
+        return result
+
+    def predict(self, leaves: LeafFeatures) -> dict[int, PredictedMessage]:
+        """Messages and products of the separators that are solved for; a leaf that is its own message has no nets.
+
+        With classes, predictions have a leading class dimension.
+        """
+        training = self.training
+        self.eval()  # statistics of training rows, not of these
+        try:
+            eta, result = self.instrument_features(leaves, leaves.seen), {}
+        finally:
+            self.train(training)
+        for i, family in enumerate(self.families):
+            stacked = torch.stack([eta[n] for n in family.nodes])  # (separators, rows, m)
+            message, products = (stacked @ getattr(self, f"{head}{i}").to(stacked) for head in ("head_a", "head_b"))
+            for k, n in enumerate(family.nodes):
+                own = products[..., k, :, :]
+                result[n] = PredictedMessage(message[..., k, :, :], own.reshape(*own.shape[:-1], *family.sizes))
         return result
 
     @torch.no_grad()

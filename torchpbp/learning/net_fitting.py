@@ -115,6 +115,8 @@ def fit_nets(
             if condition is not None and bool((table[condition] < 0).any()):
                 known = table[condition] >= 0
                 table, weights = {v: x[known] for v, x in table.items()}, weights[known]
+            if len(weights) == 0:
+                continue
             seen = reader.seen(table)
             shown = seen & random_masks(seen, masking.instruments, masking.most, generator)
             context = seen & random_masks(seen, masking.context, masking.most, generator)

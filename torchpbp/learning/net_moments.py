@@ -14,7 +14,11 @@ import torch
 from torch import Tensor
 
 from torchpbp.inference.leaf_features import LeafFeatures
+from torchpbp.learning.least_squares import cholesky_factor
 from torchpbp.learning.message_nets import Family, MessageNets
+
+REGRESSION_RIDGE = 1e-2
+"""Ridge of the regressions by which nets of instruments are trained, whose outputs have variance 1."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +127,49 @@ def moment_sums(
     return MomentSums(tuple(sums), tuple(counts))
 
 
+def regression_error(
+    nets: MessageNets,
+    leaves: LeafFeatures,
+    messages: Mapping[int, Tensor],
+    instruments: Mapping[int, Tensor],
+    layout: ClassLayout,
+    complete: Mapping[int, Tensor] | None,
+) -> Tensor:
+    """Share of the variance of messages (S1A) and products (S1B), within classes, that instruments leave unexplained.
+
+    This is the error of stage 1 with both heads in closed form; targets are constants, so that it trains the instruments' nets
+    only. Without that they would stay nearly as they are: the limit of stage 2 does not depend on them, only its noise does.
+
+    Returns:
+        Mean over dimensions and separators, from 0 to 1.
+    """
+    errors = []
+    for family in nets.families:
+        weight = layout.weights([None if complete is None else complete[n] for n in family.nodes]).unsqueeze(-1)
+        product = row_products([layout.arrange(part) for part in _below(family, leaves, messages)])
+        target = torch.cat([layout.arrange([messages[n] for n in family.nodes])[..., 1:], product], dim=-1).detach()
+        eta = layout.arrange([instruments[n] for n in family.nodes])[..., 1:]
+        weight = weight.to(eta)
+        eta, target = (_within(x, weight).flatten(1, 2) for x in (eta, target.to(eta)))
+        rows = weight.sum(dim=(1, 2, 3)).clamp(min=1)[:, None, None]
+        gram = (eta.mT @ eta / rows).double()
+        eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+        cross = (target.mT @ eta / rows).double()
+        variance = (target.square().sum(dim=1) / rows.squeeze(-1)).double()
+        factor = cholesky_factor(gram + REGRESSION_RIDGE * eye)
+        explained = torch.linalg.solve_triangular(factor, cross.mT, upper=False).square().sum(dim=1)
+        varying = variance > 1e-9
+        errors.append((1 - explained / variance.clamp(min=1e-9))[varying])
+    joined = torch.cat(errors) if errors else torch.zeros(1, dtype=torch.float64)
+    return joined.mean() if joined.numel() else torch.zeros((), dtype=torch.float64)
+
+
+def _within(values: Tensor, weight: Tensor) -> Tensor:
+    """(separators, classes, rows, d) values, centred within classes and weighted by the roots of (…, 1) weights."""
+    mean = (values * weight).sum(dim=2, keepdim=True) / weight.sum(dim=2, keepdim=True).clamp(min=1e-9)
+    return (values - mean) * weight.sqrt()
+
+
 def _below(family: Family, leaves: LeafFeatures, messages: Mapping[int, Tensor]) -> list[list[Tensor]]:
     """Factors of the products below separators: per factor a (rows, size) tensor for each."""
     if family.leaf:
@@ -166,13 +213,17 @@ class ClassLayout:
         self.filled = own.unsqueeze(0)
         if labels is None:
             return
+        if rows == 0:
+            self.index = torch.zeros(classes, 0, dtype=torch.int64, device=labels.device)
+            self.filled = own.new_zeros(classes, 0)
+            return
         known = labels >= 0
         counts = torch.bincount(labels[known], minlength=classes)
         most = max(1, int(counts.max()))
         order = torch.argsort(torch.where(known, labels, classes), stable=True)
         starts = torch.cat([counts.new_zeros(1), counts.cumsum(0)[:-1]])
         place = torch.arange(most, device=labels.device)
-        position = (starts.unsqueeze(1) + place).clamp(max=max(rows - 1, 0))
+        position = (starts.unsqueeze(1) + place).clamp(max=rows - 1)
         self.index = order[position]  # (classes, most)
         self.filled = (place < counts.unsqueeze(1)) * own[self.index]
 

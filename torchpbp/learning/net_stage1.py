@@ -53,7 +53,7 @@ class NetStage1(Stage1):
         root = self.moments[-1]
         for n, v in self.nets.own.items():
             eye = torch.eye(self.nets.dims[v], dtype=root.dtype, device=root.device)
-            known[n] = eye.expand(len(root), *eye.shape) if self.classes else eye
+            known[n] = eye.unsqueeze(0) if self.classes else eye  # one for all classes
             strengths[n], significant[n] = root.new_ones(len(eye)), len(eye)
         return Predictions(root, products, strengths, significant, known)
 

@@ -1,18 +1,17 @@
-"""Small neural networks as stage-1 regressors: the nets of all separators and folds as one module.
+"""Small neural networks as stage-1 regressors: the hidden layers of all separators and folds as one module.
 
-:class:`torchpbp.neural.mlp.MLP` trains them.
+:class:`torchpbp.neural.mlp.MLP` trains them; their last layers are solved in closed form (:mod:`torchpbp.learning.heads`).
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from torchpbp.learning.regressions import Predictor, Regression, families
 from torchpbp.moments.rows import TrainingRows
 from torchpbp.planning.plan import Group
 
@@ -21,156 +20,197 @@ class Inputs(nn.Module):
     """Indicators or kernel features of the variables that each of S nets looks at, and the constant 1.
 
     Rows come last, (S, width, rows): what a net sees is then a choice of whole lines from the features of all variables. A
-    net with fewer variables than others is padded with zeros.
+    net with fewer variables than others is padded with zeros, and a missing variable is one whose features are all zero.
 
     Args:
         groups: S groups of variables.
-        rows: rows of the kind to be read.
+        dims: feature dimensions of all variables, in order.
     """
 
     where: Tensor
     start: Tensor
+    owner: Tensor
 
-    def __init__(self, groups: Sequence[Group], rows: TrainingRows) -> None:
+    def __init__(self, groups: Sequence[Group], dims: Mapping[str, int]) -> None:
         super().__init__()
-        columns = rows.columns()
-        self.lines = sum(rows.maps[v].dim for v in rows.names)  # then one of zeros and one of ones
-        chosen = [[c for v in g for c in range(columns[v].start, columns[v].stop)] for g in groups]
-        self.width = 1 + max(map(len, chosen))
+        self.names = tuple(dims)
+        start = dict(zip(dims, itertools.accumulate(dims.values(), initial=0), strict=False))
+        self.lines = sum(dims.values())  # then one of zeros and one of ones
+        chosen = [[c for v in g for c in range(start[v], start[v] + dims[v])] for g in groups]
+        self.width = input_width(groups, dims)
         where = torch.full((len(groups), self.width), self.lines)
         for s, lines in enumerate(chosen):
             where[s, : len(lines)] = torch.tensor(lines, dtype=torch.int64)
         where[:, -1] = self.lines + 1
         self.active = max(1, max(map(len, groups)))  # indicators that are 1 at a time
-        self.register_buffer("where", where)
-        self.register_buffer("start", torch.tensor([columns[v].start for v in rows.names]))
+        # They follow from the plan, and are in no file.
+        self.register_buffer("where", where, persistent=False)
+        self.register_buffer("start", torch.tensor(list(start.values())), persistent=False)
+        owner = torch.arange(len(dims)).repeat_interleave(torch.tensor(list(dims.values())))
+        self.register_buffer("owner", owner, persistent=False)
 
-    def forward(self, rows: TrainingRows, dtype: torch.dtype) -> Tensor:
-        ones = torch.ones(1, len(rows), dtype=dtype, device=rows.device)
+    def of_rows(self, rows: TrainingRows, dtype: torch.dtype, seen: Tensor | None = None) -> Tensor:
+        """(lines, rows) features of training rows.
+
+        Args:
+            rows: of the kind that the nets look at.
+            dtype: of the result.
+            seen: (rows, variables) False where a value is hidden from the nets; by default they see all.
+        """
         if rows.states is not None:
             # Indicators rather than sums of rows of weights: a product with them is faster, backwards above all.
             lines = torch.zeros(self.lines + 1, len(rows), dtype=dtype, device=rows.device)
-            lines.scatter_(0, (rows.states + self.start).T, 1.0)
-        else:
-            assert rows.features is not None
-            lines = rows.features.T.to(dtype)
+            if seen is None:
+                return lines.scatter_(0, (rows.states + self.start).T, 1.0)
+            return lines.scatter_(0, (rows.states + self.start).T, seen.T.to(dtype))
+        assert rows.features is not None
+        lines = rows.features.T.to(dtype)
+        if seen is not None:
+            lines = torch.cat([lines[:-1] * seen.T[self.owner], lines[-1:]])
+        return lines
+
+    def of_features(self, features: Mapping[str, Tensor], seen: Tensor, dtype: torch.dtype) -> Tensor:
+        """(lines, rows) features of evidence; whatever is not seen has no influence.
+
+        Args:
+            features: variable -> (rows, dim).
+            seen: (rows, variables) in the order of ``features``.
+            dtype: of the result.
+        """
+        order = {v: i for i, v in enumerate(features)}
+        parts = [
+            torch.where(
+                seen[:, order[v], None], features[v].to(dtype), torch.zeros((), dtype=dtype, device=seen.device)
+            )
+            for v in self.names
+        ]
+        return torch.cat([*parts, torch.zeros_like(parts[0][:, :1])], dim=1).T
+
+    def forward(self, lines: Tensor) -> Tensor:
+        """(S, width, rows) what each net looks at."""
+        ones = torch.ones_like(lines[:1])
         chosen = torch.cat([lines, ones]).index_select(0, self.where.reshape(-1))
-        return chosen.reshape(*self.where.shape, len(rows))
+        return chosen.reshape(*self.where.shape, lines.shape[1])
 
 
-class NetBank(nn.Module):
-    """S·K multilayer perceptrons of equal shape: for each of S separators one per fold.
+def input_width(groups: Sequence[Group], dims: Mapping[str, int]) -> int:
+    """Inputs of a net, the constant included, for the largest of some groups of variables."""
+    return 1 + max(sum(dims[v] for v in g) for g in groups)
 
-    Each net has a linear path from its inputs to its outputs beside the hidden layers. It starts with output 0, which is
-    the mean of its targets. The first layer and the linear path of all folds are one matrix per separator.
+
+class HiddenNets(nn.Module):
+    """Hidden layers of S·K multilayer perceptrons of equal shape: for each of S separators one per fold.
 
     Args:
         inputs: what each of the S nets looks at.
-        separators: S.
         folds: K.
-        outputs: length of the prediction.
         hidden: widths of the hidden layers; none for a linear model.
-        generator: of the initial weights.
         dtype: of the weights.
     """
 
-    def __init__(
-        self,
-        inputs: Inputs,
-        separators: int,
-        folds: int,
-        outputs: int,
-        hidden: Sequence[int],
-        generator: torch.Generator,
-        dtype: torch.dtype,
-    ) -> None:
+    def __init__(self, inputs: Inputs, folds: int, hidden: Sequence[int], dtype: torch.dtype) -> None:
         super().__init__()
-        self.inputs, self.separators, self.folds, self.outputs = inputs, separators, folds, outputs
+        self.inputs, self.folds, self.widths = inputs, folds, tuple(hidden)
+        self.separators = len(inputs.where)
+        shapes = hidden_shapes(self.separators, folds, inputs.width, hidden)
+        self.weights = nn.ParameterList(nn.Parameter(torch.zeros(s, dtype=dtype)) for s in shapes["weights"])
+        self.biases = nn.ParameterList(nn.Parameter(torch.zeros(s, dtype=dtype)) for s in shapes["biases"])
+        self.dtype = dtype
 
-        def start(scale: float, *shape: int) -> Tensor:
-            """Normal draws, the same for all folds of a separator."""
-            drawn = scale * torch.randn(separators, 1, *shape, generator=generator, dtype=torch.float64)
-            return drawn.expand(-1, folds, *shape).to(dtype).contiguous()
+    @property
+    def size(self) -> int:
+        """Dimensions of η, what a head looks at: inputs with the constant, and the last hidden layer."""
+        return self.inputs.width + (self.widths[-1] if self.widths else 0)
 
-        widths = [*hidden, outputs]
-        first = start(0.0, outputs + sum(hidden[:1]), inputs.width)
-        if hidden:
-            scale = math.sqrt(2.0 / inputs.active)
-            first[:, :, outputs:, :-1] = start(scale, hidden[0], inputs.width - 1)
-        self.first = nn.Parameter(first)  # (S, K, outputs + hidden units, inputs and the constant)
-        self.weights = nn.ParameterList()
-        self.biases = nn.ParameterList()
-        for i, (left, right) in enumerate(itertools.pairwise(widths)):
-            last = i == len(widths) - 2
-            self.weights.append(nn.Parameter(start(0.0 if last else math.sqrt(2.0 / left), right, left)))
-            self.biases.append(nn.Parameter(start(0.0, right, 1)))
+    @torch.no_grad()
+    def start(self, generator: torch.Generator) -> None:
+        """Normal draws, the same for all folds of a separator."""
+        for i, weight in enumerate(self.weights):
+            scale = math.sqrt(2.0 / (weight.shape[-1] if i else self.inputs.active))
+            drawn = torch.randn(weight.shape[0], 1, *weight.shape[2:], generator=generator, dtype=torch.float64)
+            if i == 0:
+                drawn[..., -1] = 0.0  # the constant
+            weight.copy_((scale * drawn).expand(weight.shape))
 
-    def forward(self, rows: TrainingRows) -> Tensor:
-        """(S, K, outputs, rows)."""
-        x = self.inputs(rows, self.first.dtype)  # (S, width, rows)
-        nets = self.separators * self.folds
-        z = torch.bmm(self.first.flatten(1, 2), x).reshape(self.separators, self.folds, -1, len(rows))
-        out = z[:, :, : self.outputs]
-        if len(self.weights):
-            h = z[:, :, self.outputs :]
-            for weight, bias in zip(self.weights, self.biases, strict=True):
-                active = torch.relu(h).reshape(nets, -1, len(rows))
-                h = torch.baddbmm(bias.flatten(0, 1), weight.flatten(0, 1), active)
-                h = h.reshape(self.separators, self.folds, -1, len(rows))
-            out = out + h
-        return out
+    def forward(self, lines: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs (S, width, rows) and the last hidden layer (S, K, units, rows), given features (lines, rows)."""
+        x = self.inputs(lines)
+        rows, nets = x.shape[-1], self.separators * self.folds
+        if not len(self.weights):
+            return x, x.new_empty(self.separators, self.folds, 0, rows)
+        h = torch.bmm(self.weights[0].flatten(1, 2), x).reshape(nets, -1, rows)
+        for weight, bias in zip(list(self.weights)[1:], self.biases, strict=True):
+            h = torch.baddbmm(bias.flatten(0, 1), weight.flatten(0, 1), torch.relu(h))
+        return x, torch.relu(h).reshape(self.separators, self.folds, -1, rows)
+
+    def eta(self, lines: Tensor) -> Tensor:
+        """(S, K, size, rows) in float64: inputs, the constant, hidden units."""
+        x, h = self(lines)
+        return torch.cat([x.unsqueeze(1).expand(-1, self.folds, -1, -1), h], dim=2).double()
+
+    def extra_repr(self) -> str:
+        return f"{self.separators} separators, {self.folds} folds, hidden={list(self.widths)}"
 
 
-class StageOneNets(nn.Module):
-    """The nets of all regressions, with the parameters that did best on held-out rows kept beside those in training.
+def hidden_shapes(
+    separators: int, folds: int, width: int, hidden: Sequence[int]
+) -> dict[str, list[tuple[int, int, int, int]]]:
+    """Shapes of the parameters of :class:`HiddenNets`. The first layer's bias is the weight of the constant."""
+    pairs = list(itertools.pairwise([width, *hidden]))
+    return {
+        "weights": [(separators, folds, right, left) for left, right in pairs],
+        "biases": [(separators, folds, right, 1) for _, right in pairs[1:]],
+    }
+
+
+class NetsInTraining(nn.Module):
+    """Hidden nets with last layers to train them by, and the parameters that did best on held-out rows beside them.
+
+    The last layer of a net sees its inputs as well as its hidden units. It starts with output 0, the mean of its targets.
 
     Args:
-        regressions: one per separator.
-        rows: rows of the kind to be read.
-        folds: nets per separator.
-        hidden: widths of the hidden layers.
-        seed: of the initial weights.
-        dtype: of the weights.
+        hidden: the nets.
+        members: numbers of the separators whose targets have equal sizes, family by family.
+        sizes: of the targets of each family.
     """
 
     best_loss: Tensor
 
-    def __init__(
-        self,
-        regressions: Sequence[Regression],
-        rows: TrainingRows,
-        folds: int,
-        hidden: Sequence[int],
-        seed: int,
-        dtype: torch.dtype,
-    ) -> None:
+    def __init__(self, hidden: HiddenNets, members: Sequence[Sequence[int]], sizes: Sequence[int]) -> None:
         super().__init__()
-        generator = torch.Generator().manual_seed(seed)
-        self.members: list[list[int]] = []
-        self.banks = nn.ModuleList()
-        self.targets = nn.ModuleList()
-        for members, targets in families(regressions, rows):
-            same = [regressions[i] for i in members]
-            inputs = Inputs([r.inputs for r in same], rows)
-            self.members.append(members)
-            self.banks.append(NetBank(inputs, len(same), folds, same[0].size, hidden, generator, dtype))
-            self.targets.append(targets.to(dtype))
-        self.count, self.folds, self.dtype = len(regressions), folds, dtype
-        self.register_buffer("best_loss", torch.full((folds, self.count), torch.inf, dtype=torch.float64))
-        for name, parameter in self.banks.named_parameters():
+        self.hidden = hidden
+        self.members = [list(m) for m in members]
+        self.linear, self.last = nn.ParameterList(), nn.ParameterList()
+        width = hidden.inputs.width
+        for own, size in zip(self.members, sizes, strict=True):
+            shape = (len(own), hidden.folds, size)
+            self.linear.append(nn.Parameter(torch.zeros(*shape, width, dtype=hidden.dtype)))
+            self.last.append(nn.Parameter(torch.zeros(*shape, hidden.size - width, dtype=hidden.dtype)))
+        self.count, self.folds = hidden.separators, hidden.folds
+        self.register_buffer("best_loss", torch.full((self.folds, self.count), torch.inf, dtype=torch.float64))
+        for name, parameter in self.named_parameters():
             self.register_buffer(_best(name), parameter.detach().clone())
 
-    def losses(self, rows: TrainingRows, counted: Tensor) -> Tensor:
+    def losses(
+        self, rows: TrainingRows, targets: Sequence[Tensor], counted: Tensor, seen: Tensor | None = None
+    ) -> Tensor:
         """(K, separators) sums over rows of the mean squared error.
 
         Args:
             rows: a batch.
+            targets: per family (rows, separators, size).
             counted: (K, rows) 1 for rows that count for a fold's nets, 0 for others.
+            seen: (rows, variables) False where a value is hidden from the nets.
         """
         result = torch.zeros(self.folds, self.count, dtype=counted.dtype, device=counted.device)
-        for members, bank, targets in zip(self.members, self.banks, self.targets, strict=True):
-            y = targets(rows).permute(1, 2, 0).unsqueeze(1)  # (S, 1, outputs, rows)
-            error = (bank(rows) - y).square().mean(dim=2)  # (S, K, rows)
+        x, h = self.hidden(self.hidden.inputs.of_rows(rows, self.hidden.dtype, seen))
+        for members, linear, last, target in zip(self.members, self.linear, self.last, targets, strict=True):
+            y = target.permute(1, 2, 0).unsqueeze(1)  # (S, 1, outputs, rows)
+            own, units = (x, h) if len(members) == len(x) else (x[members], h[members])
+            shape = (len(members), self.folds, -1, len(rows))
+            out = torch.bmm(linear.flatten(1, 2), own).reshape(shape)
+            out = out + torch.bmm(last.flatten(0, 1), units.flatten(0, 1)).reshape(shape)
+            error = (out - y).square().mean(dim=2)  # (S, K, rows)
             result[:, members] = (error * counted).sum(dim=-1).T
         return result
 
@@ -183,47 +223,19 @@ class StageOneNets(nn.Module):
         """
         better = loss < self.best_loss
         self.best_loss.copy_(torch.where(better, loss.to(self.best_loss), self.best_loss))
-        for i, (members, bank) in enumerate(zip(self.members, self.banks, strict=True)):
-            chosen = better[:, members].T.reshape(len(members), -1, 1, 1)
-            for name, parameter in bank.named_parameters():
-                kept = getattr(self, _best(f"{i}.{name}"))
-                kept.copy_(torch.where(chosen, parameter, kept))
+        for name, parameter in self.named_parameters():
+            group, _, index = name.partition(".")
+            members = self.members[int(index)] if group in ("linear", "last") else slice(None)
+            chosen = better[:, members].T.reshape(len(parameter), -1, 1, 1)
+            kept = getattr(self, _best(name))
+            kept.copy_(torch.where(chosen, parameter, kept))
         return int(better.sum())
 
     @torch.no_grad()
     def restore_best(self) -> None:
         """Put the best parameters into the nets."""
-        for name, parameter in self.banks.named_parameters():
+        for name, parameter in self.named_parameters():
             parameter.copy_(getattr(self, _best(name)))
-
-    @torch.no_grad()
-    def predict(self, rows: TrainingRows, fold: Tensor) -> list[Tensor]:
-        """Prediction of each regression, (rows, size) in float64, each row by the net of its fold, (rows,)."""
-        result: list[Tensor] = [torch.empty(0)] * self.count
-        for members, bank in zip(self.members, self.banks, strict=True):
-            out = bank(rows)  # (S, K, size, rows)
-            index = fold.expand(len(members), 1, *out.shape[2:])
-            own = out.gather(1, index).squeeze(1).double()
-            for s, i in enumerate(members):
-                result[i] = own[s].T
-        return result
-
-
-class NetPredictor(Predictor):
-    """Trained nets, each row predicted by nets that did not see it.
-
-    Args:
-        nets: trained.
-        fold: (rows of this process,) the fold of each row.
-    """
-
-    def __init__(self, nets: StageOneNets, fold: Tensor) -> None:
-        self.nets, self.fold = nets, fold
-
-    def predict(self, rows: TrainingRows, positions: Tensor) -> list[Tensor]:
-        device = self.nets.best_loss.device
-        predictions = self.nets.predict(rows.to(device), self.fold[positions].to(device))
-        return [p.to(rows.device) for p in predictions]
 
 
 def _best(name: str) -> str:

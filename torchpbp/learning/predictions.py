@@ -1,8 +1,8 @@
 """Stage 1 by learned predictions: networks, kernels or messages in place of linear regression on groups.
 
-Whatever the method, what it predicts about the inside of a separator becomes the separator's instrument. In the
-instrumental form stage 2 uses it as nothing more: W = E[y ḡᵀ] E[θ ḡᵀ]⁻¹ with raw y and θ, so W stays consistent however poor
-ḡ is. In the plain form a second regression predicts y, and W leads from one prediction to the other [PBP Step 5].
+Whatever the method, what it predicts about the inside of a separator becomes the separator's instrument ξ. Stage 1 regresses
+the message θ (S1A) and the products y below (S1B) on the same ξ, and stage 2 leads from one prediction to the other [PBP
+Step 5]. With a common ξ this is W = E[y θ̂ᵀ] E[θ θ̂ᵀ]⁻¹ up to the ridge, so W stays consistent however poor ξ is.
 """
 
 from __future__ import annotations
@@ -16,15 +16,13 @@ from torch import Tensor
 from torchpbp.distributed import sum_over_processes
 from torchpbp.errors import StructureError
 from torchpbp.learning.compression import Message, PredictedCores
-from torchpbp.learning.regressions import Fit, Predictor, Regression, core_regression, families
+from torchpbp.learning.regressions import ROWS_AT_ONCE, Fit, Predictor, Regression, core_regression, targets_of
 from torchpbp.learning.ridge import compressions, equal_shapes
 from torchpbp.learning.stacked_instruments import StackedInstruments, significant_directions
 from torchpbp.learning.stage1 import CompressedStage1, PredictedProducts
 from torchpbp.moments.moments import Moments
 from torchpbp.moments.rows import TrainingRows
 from torchpbp.planning.plan import Plan
-
-ROWS_AT_ONCE = 8192
 
 
 class PredictedStage1(CompressedStage1):
@@ -34,10 +32,10 @@ class PredictedStage1(CompressedStage1):
         plan: core groups, instruments and ranks; a regression looks at all variables of its separator's instrument.
         moments: of core groups and of what operators predict.
         rows: of this process.
-        first: fits S1A.
-        second: fits S1B of the plain form; None: the instrumental form.
-        stacked: in the instrumental form, take the features of linear stage 1 as instruments, and predictions beside them
-            in the directions in which they tell significantly more.
+        first: fits the predictions.
+        directions: the directions of core features that are predicted, (core dim, m) per separator, where the features of
+            linear stage 1 are to be instruments and predictions beside them only as far as they tell significantly more;
+            None: predictions alone.
         method: name of the method, for errors.
     """
 
@@ -47,26 +45,26 @@ class PredictedStage1(CompressedStage1):
         moments: Moments,
         rows: TrainingRows,
         first: Fit,
-        second: Fit | None = None,
-        stacked: bool = False,
+        directions: Sequence[Tensor] | None = None,
         method: str = "",
     ) -> None:
-        self.plan, self.moments, self.rows, self.second = plan, moments, rows, second
+        self.plan, self.moments, self.rows = plan, moments, rows
         regressions, self._constants = zip(
             *(core_regression(plan, s.node, moments) for s in plan.separators), strict=True
         )
         self.instrument = first(rows, regressions)
-        if stacked:
+        if directions is not None:
             self.instrument = StackedInstruments(self.instrument, plan, moments, rows)
         self._covariances = predicted_covariances(rows, regressions, self.instrument)
         self._kept = [torch.eye(len(c.gram), dtype=torch.float64) for c in self._covariances]
-        if stacked:
+        if directions is not None:
             self._kept = [
-                significant_directions(c.cross, c.gram, r.size, s.rank - 1, moments.rows)
-                for s, r, c in zip(plan.separators, regressions, self._covariances, strict=True)
+                significant_directions(d.mT @ c.cross, c.gram, s.rank - 1, moments.rows)
+                for s, d, c in zip(plan.separators, directions, self._covariances, strict=True)
             ]
             self._covariances = [
-                Covariance(c.cross @ k, k.mT @ c.gram @ k) for c, k in zip(self._covariances, self._kept, strict=True)
+                Covariance(c.mean, c.cross @ k, k.mT @ c.gram @ k)
+                for c, k in zip(self._covariances, self._kept, strict=True)
             ]
         for s, c in zip(plan.separators, self._covariances, strict=True):
             if c.cross.shape[1] < s.rank - 1:
@@ -100,44 +98,46 @@ class PredictedStage1(CompressedStage1):
 
     def products(self, messages: Mapping[int, Message]) -> tuple[Tensor, list[PredictedProducts]]:
         plan, nodes = self.plan, range(len(self.plan.tree))
-        answers = self.moments.below([[(plan.targets(n), compressions(plan, messages, n), ())] for n in nodes])
-        root, *means = [mean.squeeze(0) for mean, _ in answers]
-        responses = [self._response(s.node, messages, mean) for s, mean in zip(plan.separators, means, strict=True)]
-        second = None if self.second is None else self.second(self.rows, responses)
-        covariances = predicted_covariances(self.rows, responses, self.instrument, second)
-        systems: dict[int, tuple[Tensor, Tensor]] = {}
-        for n, c, kept in zip(nodes[1:], covariances, self._kept, strict=True):
-            if second is None:
-                systems[n] = c.cross @ kept @ messages[n].predictor, messages[n].predicted
-            else:
-                directions = messages[n].directions
-                systems[n] = _factored(directions.T @ c.gram @ directions, c.cross @ directions)
+        ((root, _),) = self.moments.below([[(plan.targets(0), compressions(plan, messages, 0), ())]])
+        responses = [product_regression(plan, self.moments, messages, n) for n in nodes[1:]]
+        # Stage 2 looks at predictions of y only along those of θ: no more of the instrument need meet y, which can be large.
+        factors = [torch.linalg.qr(messages[n].predicted.mT) for n in nodes[1:]]
+        seen = [k @ messages[n].predictor @ q for n, k, (q, _) in zip(nodes[1:], self._kept, factors, strict=True)]
+        covariances = predicted_covariances(self.rows, responses, self.instrument, seen)
+        systems = {n: (c.cross, r.mT) for n, c, (_, r) in zip(nodes[1:], covariances, factors, strict=True)}
+        sizes = {n: tuple(m.shape[1] for m in responses[n - 1].matrices) for n in systems}
         products = []
-        for group in equal_shapes({n: (means[n - 1].shape, systems[n][1].shape) for n in systems}):
+        for group in equal_shapes({n: (sizes[n], systems[n][1].shape) for n in systems}):
             predictions, predicted = (torch.stack(part) for part in zip(*(systems[n] for n in group), strict=True))
-            mean = torch.stack([means[n - 1] for n in group])
-            products.append(PredictedProducts(group, tuple(mean.shape[1:]), mean.flatten(1), predictions, predicted))
-        return root, products
+            mean = torch.stack([covariances[n - 1].mean for n in group])
+            products.append(PredictedProducts(group, sizes[group[0]], mean, predictions, predicted))
+        return root.squeeze(0), products
 
-    def _response(self, node: int, messages: Mapping[int, Message], mean: Tensor) -> Regression:
-        """Regression S1B of a separator: compressed features of all children together, or a leaf's own features."""
-        groups, matrices = self.plan.targets(node), compressions(self.plan, messages, node)
-        if matrices is None:
-            matrices = [torch.eye(self.moments.dim(g), dtype=torch.float64) for g in groups]
-        name, inputs = self.plan.tree.separator_name(node), self.plan[node].outside
-        return Regression(name, inputs, tuple(groups), tuple(matrices), mean.flatten())
+
+def product_regression(plan: Plan, moments: Moments, messages: Mapping[int, Message], node: int) -> Regression:
+    """Regression S1B of a separator: compressed features of all children together, or a leaf's own features."""
+    groups, matrices = plan.targets(node), compressions(plan, messages, node)
+    if matrices is None:
+        matrices = [torch.eye(moments.dim(g), dtype=torch.float64) for g in groups]
+    size = torch.Size([m.shape[1] for m in matrices]).numel()
+    name, inputs = plan.tree.separator_name(node), plan[node].outside
+    return Regression(name, inputs, tuple(groups), tuple(matrices), torch.zeros(size, dtype=torch.float64))
 
 
 @dataclass(frozen=True)
 class Covariance:
-    """Second moments of one separator, centred: E[y ξᵀ] and E[ξ ξᵀ]."""
+    """Moments of one separator: E[y], and centred E[y ξᵀ] and E[ξ ξᵀ]."""
 
+    mean: Tensor
     cross: Tensor
     gram: Tensor
 
 
 def predicted_covariances(
-    rows: TrainingRows, regressions: Sequence[Regression], instrument: Predictor, predicted: Predictor | None = None
+    rows: TrainingRows,
+    regressions: Sequence[Regression],
+    instrument: Predictor,
+    parts: Sequence[Tensor] | None = None,
 ) -> list[Covariance]:
     """Centred moments of targets with instruments, in one pass over the rows of all processes.
 
@@ -145,26 +145,18 @@ def predicted_covariances(
         rows: of this process.
         regressions: what is to be explained.
         instrument: gives ξ.
-        predicted: gives predictions to use in place of raw targets.
+        parts: (ξ dim, m) per separator, the linear functions of ξ to take in place of ξ.
     """
-    grouped = families(regressions, rows)
-
-    def raw(part: TrainingRows) -> list[Tensor]:
-        result: list[Tensor] = [torch.empty(0)] * len(regressions)
-        for members, module in grouped:
-            y = module(part)
-            for s, i in enumerate(members):
-                result[i] = y[:, s]
-        return result
-
+    targets = targets_of(regressions, rows)
     totals: list[list[Tensor]] = []
     weight = torch.zeros((), dtype=torch.float64)
     for positions in torch.split(torch.arange(len(rows)), ROWS_AT_ONCE):
         part = rows[positions]
         counts = torch.ones(len(part), dtype=torch.float64) if part.weights is None else part.weights
         xi = instrument.predict(part, positions)
-        y = raw(part) if predicted is None else predicted.predict(part, positions)
-        sums = [_sums(a, b, counts) for a, b in zip(y, xi, strict=True)]
+        if parts is not None:
+            xi = [a @ b for a, b in zip(xi, parts, strict=True)]
+        sums = [_sums(a, b, counts) for a, b in zip(targets(part), xi, strict=True)]
         totals = (
             sums if not totals else [[a + b for a, b in zip(*p, strict=True)] for p in zip(totals, sums, strict=True)]
         )
@@ -173,19 +165,10 @@ def predicted_covariances(
     result = []
     for total in totals:
         y_mean, xi_mean, cross, gram = (sum_over_processes(tensor) / weight for tensor in total)
-        result.append(Covariance(cross - torch.outer(y_mean, xi_mean), gram - torch.outer(xi_mean, xi_mean)))
+        result.append(Covariance(y_mean, cross - torch.outer(y_mean, xi_mean), gram - torch.outer(xi_mean, xi_mean)))
     return result
 
 
 def _sums(y: Tensor, xi: Tensor, weights: Tensor) -> list[Tensor]:
     weighted = weights.unsqueeze(1) * xi
     return [weights @ y, weights @ xi, y.T @ weighted, xi.T @ weighted]
-
-
-def _factored(gram: Tensor, cross: Tensor) -> tuple[Tensor, Tensor]:
-    """Matrices H, G with G Gᵀ = gram and H Gᵀ = cross: predictions in the form stage 2 takes them."""
-    values, vectors = torch.linalg.eigh(gram)
-    kept = values > 1e-12 * values.amax().clamp(min=torch.finfo(values.dtype).tiny)
-    root = torch.where(kept, values.clamp(min=0).sqrt(), torch.zeros_like(values))
-    inverse = torch.where(kept, 1 / root.clamp(min=1e-150), torch.zeros_like(root))
-    return cross @ (vectors * inverse), vectors * root

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from torchpbp.distributed import sum_over_processes
 from torchpbp.learning.compression import apply_whitener, orthogonal_to
 from torchpbp.moments.moments import Moments
 from torchpbp.moments.rows import ProductTargets, Projections, TrainingRows, shape_key
 from torchpbp.planning.plan import Group, Plan
+
+ROWS_AT_ONCE = 8192
+LEAST_VARIANCE = 0.01
+"""Directions of a target with less variance, as a part of the largest, are not worth a net's while."""
 
 
 @dataclass(frozen=True)
@@ -85,3 +90,54 @@ def families(regressions: Sequence[Regression], rows: TrainingRows) -> list[tupl
         ]
         result.append((members, ProductTargets(factors, torch.stack([r.offset for r in same]))))
     return result
+
+
+def targets_of(regressions: Sequence[Regression], rows: TrainingRows) -> Callable[[TrainingRows], list[Tensor]]:
+    """A function that computes the targets of all regressions, (rows, size) each, for rows of the same kind."""
+    grouped = families(regressions, rows)
+
+    def targets(part: TrainingRows) -> list[Tensor]:
+        result: list[Tensor] = [torch.empty(0)] * len(regressions)
+        for members, module in grouped:
+            y = module(part)
+            for s, i in enumerate(members):
+                result[i] = y[:, s]
+        return result
+
+    return targets
+
+
+def leading_directions(regressions: Sequence[Regression], rows: TrainingRows, least: Sequence[int]) -> list[Tensor]:
+    """The directions in which targets vary, (size, kept) orthonormal columns for each regression.
+
+    Of whitened kernel features most have next to no variance. Regressions of equal size keep equally many.
+
+    Args:
+        regressions: with a single factor each.
+        rows: of this process.
+        least: directions to keep at least.
+    """
+    targets = targets_of(regressions, rows)
+    moments = [torch.zeros(r.size, r.size, dtype=torch.float64) for r in regressions]
+    for positions in torch.split(torch.arange(len(rows)), ROWS_AT_ONCE):
+        part = rows[positions]
+        weight = torch.ones(len(part), 1, dtype=torch.float64) if part.weights is None else part.weights.unsqueeze(1)
+        for moment, y in zip(moments, targets(part), strict=True):
+            moment += y.T @ (weight * y)
+    spectra = [torch.linalg.eigh(sum_over_processes(moment)) for moment in moments]
+    kept: dict[int, int] = {}
+    for regression, (values, _), few in zip(regressions, spectra, least, strict=True):
+        count = max(1, min(few, regression.size), int((values > LEAST_VARIANCE * values.amax()).sum()))
+        kept[regression.size] = max(count, kept.get(regression.size, 0))
+    return [vectors[:, -kept[r.size] :] for r, (_, vectors) in zip(regressions, spectra, strict=True)]
+
+
+def projected(regression: Regression, directions: Tensor) -> Regression:
+    """The regression of some directions of a target with a single factor.
+
+    Args:
+        regression: of the whole target.
+        directions: (size, kept).
+    """
+    (matrix,) = regression.matrices
+    return replace(regression, matrices=((matrix @ directions).contiguous(),), offset=regression.offset @ directions)

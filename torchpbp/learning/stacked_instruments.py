@@ -50,9 +50,7 @@ class StackedInstruments(Predictor):
         ]
 
 
-def significant_directions(
-    cross: Tensor, gram: Tensor, predicted: int, least: int, rows: float, level: float = SIGNIFICANCE
-) -> Tensor:
+def significant_directions(cross: Tensor, gram: Tensor, least: int, rows: float, level: float = SIGNIFICANCE) -> Tensor:
     """The part of a stacked instrument that is worth its noise: all linear features, and what predictions add to them.
 
     From a prediction f of y its linear regression on the features is taken. Of the principal directions v of the rest f⊥,
@@ -60,9 +58,8 @@ def significant_directions(
 
     Args:
         cross: (y, instrument) covariance of what is predicted, of unit variance at most in each direction, with the
-            instrument, whose first dimensions are its prediction.
+            instrument, whose first dimensions, as many as y has, are its prediction.
         gram: (instrument, instrument) covariance of the instrument.
-        predicted: dimensions of the prediction, as many as of y.
         least: dimensions that the message needs; where fewer would stay, all do.
         rows: behind the covariances; below 2 for a population, where nothing is left out.
         level: chance that an uninformative dimension is kept.
@@ -73,14 +70,29 @@ def significant_directions(
     every = torch.eye(len(gram), dtype=gram.dtype)
     if rows < 2:
         return every
+    correlations, directions = direction_scores(cross, gram)
+    threshold = -torch.special.ndtri(torch.tensor(level, dtype=gram.dtype))
+    kept = directions[:, correlations * math.sqrt(rows) > threshold]
+    result = torch.cat([kept, every[:, len(cross) :]], dim=1)
+    return every if result.shape[1] < least else result
+
+
+def direction_scores(cross: Tensor, gram: Tensor) -> tuple[Tensor, Tensor]:
+    """Correlations of y, in units of its own variance, with what predictions tell beyond the linear features.
+
+    Args:
+        cross, gram: as in :func:`significant_directions`.
+
+    Returns:
+        Correlation of v·f⊥ with v·y for each principal direction v of f⊥, −inf for those that do not vary, and the
+        (instrument, directions) matrix that takes the instrument to all v·f⊥.
+    """
+    predicted, every = len(cross), torch.eye(len(gram), dtype=gram.dtype)
     linear = every[:, predicted:]
     slope = torch.linalg.pinv(gram[predicted:, predicted:], rtol=1e-10, hermitian=True) @ gram[predicted:, :predicted]
     rest = every[:, :predicted] - linear @ slope  # takes the instrument to f⊥
     variances, directions = torch.linalg.eigh(rest.mT @ gram @ rest)
     covariances = (directions * (cross @ rest @ directions)).sum(dim=0)
     varies = variances > NEGLIGIBLE * gram[:predicted, :predicted].diagonal().amax()
-    scores = covariances / variances.clamp(min=torch.finfo(gram.dtype).tiny).sqrt() * math.sqrt(rows)
-    threshold = -torch.special.ndtri(torch.tensor(level, dtype=gram.dtype))
-    kept = rest @ directions[:, varies & (scores > threshold)]
-    result = torch.cat([kept, linear], dim=1)
-    return every if result.shape[1] < least else result
+    correlations = covariances / variances.clamp(min=torch.finfo(gram.dtype).tiny).sqrt()
+    return correlations.masked_fill(~varies, -math.inf), rest @ directions

@@ -6,6 +6,7 @@ gives the second moments of predictions that compression and stage 2 work on.
 
 from __future__ import annotations
 
+import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from torchpbp.learning.compression import Message, PredictedCores, compress_messages
+from torchpbp.learning.stage1_nets import Stage1Nets
 from torchpbp.moments.moments import Moments
 from torchpbp.moments.rows import TrainingRows
 from torchpbp.planning.plan import Group, Plan, SeparatorPlan
@@ -64,6 +66,8 @@ class Predictions(NamedTuple):
         strengths: separator -> canonical correlations of the message's dimensions.
         significant: separator -> dimensions of the message that are statistically significant.
         known: operators that need no regression.
+        nets: trained nets that stay with the model, where stage 1 has them.
+        choice: what a regressor that chooses its method has chosen, and why.
     """
 
     root: Tensor
@@ -71,10 +75,18 @@ class Predictions(NamedTuple):
     strengths: dict[int, Tensor]
     significant: dict[int, int]
     known: dict[int, Tensor]
+    nets: Stage1Nets | None = None
+    choice: str = ""
 
 
 class Stage1(ABC):
-    """Moments of stage 1: regressions of all separators, and what messages are made of."""
+    """Moments of stage 1: regressions of all separators, and what messages are made of.
+
+    Attributes:
+        choice: what a regressor that chooses its method has chosen, and why.
+    """
+
+    choice: str = ""
 
     @abstractmethod
     def predictions(self, penalties: Penalties) -> Predictions:
@@ -93,7 +105,13 @@ class CompressedStage1(Stage1):
             {n: m.strengths for n, m in messages.items()},
             {n: m.significant for n, m in messages.items()},
             {},
+            self.nets(messages),
+            self.choice,
         )
+
+    def nets(self, messages: Mapping[int, Message]) -> Stage1Nets | None:
+        """Nets that stay with the model, given the compressed messages; None where stage 1 has none."""
+        return None
 
     @abstractmethod
     def cores(self) -> list[PredictedCores]:
@@ -133,6 +151,17 @@ class Regressor(ABC):
             rows: of this process, for a :class:`RowRegressor`.
             penalties: of both stages.
         """
+
+
+NAMED = {"auto": ("torchpbp.neural.auto", "AutoRegressor")}
+"""Regressors that can be given by name -> module and class, loaded when it is needed."""
+
+
+def named_regressor(name: str) -> Regressor:
+    """A regressor with default settings by its name, one of ``NAMED``."""
+    module, kind = NAMED[name]
+    regressor: Regressor = getattr(importlib.import_module(module), kind)()
+    return regressor
 
 
 class RowRegressor(Regressor):

@@ -9,8 +9,11 @@ import torch
 from torch import Tensor
 
 from torchpbp.inference.operator_tree import OperatorTree
+from torchpbp.learning.class_nets import ClassNets
 from torchpbp.learning.least_squares import LeastSquaresLayer
+from torchpbp.learning.separator_nets import SeparatorNets
 from torchpbp.learning.stage1 import Penalties, PredictedProducts, Regressor, Stage1
+from torchpbp.learning.stage1_nets import Stage1Nets
 from torchpbp.moments.moments import Moments
 from torchpbp.moments.rows import TrainingRows
 from torchpbp.planning.plan import Plan
@@ -24,13 +27,17 @@ class Solution:
         tree: the operators.
         strengths: per separator (node 1 first) the canonical correlations of the message's dimensions.
         significant: per separator how many dimensions of the message, the constant included, are statistically significant.
+        nets: trained nets of stage 1 that stay with the model, where there are any.
+        choice: what a regressor that chooses its method has chosen, and why.
 
-    With classes all of these have a leading class dimension.
+    With classes operators, strengths and significant dimensions have a leading class dimension.
     """
 
     tree: OperatorTree
     strengths: tuple[Tensor, ...]
     significant: tuple[int | Tensor, ...]
+    nets: Stage1Nets | None = None
+    choice: str = ""
 
 
 def learn(
@@ -63,17 +70,22 @@ def solve(plan: Plan, moments: Stage1, penalties: Penalties) -> Solution:
         OperatorTree(plan, (torch.empty(0), *(operators[n] for n in nodes)), stage1.root),
         tuple(stage1.strengths[n] for n in nodes),
         tuple(stage1.significant[n] for n in nodes),
+        stage1.nets,
+        stage1.choice,
     )
 
 
 def stacked(solutions: Sequence[Solution]) -> Solution:
     """Solutions of classes on the same plan as one, with a leading class dimension."""
     trees = [s.tree for s in solutions]
+    nets = [s.nets for s in solutions if isinstance(s.nets, SeparatorNets)]
     operators = [torch.stack(weights) for weights in zip(*(t.operators[1:] for t in trees), strict=True)]
     return Solution(
         OperatorTree(trees[0].plan, (torch.empty(0), *operators), torch.stack([t.root for t in trees])),
         tuple(torch.stack(parts) for parts in zip(*(s.strengths for s in solutions), strict=True)),
         tuple(torch.tensor(parts) for parts in zip(*(s.significant for s in solutions), strict=True)),
+        ClassNets(nets) if len(nets) == len(solutions) else None,
+        " | ".join(f"class {i}: {s.choice}" for i, s in enumerate(solutions) if s.choice),
     )
 
 

@@ -48,7 +48,7 @@ def read_features(graph: LatentGraph, features: Any, context: bool) -> tuple[Ker
             elif isinstance(part, nn.Module):
                 modules[name] = part
             else:
-                raise ArgumentError(f"features: expected {EXPECTED}; got {type(part).__name__} for '{name}'.")
+                raise ArgumentError(f"features: expected {EXPECTED}; got {_kind(part)} for '{name}'.")
     elif isinstance(features, KernelMap) or features is None:
         kernel_map = features
     elif isinstance(features, nn.Module):
@@ -57,7 +57,7 @@ def read_features(graph: LatentGraph, features: Any, context: bool) -> tuple[Ker
             raise ArgumentError("features: an encoder was given, but the graph has no continuous observable to encode.")
         modules = dict.fromkeys(chosen, features)
     else:
-        raise ArgumentError(f"features: expected {EXPECTED}; got {type(features).__name__}.")
+        raise ArgumentError(f"features: expected {EXPECTED}; got {_kind(features)}.")
     require_encoders(graph.variables, "PBP", modules)
     if not modules:
         if context:
@@ -67,6 +67,10 @@ def read_features(graph: LatentGraph, features: Any, context: bool) -> tuple[Ker
         raise ArgumentError("context=True: expected one encoder for all leaves, got several.")
     shapes = {v: continuous[v].shape for v in continuous if v in modules}
     return kernel_map, Encoders({v: modules[v] for v in shapes}, shapes, context)
+
+
+def _kind(value: object) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
 
 
 def make_observables(graph: LatentGraph, kernel_map: KernelMap | None, encoders: Encoders | None) -> nn.ModuleList:

@@ -135,19 +135,26 @@ class NetModel(TwoStageModel):
         joint = joint_states(network, states, "a model with nets")
         table = dict(zip(joint.names, joint.content.unbind(dim=1), strict=True))
         # Each joint state is one row: what is hidden of it would depend on it, and must not.
-        self.fit_nets(lambda: iter([Rows(table, joint.weights)]), EXACT_FLOOR, Masking(0.0, 0.0))
+        self.fit_nets(lambda: iter([Rows(table, joint.weights)]), EXACT_FLOOR, Masking(0.0, 0.0), shrinkage=0.0)
         self.labels = {v: network.labels[v] for v in self.states if v in network.labels}
         self.missing = {}
         self.rows.fill_(0)
         return self
 
-    def fit_nets(self, batches: Batches, floor: float | None = None, masking: Masking | None = None) -> None:
+    def fit_nets(
+        self,
+        batches: Batches,
+        floor: float | None = None,
+        masking: Masking | None = None,
+        shrinkage: float | None = None,
+    ) -> None:
         """Solve the operators on rows, with encoders and nets as they are.
 
         Args:
             batches: gives a fresh iterator over batches; read several times.
             floor: smallest probability in answers; by the number of rows by default.
             masking: how often leaves are hidden from nets; as in training by default.
+            shrinkage: pseudo-rows from all classes that are added to each; those of the model's settings by default.
 
         Raises:
             DataError: no rows, leaves never observed, encoders that return NaN.
@@ -157,6 +164,7 @@ class NetModel(TwoStageModel):
             raise StructureError(
                 "fit_nets: the model has no nets of leaves. PBPModule(model) attaches and trains them."
             )
+        pseudo_rows = self.settings.shrinkage if shrinkage is None else shrinkage
         training = self.training
         self.eval()
         try:
@@ -166,7 +174,7 @@ class NetModel(TwoStageModel):
                 batches,
                 self.condition,
                 self.classes,
-                self.settings.shrinkage,
+                pseudo_rows,
                 nets.seed,
                 nets.masking if masking is None else masking,
             )
@@ -175,7 +183,7 @@ class NetModel(TwoStageModel):
         nets.set_heads(result.heads)
         found = None
         if self.condition is not None:
-            found = ClassRows(self.condition, result.class_rows, result.unlabelled, self.settings.shrinkage)
+            found = ClassRows(self.condition, result.class_rows, result.unlabelled, pseudo_rows)
             warn_of_classes(found, self.labels.get(self.condition, ()))
         least = clipping_floor(result.rows) if floor is None else floor
         self._adopt(result.solution, int(result.rows), least, self._observables, classes=found)
@@ -187,3 +195,4 @@ class NetModel(TwoStageModel):
 
     def restore_parts(self, content: Mapping[str, Any]) -> None:
         attach_saved(self, content)
+        self.eval()  # encoders, which may hold dropout and the like, are asked as after training

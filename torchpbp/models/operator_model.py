@@ -283,6 +283,7 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
             values = self.operator_tree.sample(checked, observables, self.floor, generator)
             return {v: values[v] for v in observables}
 
+        self.require_densities("sample")
         return self._draw(n, evidence, seed, draw)
 
     # -- estimates, for layers and losses ------------------------------------------------------------------------
@@ -369,7 +370,7 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
         if readout is None or observable.name != readout.target:
             return observable.distribution(estimate, evidence, self.floor)
         weighted = estimate * observable.zeta(evidence, estimate) if observable.name in evidence.soft else estimate
-        leaves = [v for v in self.observables if v != observable.name]
+        leaves = [v for v in self.tree.leaf_of if v != observable.name]
         probabilities = readout(weighted, hidden_share(evidence, leaves, estimate.device)).exp()
         return observable.with_known(probabilities, evidence)
 

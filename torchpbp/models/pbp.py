@@ -17,6 +17,7 @@ from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.inputs.columns import ROWS_PER_BATCH, ColumnReader
 from torchpbp.inputs.sources import DataLike, open_data, with_progress
 from torchpbp.learning.fitting import FitResult, Fitter, check_labels
+from torchpbp.learning.message_nets import MessageNets
 from torchpbp.learning.stage1 import RowRegressor
 from torchpbp.models.counts import Counts
 from torchpbp.models.net_model import NetModel
@@ -40,7 +41,13 @@ class PBP(NetModel, Counting):
             a few times as long). It is not part of a model file.
         ridge: penalties (stage 1, stage 2), as a number of pseudo-rows: λ = ridge / rows. Where all variables are
             discrete, their features are scaled to unit variance first; in graphs with continuous ones they are not.
-        features: map for continuous variables, copied for each; :class:`~torchpbp.features.Nystroem` by default.
+        features: map for continuous variables, copied for each; :class:`~torchpbp.features.Nystroem` by default. Or an encoder:
+            an ``nn.Module`` that makes (rows, d) features of (rows, *shape) values, one for all leaves with a shape, such as
+            :class:`~torchpbp.PointEncoder`; or a dict by leaf of such encoders and of one kernel map for numbers. Leaves that are
+            vectors or images need an encoder. :class:`~torchpbp.PBPModule` trains it; ``fit`` takes it as it is.
+        context: the encoder, one for all leaves, looks at all leaves that a row observes:
+            ``encoder({leaf: values}, {leaf: seen})`` gives leaf -> features, see :class:`~torchpbp.ContextEncoder`. Such a model
+            answers about the target that it was trained for, and nothing else.
         whitening: regularisation of the whitening of kernel features before compression.
         singles: number of nearest outside leaves that enter a separator's instrument alone.
         pool: number of nearest outside observables from which product groups are formed, should rank demand them.
@@ -182,6 +189,10 @@ class PBP(NetModel, Counting):
 
     def _counting_fitter(self) -> Fitter:
         """What fits a model from counts; a StructureError where counts are not enough."""
+        if isinstance(self.stage1, MessageNets):
+            raise StructureError(
+                "Counting is not enough for nets of leaves, which look at the rows themselves. Use fit()."
+            )
         fitter = self.fitter()
         if not fitter.discrete:
             continuous = [v for v, o in self.observables.items() if o.continuous]

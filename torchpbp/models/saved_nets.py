@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from torchpbp.errors import ArgumentError, CheckpointError
+from torchpbp.errors import CheckpointError
 from torchpbp.features.encoded import Encoders
 from torchpbp.inference.readout import Readout
 from torchpbp.learning.message_nets import Masking, MessageNets
@@ -54,18 +54,12 @@ def unpack_encoders(saved: Mapping[str, Any] | None, given: Any, name: object) -
 
     Raises:
         CheckpointError: encoders of one's own that were not given.
-        ArgumentError: encoders for a model that has none.
     """
     if saved is None:
-        if given is not None:
-            raise ArgumentError(f"features: the model in '{name}' has no encoders.")
         return {}
     leaves = dict(saved["module_of"])
     if given is not None:
-        modules = dict(given) if isinstance(given, Mapping) else dict.fromkeys(leaves, given)
-        wrong = [v for v in leaves if not isinstance(modules.get(v), nn.Module)]
-        if wrong:
-            raise ArgumentError(f"features: expected an encoder (nn.Module) for {', '.join(wrong)}.")
+        modules = given if isinstance(given, Mapping) else dict.fromkeys(leaves, given)
         return {v: modules[v] for v in leaves}
     made: list[nn.Module] = []
     for part in saved["modules"]:
@@ -77,6 +71,17 @@ def unpack_encoders(saved: Mapping[str, Any] | None, given: Any, name: object) -
         kind = getattr(importlib.import_module(ENCODERS[part["kind"]]), part["kind"])
         made.append(kind(**part["settings"]))
     return {v: made[i] for v, i in leaves.items()}
+
+
+def require_sizes(encoders: Encoders | None, saved: Mapping[str, Any] | None, name: object) -> None:
+    """Raise a CheckpointError for encoders with other numbers of features than those that were saved."""
+    own, theirs = {} if encoders is None else encoders.sizes, {} if saved is None else saved["sizes"]
+    wrong = [v for v in own if own[v] != theirs.get(v)]
+    if wrong:
+        raise CheckpointError(
+            f"'{name}': the encoder of '{wrong[0]}' gives {own[wrong[0]]} features, but the model was made with {theirs.get(wrong[0])}. Give "
+            "features= an encoder of the same shapes."
+        )
 
 
 def pack_nets(model: NetModel) -> dict[str, Any]:

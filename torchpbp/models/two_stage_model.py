@@ -34,7 +34,8 @@ from torchpbp.learning.messages import Messages
 from torchpbp.learning.population import learn_class_population, learn_population
 from torchpbp.learning.rank_selection import RankScore
 from torchpbp.learning.ridge import Ridge
-from torchpbp.learning.stage1 import Regressor, RowRegressor
+from torchpbp.learning.stage1 import NAMED, Regressor, RowRegressor, named_regressor
+from torchpbp.learning.stage1_nets import PredictedMessage
 from torchpbp.learning.two_stage import Solution
 from torchpbp.models.conditioning import (
     adopt_classes,
@@ -48,8 +49,9 @@ from torchpbp.models.conditioning import (
 from torchpbp.models.diagnostics import diagnostics_table, random_patterns
 from torchpbp.models.leaf_maps import make_observables, read_features
 from torchpbp.models.operator_model import OperatorModel
-from torchpbp.models.saved_nets import pack_encoders, unpack_encoders
+from torchpbp.models.saved_nets import pack_encoders, require_sizes, unpack_encoders
 from torchpbp.models.saved_state import graph_fault, numbers_in_answers, observable_shapes, weight_shapes
+from torchpbp.models.stage1_predictions import nets_in_state, pack_stage1, predicted_messages, restore_stage1
 from torchpbp.moments.class_rows import ClassRows
 from torchpbp.planning.plan import Plan, PlanOptions
 from torchpbp.planning.planner import candidate_plans, plan_graph
@@ -107,21 +109,24 @@ class TwoStageModel(OperatorModel, Learner):
     Attributes:
         settings: of the fit.
         regressor: stage-1 method.
+        stage1: nets of stage 1 that stay with the model, such as those of ``regressor=MLP()``; None where it has none.
         rows: number of training rows; 0 for a population. With ``condition``, those whose class is known.
         prior, class_rows: (classes,) shares and training rows of the classes, with ``condition``.
+        regressor_choice: what ``regressor="auto"`` has chosen, and why; empty with other regressors.
         rank_scores: held-out scores of candidates, with ``rank="auto"``.
         bandwidth_scores: held-out scores of candidates, with ``bandwidth="validate"``.
     """
 
     rows: Tensor
     class_rows: Tensor
+    stage1: nn.Module | None
 
     def __init__(
         self,
         graph: LatentGraph,
         *,
         rank: int | Literal["auto"] | None = None,
-        regressor: Regressor | None = None,
+        regressor: Regressor | Literal["auto"] | None = None,
         ridge: tuple[float, float] = (1.0, 10.0),
         features: KernelMap | nn.Module | Mapping[str, nn.Module] | None = None,
         context: bool = False,
@@ -144,22 +149,25 @@ class TwoStageModel(OperatorModel, Learner):
         options: Any = (rank, ridge, whitening, *plan_options, seed, condition, shrinkage)
         self.settings = TwoStageSettings(*options)
         self.dtype: torch.dtype = floating_dtype().check("dtype", dtype)
+        chosen = named_regressor(regressor) if isinstance(regressor, str) and regressor in NAMED else regressor
         self.regressor: Regressor = instance(
-            Regressor, expected="a torchpbp Ridge, KernelRidge, MLP or Messages"
-        ).check("regressor", Ridge() if regressor is None else regressor)
+            Regressor, expected="a torchpbp Ridge, KernelRidge, MLP or Messages, or 'auto'"
+        ).check("regressor", Ridge() if chosen is None else chosen)
         self.graph = graph
         self.kernel_map, self.encoders = read_features(graph, features, flag().check("context", context))
-        self.stage1: nn.Module | None = None
+        self.register_module("stage1", None)
         self.readout: Readout | None = None
         self._check_structure()
         self.labels: dict[str, tuple[Any, ...]] = {}
         self.missing: dict[str, float] = {}
+        self.regressor_choice = ""
         self.rank_scores: list[RankScore] = []
         self.bandwidth_scores: dict[float, float] = {}
         self.fitted = False
         self._observables = make_observables(graph, self.kernel_map, self.encoders)
         self.register_buffer("floor", torch.tensor(EXACT_FLOOR, dtype=torch.float64))
         self.register_buffer("rows", torch.tensor(0, dtype=torch.int64))
+        self.register_load_state_dict_pre_hook(nets_in_state)
         self.register_load_state_dict_post_hook(_note_loaded)  # type: ignore[no-untyped-call]
         self._plan = None
         if self.condition is not None:
@@ -257,6 +265,7 @@ class TwoStageModel(OperatorModel, Learner):
         else:
             solution, classes = learn_class_population(self.plan, network, self.regressor, self.condition)
         self._adopt(solution, 0, EXACT_FLOOR, self._observables, classes=classes)
+        self._keep_nets(solution)
         self.labels = {v: network.labels[v] for v in self.states if v in network.labels}
         self.missing = {}
         return self
@@ -294,6 +303,7 @@ class TwoStageModel(OperatorModel, Learner):
         if result.classes is not None:
             warn_of_classes(result.classes, labels.get(result.classes.name, ()))
         self._adopt(result.solution, int(result.rows), floor, result.observables, marginals, result.classes)
+        self._keep_nets(result.solution)
         self.labels = dict(labels)
         self.missing = {} if result.tables is None or not exact else result.tables.missing_shares()
 
@@ -330,6 +340,10 @@ class TwoStageModel(OperatorModel, Learner):
         self.fitted = True
         self.set_marginals(marginals)
 
+    def _keep_nets(self, solution: Solution) -> None:
+        self.stage1 = None if solution.nets is None else solution.nets.to(self.device)
+        self.regressor_choice = solution.choice
+
     # -- looking at it -------------------------------------------------------------------------------------------
 
     def diagnostics(self, evidence: EvidenceLike = None, rows: int = 500, seed: int = 0) -> pd.DataFrame:
@@ -363,12 +377,32 @@ class TwoStageModel(OperatorModel, Learner):
         labels = [] if self.condition is None else state_labels(self, self.condition)
         return diagnostics_table(self.plan, self.separator_operators, discrete, labels)
 
+    def predicted_messages(self, evidence: EvidenceLike = None) -> dict[str, PredictedMessage]:
+        """What the nets of stage 1 say about the message of each separator, given the evidence outside of it.
+
+        Args:
+            evidence: states and values, as in :meth:`posterior`. A row may observe any variables; of those that it does not
+                observe the nets see nothing.
+
+        Returns:
+            Separator, named as in :meth:`diagnostics`, -> :class:`~torchpbp.learning.stage1_nets.PredictedMessage`: the message
+            (batch, rank) and the products below it (batch, sizes below…), both averages over the nets of all folds. With
+            ``condition`` both have a leading class dimension.
+
+        Raises:
+            StructureError: a model without nets in stage 1.
+            QueryError: weights of states.
+        """
+        return predicted_messages(self, self.read_evidence(evidence))
+
     def __str__(self) -> str:
         state = "not fitted"
         if self.fitted:
             state = f"fitted on {int(self.rows)} rows" if int(self.rows) else "fitted to a population"
             if any(self.missing.values()):
                 state += f", {sum(self.missing.values()) / len(self.missing):.1%} of the values missing"
+            if self.stage1 is not None:
+                state += f", {sum(p.numel() for p in self.stage1.parameters()):,} parameters in stage-1 nets"
         given = "" if self.condition is None else f", condition={self.condition!r}"
         return f"{type(self).__name__}({self.graph!r}{given}, {state})"
 
@@ -388,6 +422,8 @@ class TwoStageModel(OperatorModel, Learner):
             "specification": self.plan.to_list(),
             "labels": {v: list(x) for v, x in checked_labels(self.labels, self.graph.variables, name).items()},
             "missing": self.missing,
+            "stage1": pack_stage1(self.stage1),
+            "regressor_choice": self.regressor_choice,
             "dtype": str(self.root.weight.dtype).removeprefix("torch."),
             "state": state,
         }
@@ -416,6 +452,7 @@ class TwoStageModel(OperatorModel, Learner):
             context=bool(encoders) and bool(content["encoders"]["context"]),
             **settings,
         )
+        require_sizes(model.encoders, content.get("encoders"), name)
         model.settings = TwoStageSettings(rank=rank, condition=condition, **settings)
         if condition is not None:
             register_classes(model, graph.num_states(condition))
@@ -427,10 +464,12 @@ class TwoStageModel(OperatorModel, Learner):
         classes = None if condition is None else graph.num_states(condition)
         require_none(shape_fault(weight_shapes(plan, model.dims, classes), state), name)
         model.build(plan, model.dtype)
+        require_none(restore_stage1(model, content.get("stage1"), state), name)
         model.restore_parts(content)
         require_none(copy_state(model, state), name)
         model.labels = checked_labels(content["labels"], graph.variables, name)
         model.missing = dict(content.get("missing", {}))
+        model.regressor_choice = str(content.get("regressor_choice", ""))
         model.fitted = True
         return model
 

@@ -20,6 +20,8 @@ from torchpbp.neural.support import Solved
 
 SOFTNESS = 0.05
 """ε of the link through which leaves are predicted without a target."""
+LEAST_TOTAL = 0.01
+"""Estimates of encoded leaves are divided by their first entry, the probability of what is seen, or by this share of their norm."""
 
 
 class Answers:
@@ -65,7 +67,10 @@ class Answers:
 
     @torch.no_grad()
     def scores(self, table: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, int]]:
-        """Loss of the model's own answers about rows as they are, and accuracy of a target: name -> value, rows."""
+        """Loss of the model's own answers about rows as they are, and accuracy of a target: name -> value, rows.
+
+        Nothing for rows none of which has a target.
+        """
         model, reader = self.model, self.reader
         grams = {v: m.gram for v, m in reader.encoded.items()}
         statistics = {v: (m.mean, m.spread) for v, m in reader.encoded.items()}
@@ -73,7 +78,7 @@ class Answers:
             model.plan, [model.root.weight, *(o.weight for o in model.separator_operators)], model.root.weight
         )
         prior = model.prior if model.condition is not None else torch.ones(1, dtype=torch.float64)
-        solved = Solved(tree, statistics, grams, prior)
+        solved = Solved(tree, statistics, grams, prior, torch.zeros(()))
         shown = reader.seen(table)
         rows = len(shown)
         result = {"loss": (self.loss(solved, table, shown), rows)}
@@ -84,9 +89,10 @@ class Answers:
             evidence = self._evidence(solved, table, shown)
             guess = self._target_log_probabilities(self._tree(solved), evidence, shown).argmax(dim=1)
             count = int(known.sum())
-            if count:
-                result["accuracy"] = ((guess == table[self.target])[known].double().mean(), count)
-                result["loss"] = (result["loss"][0], count)
+            if count == 0:
+                return {}
+            result["accuracy"] = ((guess == table[self.target])[known].double().mean(), count)
+            result["loss"] = (result["loss"][0], count)
         return result
 
     # -- parts ---------------------------------------------------------------------------------------------------
@@ -165,10 +171,10 @@ class Answers:
             own: (rows,) 1 where a row has a value.
             ratios: evidence gives ratios to the marginal density; otherwise densities, which the batch's mean turns into ratios.
         """
-        total = estimate[:, :1].detach()
-        scores = (estimate / torch.where(total.abs() > 1e-9, total.abs(), torch.ones_like(total))) @ vectors.mT
+        total = torch.maximum(estimate[:, :1].abs(), LEAST_TOTAL * estimate.norm(dim=1, keepdim=True)).clamp(min=1e-30)
+        scores = (estimate / total) @ vectors.mT
         if not ratios:
-            scores = scores / scores.mean(dim=0, keepdim=True).clamp(min=1e-9).detach()
+            scores = scores / scores.abs().mean(dim=0, keepdim=True).clamp(min=1e-30)
         q = soft_positive(scores, SOFTNESS) * own
         return (q.diagonal() + 1e-12) / (q.sum(dim=1) + 1e-12)
 

@@ -45,13 +45,26 @@ def read_batch(batch: Any, model: PBP, device: torch.device | str) -> dict[str, 
             raise ShapeError(f"PBPModule: batch column '{v}': expected {expected}, got {tuple(value.shape)}.")
         states = model.states.get(v)
         if states is None:
-            table[v] = value if value.is_floating_point() else value.to(torch.get_default_dtype())
+            table[v] = _values(v, value)
         else:
             table[v] = _states(v, value, states)
     lengths = {v: len(x) for v, x in table.items()}
     if len(set(lengths.values())) > 1:
         raise ShapeError(f"PBPModule: columns of a batch have different lengths: {lengths}.")
     return table
+
+
+def _values(name: str, value: Tensor) -> Tensor:
+    if value.is_complex():
+        raise DataError(f"PBPModule: batch column '{name}': expected real numbers, got {value.dtype}.")
+    if value.dtype not in (torch.float32, torch.float64):
+        value = value.to(torch.get_default_dtype())
+    if bool(value.isinf().any()):
+        row = int(value.isinf().reshape(len(value), -1).any(dim=1).nonzero()[0])
+        raise DataError(
+            f"PBPModule: batch column '{name}', row {row}: expected finite numbers, or NaN where missing; got infinity."
+        )
+    return value
 
 
 def _states(name: str, value: Tensor, states: int) -> Tensor:
@@ -62,6 +75,10 @@ def _states(name: str, value: Tensor, states: int) -> Tensor:
             raise DataError(f"PBPModule: batch column '{name}': expected whole states, got fractions.")
     else:
         codes = value.to(torch.int64)
+        if value.dtype == torch.uint64 and bool((codes < 0).any()):
+            raise DataError(
+                f"PBPModule: batch column '{name}': expected states from 0 to {states - 1}, got 2⁶³ or more."
+            )
     if len(codes) and (int(codes.min()) < -1 or int(codes.max()) >= states):
         raise DataError(
             f"PBPModule: batch column '{name}': expected states from 0 to {states - 1}, or -1 where missing; got {int(codes.min())} to "

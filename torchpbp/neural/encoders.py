@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchpbp.errors import DataError
+from torchpbp.errors import ArgumentError, DataError
 from torchpbp.settings import finite, flag, non_negative, positive, several, text, whole
 
 
@@ -90,6 +90,8 @@ class ContextEncoder(nn.Module):
     ) -> None:
         super().__init__()
         self.leaves = tuple(several(text(), expected="a list of names of leaves").check("leaves", leaves))
+        if not self.leaves or len(set(self.leaves)) < len(self.leaves):
+            raise ArgumentError(f"leaves: expected one or more names, each once; got {list(self.leaves)}.")
         self.shape = tuple(several(whole(1), expected="the shape of a leaf").check("shape", shape))
         self.features: int = whole(1).check("features", features)
         self.width: int = whole(1).check("width", width)

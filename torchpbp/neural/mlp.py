@@ -8,22 +8,31 @@ import logging
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from torch import Tensor
 from torch.utils.data import DataLoader
 
 from torchpbp.distributed import gather_objects, process_rank
 from torchpbp.errors import ArgumentError, DataError, DataWarning
-from torchpbp.learning.nets import NetPredictor, StageOneNets
-from torchpbp.learning.predictions import PredictedStage1
-from torchpbp.learning.regressions import Regression
+from torchpbp.learning.blanks import Blanks
+from torchpbp.learning.heads import FoldedRows, HeadPredictor
+from torchpbp.learning.nets import HiddenNets, Inputs, NetsInTraining
+from torchpbp.learning.regressions import (
+    Regression,
+    core_regression,
+    families,
+    leading_directions,
+    projected,
+    targets_of,
+)
 from torchpbp.learning.stage1 import Penalties, RowRegressor, Stage1
+from torchpbp.learning.trained_stage1 import TrainedStage1
 from torchpbp.moments.moments import Moments
 from torchpbp.moments.rows import TrainingRows
 from torchpbp.neural.net_training import BatchedRows, Batches, EpochBar, NetTraining
@@ -32,7 +41,7 @@ from torchpbp.planning.plan import Plan
 from torchpbp.settings import (
     Constraint,
     Settings,
-    choice,
+    between,
     flag,
     floating_dtype,
     instance,
@@ -45,6 +54,8 @@ from torchpbp.settings import (
     whole,
 )
 
+STAGE = "stage1"
+"""Name of what is trained, in progress bars and folders."""
 VALIDATION_ROWS = 8192
 """Rows evaluated at once where no gradient is needed."""
 
@@ -58,56 +69,46 @@ class MLPSettings(Settings):
     """What decides the result of :class:`MLP`."""
 
     hidden: tuple[int, ...] = setting((32,), several(whole(1), expected="a list with the width of each hidden layer"))
-    folds: int = setting(4, whole(1))
-    form: Literal["instrumental", "plain"] = setting("instrumental", choice("instrumental", "plain"))
+    folds: int = setting(2, whole(1))
     linear: bool = setting(True, flag())
-    epochs: int = setting(40, whole(1))
-    patience: int | None = setting(8, optional(whole(1)))
+    missing: float = setting(0.25, between(0, 1))
+    epochs: int = setting(8, whole(1))
+    patience: int | None = setting(4, optional(whole(1)))
     batch_size: int | None = setting(None, optional(whole(1)))
-    learning_rate: float = setting(3e-3, positive())
+    learning_rate: float = setting(0.02, positive())
     weight_decay: float = setting(1e-3, non_negative())
-    stage_b: Mapping[str, Any] | None = setting(None, optional(_options()))
     dtype: torch.dtype = setting(torch.float32, floating_dtype())
     seed: int = setting(0, seed())
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        unknown = set(self.stage_b or {}) - {"hidden", "epochs", "patience", "learning_rate", "weight_decay"}
-        if unknown:
-            raise ArgumentError(f"stage_b: cannot set {sorted(unknown)} for the second net alone.")
-        self.of_stage("stage1b")  # its settings are checked before any net is trained
-
-    def of_stage(self, stage: str) -> MLPSettings:
-        """Settings of the nets of S1A or S1B."""
-        return (
-            replace(self, **{**(self.stage_b or {}), "stage_b": None}) if stage == "stage1b" and self.stage_b else self
-        )
 
 
 class MLP(RowRegressor):
     """Small multilayer perceptrons that predict the inside of each separator from the outside.
 
-    The nets of all separators train together as one batched module. With ``folds=K``, each separator has K nets; net k
-    never sees fold k, decides on it when to stop, and is the one that predicts it for stage 2 (cross-fitting): a net that
-    had memorised its rows would bias stage 2. The fold chooses one number, the epoch, for its net.
+    Each separator has one net over the observables of its instrument, with two heads on its hidden layers: S1A predicts
+    the message, S1B the products below it. The hidden layers of all separators train together as one batched module, on
+    features of the core groups; the heads are then solved in closed form. The nets stay with the model as
+    ``model.stage1``, and ``model.predicted_messages(evidence)`` asks them.
+
+    With ``folds=K``, each separator has K nets; net k never sees fold k, decides on it when to stop, and is the one that
+    predicts it for stage 2 (cross-fitting): a net that had memorised its rows would bias stage 2. The fold chooses two
+    numbers for its net, the epoch and, with the other folds, the ridge of the heads.
 
     Args:
         hidden: widths of the hidden layers, beside a linear path from inputs to outputs. Empty: linear.
         folds: nets per separator for cross-fitting, at least 2; 1: a single net that predicts, and stops by, the rows it
             was trained on.
-        form: "instrumental": predictions are instruments of raw features, so that stage 2 stays consistent however poor they are.
-            "plain": least squares from one prediction to another, as in [PBP].
-        linear: in the instrumental form, take the features of linear stage 1 as instruments, and the nets' predictions
-            beside them as far as they tell more on rows that the nets have not seen. Where linear regression does, the
-            result is that of :class:`~torchpbp.Ridge`. False: predictions alone.
+        linear: take the features of linear stage 1 as instruments, and the nets' predictions beside them as far as they
+            tell more on rows that the nets have not seen. Where linear regression does, the operators are those of
+            :class:`~torchpbp.Ridge`. False: predictions alone.
+        missing: share of the rows in which values are hidden from the nets at random while they are trained and their
+            heads solved, so that ``predicted_messages`` can do without them. Stage 2 sees predictions from complete rows.
         epochs: passes over the rows, at most.
         patience: stop after so many epochs without a net that improved on held-out rows; None: never, and the last
             parameters count instead of the best.
-        batch_size: rows per step, over all processes. By default a sixteenth of the rows, between 64 and 2,048.
+        batch_size: rows per step, over all processes. By default a sixteenth of the rows, between 256 and 2,048.
         learning_rate: of Adam, falling to zero along a cosine.
         weight_decay: of AdamW.
-        stage_b: settings that differ for S1B of the plain form, such as ``{"hidden": [64]}``.
-        dtype: of the nets.
+        dtype: of the nets. Heads are solved in float64.
         trainer: arguments of ``lightning.pytorch.Trainer``, such as accelerator, devices, strategy.
         checkpoint: folder for the state of training after each epoch. A fit with the same data, structure and settings as an
             interrupted one goes on from there, to the same result as without interruption.
@@ -117,15 +118,14 @@ class MLP(RowRegressor):
     def __init__(
         self,
         hidden: Sequence[int] = (32,),
-        folds: int = 4,
-        form: Literal["instrumental", "plain"] = "instrumental",
+        folds: int = 2,
         linear: bool = True,
-        epochs: int = 40,
-        patience: int | None = 8,
+        missing: float = 0.25,
+        epochs: int = 8,
+        patience: int | None = 4,
         batch_size: int | None = None,
-        learning_rate: float = 3e-3,
+        learning_rate: float = 0.02,
         weight_decay: float = 1e-3,
-        stage_b: Mapping[str, Any] | None = None,
         dtype: torch.dtype = torch.float32,
         trainer: Mapping[str, Any] | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
@@ -133,7 +133,7 @@ class MLP(RowRegressor):
     ) -> None:
         widths: Any = hidden  # any sequence; the constraint makes it a tuple
         self.settings = MLPSettings(
-            widths, folds, form, linear, epochs, patience, batch_size, learning_rate, weight_decay, stage_b, dtype, seed
+            widths, folds, linear, missing, epochs, patience, batch_size, learning_rate, weight_decay, dtype, seed
         )
         self.trainer: dict[str, Any] = _options().check("trainer", trainer or {})
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
@@ -141,39 +141,60 @@ class MLP(RowRegressor):
     def learn(self, plan: Plan, moments: Moments, rows: TrainingRows | None, penalties: Penalties) -> Stage1:
         if rows is None:
             raise ArgumentError(f"{self!r} needs the rows themselves, not only moments.")
-        plain = self.settings.form == "plain"
-        return PredictedStage1(
-            plan,
-            moments,
-            rows,
-            partial(self.fit, stage="stage1a"),
-            partial(self.fit, stage="stage1b") if plain else None,
-            stacked=self.settings.linear and not plain,
-            method=repr(self),
-        )
+        regressions, directions = self.core_targets(plan, moments, rows)
+        predictor = self.fit(rows, regressions)
+        kept = directions if self.settings.linear else None
+        return TrainedStage1(plan, moments, predictor, kept, self._share_of(rows).blanks(rows), repr(self))
 
-    def fit(self, rows: TrainingRows, regressions: Sequence[Regression], stage: str) -> NetPredictor:
-        """Train the nets of all regressions.
+    def core_targets(self, plan: Plan, moments: Moments, rows: TrainingRows) -> tuple[list[Regression], list[Tensor]]:
+        """What nets are trained to predict: core features in the directions in which they vary, and these directions."""
+        regressions = [core_regression(plan, s.node, moments)[0] for s in plan.separators]
+        directions = leading_directions(regressions, rows, [s.rank - 1 for s in plan.separators])
+        return [projected(r, d) for r, d in zip(regressions, directions, strict=True)], directions
+
+    def fit(self, rows: TrainingRows, regressions: Sequence[Regression], train: bool = True) -> HeadPredictor:
+        """Train the nets of all regressions, and solve their heads.
 
         Args:
             rows: of this process.
             regressions: one per separator.
-            stage: "stage1a" (features of the core group) or "stage1b" (joint features below), for messages and files.
+            train: False: hidden layers stay as they were drawn.
         """
-        own = self.settings.of_stage(stage)
-        counts = gather_objects(len(rows))
-        total, before = sum(counts), sum(counts[: process_rank()])
+        own, process = self.settings, self._share_of(rows)
         # Weighted rows are joint states, not a sample: there is nothing to memorise, and a fold would depend on the inside.
         folds = own.folds if rows.weights is None else 1
+        total = process.total
         if total < 2 * folds:
             raise DataError(f"Cross-fitting with {folds} folds needs at least {2 * folds} rows, got {total}.")
         order = torch.randperm(total, generator=torch.Generator().manual_seed(own.seed))
-        fold = (torch.argsort(order) % folds)[before : before + len(rows)]
-        batch_size = min(total, own.batch_size or max(64, min(2048, total // 16)))
-        nets = StageOneNets(regressions, rows, folds, own.hidden, own.seed, own.dtype)
+        fold = (torch.argsort(order) % folds)[process.before : process.before + len(rows)]
+        dims = {v: rows.maps[v].dim for v in rows.names}
+        hidden = HiddenNets(Inputs([r.inputs for r in regressions], dims), folds, own.hidden, own.dtype)
+        hidden.start(torch.Generator().manual_seed(own.seed))
+        if train and own.hidden:
+            self._train_nets(hidden, regressions, rows, fold, process)
+        hidden.requires_grad_(False)
+        return HeadPredictor(hidden, FoldedRows(rows, fold, folds), targets_of(regressions, rows))
+
+    def _share_of(self, rows: TrainingRows) -> _Share:
+        counts = gather_objects(len(rows))
+        return _Share(self.settings, sum(counts), sum(counts[: process_rank()]))
+
+    def _train_nets(
+        self,
+        hidden: HiddenNets,
+        regressions: Sequence[Regression],
+        rows: TrainingRows,
+        fold: Tensor,
+        process: _Share,
+    ) -> None:
+        own, total = self.settings, process.total
+        members, targets = zip(*families(regressions, rows), strict=True)
+        nets = NetsInTraining(hidden, members, [t.offset.shape[1] for t in targets])
+        batch_size = min(total, own.batch_size or max(256, min(2048, total // 16)))
         module = NetTraining(
             nets,
-            folds=folds,
+            folds=hidden.folds,
             batch_size=batch_size,
             epochs=own.epochs,
             patience=own.patience,
@@ -181,21 +202,22 @@ class MLP(RowRegressor):
             weight_decay=own.weight_decay,
             total=total,
         )
-        batches = Batches(total, before, len(rows), batch_size, own.seed)
-        self._train(module, BatchedRows(rows, fold), batches, _signature(self.settings, regressions, rows), stage)
+        data = BatchedRows(rows, fold, [t.to(own.dtype) for t in targets], process.blanks(rows))
+        batches = Batches(total, process.before, len(rows), batch_size, own.seed, data)
+        self._train(module, data, batches, _signature(own, regressions, rows))
         if module.patience is not None or int(module.diverged):
             nets.restore_best()
-        return NetPredictor(nets, fold)
 
-    def _train(self, module: NetTraining, data: BatchedRows, batches: Batches, signature: str, stage: str) -> None:
+    def _train(self, module: NetTraining, data: BatchedRows, batches: Batches, signature: str) -> None:
         """Run Lightning, from the start or from where an earlier run stopped."""
         loader = DataLoader(data, sampler=batches, batch_size=None)
-        held_out = DataLoader(data, sampler=torch.split(torch.arange(len(data)), VALIDATION_ROWS), batch_size=None)
+        every = torch.split(torch.arange(len(data)), VALIDATION_ROWS)
+        held_out = DataLoader(data.complete(), sampler=every, batch_size=None)
         settings: dict[str, Any] = {"accelerator": "cpu", "devices": 1, **self.trainer}
-        callbacks: list[Callback] = [EpochBar(stage)] if settings.pop("enable_progress_bar", True) else []
+        callbacks: list[Callback] = [EpochBar(STAGE)] if settings.pop("enable_progress_bar", True) else []
         resumed = None
         if self.checkpoint is not None:
-            folder = self.checkpoint / f"{stage}_{signature[:16]}"  # one for each fit, for there may be many
+            folder = self.checkpoint / f"{STAGE}_{signature[:16]}"  # one for each fit, for there may be many
             callbacks.append(
                 ModelCheckpoint(
                     folder, "last", save_top_k=1, save_on_train_epoch_end=True, enable_version_counter=False
@@ -222,7 +244,7 @@ class MLP(RowRegressor):
             trainer.fit(module, loader, held_out, ckpt_path=resumed)
         if int(module.diverged):
             warnings.warn(
-                f"Training of {stage}: the loss became NaN in epoch {int(module.diverged)}; the best parameters before that are "
+                f"Training of {STAGE}: the loss became NaN in epoch {int(module.diverged)}; the best parameters before that are "
                 "used. Lower learning_rate=.",
                 DataWarning,
                 stacklevel=3,
@@ -230,7 +252,23 @@ class MLP(RowRegressor):
         module.to(data.rows.device)
 
     def __repr__(self) -> str:
-        return f"MLP(hidden={list(self.settings.hidden)}, folds={self.settings.folds}, form={self.settings.form!r})"
+        return f"MLP(hidden={list(self.settings.hidden)}, folds={self.settings.folds})"
+
+
+@dataclass(frozen=True)
+class _Share:
+    """Where the rows of this process are among those of all."""
+
+    settings: MLPSettings
+    total: int
+    before: int
+
+    def blanks(self, rows: TrainingRows) -> Blanks:
+        """Values to hide from nets."""
+        own = self.settings
+        return Blanks(
+            len(rows.names), own.missing, self.total, self.before, len(rows), rows.weights is not None, own.seed
+        )
 
 
 def _signature(settings: MLPSettings, regressions: Sequence[Regression], rows: TrainingRows) -> str:

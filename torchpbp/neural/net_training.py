@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import copy
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
@@ -13,8 +14,13 @@ from torch.utils.data import Dataset, Sampler
 from tqdm.auto import tqdm
 
 from torchpbp.distributed import gather_objects, sum_over_processes
-from torchpbp.learning.nets import StageOneNets
-from torchpbp.moments.rows import TrainingRows
+from torchpbp.learning.blanks import Blanks
+from torchpbp.learning.nets import NetsInTraining
+from torchpbp.learning.regressions import ROWS_AT_ONCE
+from torchpbp.moments.rows import ProductTargets, TrainingRows
+
+KEPT_TARGETS = 1 << 26
+"""Numbers in the targets of all rows up to which they are kept in memory."""
 
 
 class NetTraining(LightningModule):
@@ -36,7 +42,7 @@ class NetTraining(LightningModule):
 
     def __init__(
         self,
-        nets: StageOneNets,
+        nets: NetsInTraining,
         folds: int,
         batch_size: int,
         epochs: int,
@@ -55,8 +61,9 @@ class NetTraining(LightningModule):
         self.register_buffer("diverged", torch.zeros((), dtype=torch.int64))  # the epoch of a NaN loss
         self._sums: Tensor | None = None
 
-    def forward(self, rows: TrainingRows, counted: Tensor) -> Tensor:
-        return self.nets.losses(rows, counted)
+    def forward(self, batch: Batch, own: bool) -> Tensor:
+        """(K, separators) losses of the rows that nets were trained on, or of those of their own folds."""
+        return self.nets.losses(batch.rows, batch.targets, self._counted(batch.fold, batch.weight, own), batch.seen)
 
     def on_train_start(self) -> None:
         self._stop_if_stale()  # it may have been so when training was interrupted
@@ -67,14 +74,12 @@ class NetTraining(LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        rows, fold, weight = batch
-        return rows.to(device), fold.to(device), weight.to(device)
+        return batch.to(device)
 
-    def training_step(self, batch: tuple[TrainingRows, Tensor, Tensor], _: int) -> Tensor:
-        rows, fold, weight = batch
+    def training_step(self, batch: Batch, _: int) -> Tensor:
         # The sum over all processes, by a constant: the same step however the rows are shared out. Lightning averages
         # gradients over processes, hence the factor.
-        losses = self(rows, self._counted(fold, weight, own=False))
+        losses = self(batch, own=False)
         share = self.batch_size * ((self.folds - 1) / self.folds if self.folds > 1 else 1)
         loss = losses.sum() * (self.trainer.world_size / share)
         if not bool(torch.isfinite(loss.detach())):
@@ -85,9 +90,8 @@ class NetTraining(LightningModule):
     def on_validation_epoch_start(self) -> None:
         self._sums = None
 
-    def validation_step(self, batch: tuple[TrainingRows, Tensor, Tensor], _: int) -> None:
-        rows, fold, weight = batch
-        sums = self(rows, self._counted(fold, weight, own=True)).double()
+    def validation_step(self, batch: Batch, _: int) -> None:
+        sums = self(batch, own=True).double()
         self._sums = sums if self._sums is None else self._sums + sums
 
     def on_validation_epoch_end(self) -> None:
@@ -107,27 +111,70 @@ class NetTraining(LightningModule):
         """(K, rows) weights of rows in a fold's training rows, or in its own held-out rows; one fold has all in both."""
         inside = fold == torch.arange(self.folds, device=fold.device).unsqueeze(1)
         kept = inside if own or self.folds == 1 else ~inside
-        return (kept * weight).to(self.nets.dtype)
+        return (kept * weight).to(self.nets.hidden.dtype)
 
 
-class BatchedRows(Dataset[tuple[TrainingRows, Tensor, Tensor]]):
-    """Whole batches of rows with their folds and weights.
+class Batch(NamedTuple):
+    """Some rows with what belongs to them.
+
+    Args:
+        rows: the rows.
+        targets: per family of separators (rows, separators, size).
+        fold: (rows,).
+        weight: (rows,).
+        seen: (rows, variables) what nets may see; None: all.
+    """
+
+    rows: TrainingRows
+    targets: list[Tensor]
+    fold: Tensor
+    weight: Tensor
+    seen: Tensor | None
+
+    def to(self, device: torch.device) -> Batch:
+        seen = None if self.seen is None else self.seen.to(device)
+        targets = [t.to(device) for t in self.targets]
+        return Batch(self.rows.to(device), targets, self.fold.to(device), self.weight.to(device), seen)
+
+
+class BatchedRows(Dataset[Batch]):
+    """Whole batches of rows.
 
     Args:
         rows: of this process.
         fold: (rows,).
+        targets: of each family of separators. They are computed once, if there is room.
+        blanks: which values are hidden in each epoch; None: none ever.
     """
 
-    def __init__(self, rows: TrainingRows, fold: Tensor) -> None:
-        self.rows, self.fold = rows, fold
+    def __init__(
+        self, rows: TrainingRows, fold: Tensor, targets: Sequence[ProductTargets], blanks: Blanks | None
+    ) -> None:
+        self.rows, self.fold, self.targets, self.blanks = rows, fold, targets, blanks
+        self.seen: Tensor | None = None
+        self.kept: list[Tensor] | None = None
+        if len(rows) * sum(t.offset.numel() for t in targets) <= KEPT_TARGETS:
+            parts = [[t(rows[i]) for t in targets] for i in torch.split(torch.arange(len(rows)), ROWS_AT_ONCE)]
+            self.kept = [torch.cat(family) for family in zip(*parts, strict=True)]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Hide other values in each epoch."""
+        self.seen = None if self.blanks is None else self.blanks.seen(1 + epoch)
+
+    def complete(self) -> BatchedRows:
+        """The same rows with nothing hidden."""
+        result = copy.copy(self)
+        result.blanks = result.seen = None
+        return result
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, index: Tensor) -> tuple[TrainingRows, Tensor, Tensor]:
+    def __getitem__(self, index: Tensor) -> Batch:
         part = self.rows[index]
         weight = torch.ones(len(part)) if part.weights is None else part.weights.float() * len(self.rows)
-        return part, self.fold[index], weight
+        targets = [t(part) for t in self.targets] if self.kept is None else [t[index] for t in self.kept]
+        return Batch(part, targets, self.fold[index], weight, None if self.seen is None else self.seen[index])
 
 
 class Batches(Sampler[Tensor]):
@@ -139,15 +186,20 @@ class Batches(Sampler[Tensor]):
         own: rows of this process.
         size: rows per batch over all processes.
         seed: of the shuffles.
+        data: is told each epoch, for values to hide in it.
     """
 
-    def __init__(self, total: int, before: int, own: int, size: int, seed: int) -> None:
-        self.total, self.before, self.own, self.size, self.seed = total, before, own, size, seed
+    def __init__(
+        self, total: int, before: int, own: int, size: int, seed: int, data: BatchedRows | None = None
+    ) -> None:
+        self.total, self.before, self.own, self.size, self.seed, self.data = total, before, own, size, seed, data
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
         """Lightning calls it before each epoch, after an interruption too."""
         self.epoch = epoch
+        if self.data is not None:
+            self.data.set_epoch(epoch)
 
     def __len__(self) -> int:
         return -(-self.total // self.size)

@@ -11,8 +11,16 @@ from torch import Tensor, nn
 from torchpbp.inference.leaf_features import LeafFeatures, LeafReader, Statistics
 from torchpbp.inference.operator_tree import OperatorTree
 from torchpbp.learning.net_fitting import penalties_of
-from torchpbp.learning.net_moments import ClassLayout, MomentSums, complete_rows, moment_sums, zero_sums
+from torchpbp.learning.net_moments import (
+    ClassLayout,
+    MomentSums,
+    complete_rows,
+    moment_sums,
+    regression_error,
+    zero_sums,
+)
 from torchpbp.learning.net_stage1 import NetStage1
+from torchpbp.learning.stage1 import Penalties
 from torchpbp.learning.two_stage import solve
 from torchpbp.models.pbp import PBP
 
@@ -25,12 +33,14 @@ class Solved(NamedTuple):
         statistics: by which outputs of encoders are standardised.
         grams: C of each encoded leaf.
         prior: (classes,) shares of the classes.
+        error: of stage 1, by which nets of instruments are trained.
     """
 
     tree: OperatorTree
     statistics: Statistics
     grams: dict[str, Tensor]
     prior: Tensor
+    error: Tensor
 
 
 class Support(nn.Module):
@@ -81,22 +91,18 @@ class Support(nn.Module):
         complete = complete_rows(nets, leaves)
         labels = None if condition is None else table[condition]
         layout = ClassLayout(labels, self.model.classes, len(seen), seen.device)
-        sums = moment_sums(
-            nets,
-            leaves,
-            nets.messages(leaves, complete),
-            nets.instrument_features(leaves, shown, complete),
-            layout,
-            complete,
-        )
+        messages = nets.messages(leaves, complete)
+        instruments = nets.instrument_features(leaves, shown, complete)
+        sums = moment_sums(nets, leaves, messages, instruments, layout, complete)
+        error = regression_error(nets, leaves, messages, instruments, layout, complete)
         averages = self._averages(sums, rate)
         grams = self._grams(reader, leaves, rate)
-        if not through:
-            averages = [a.detach() for a in averages]
         penalties = penalties_of(nets)
+        if not through:
+            averages, penalties = [a.detach() for a in averages], Penalties(*(p.detach() for p in nets.log_ridge.exp()))
         tree = solve(nets.plan, NetStage1(nets, averages, condition is not None), penalties).tree
         counts = getattr(self, f"count{self.moments - 1}")
-        return Solved(tree, statistics, grams, (counts + 1e-3) / (counts + 1e-3).sum())
+        return Solved(tree, statistics, grams, (counts + 1e-3) / (counts + 1e-3).sum(), error)
 
     def _averages(self, batch: MomentSums, rate: float) -> list[Tensor]:
         """Running averages whose gradient is that of the batch's own (straight-through)."""
@@ -105,9 +111,11 @@ class Support(nn.Module):
             tuple(getattr(self, f"count{i}") for i in range(self.moments)),
         )
         running = kept.decayed(batch.detach(), rate)
+        finite = all(bool(total.isfinite().all()) for total in batch.sums)
         for i, (total, count) in enumerate(zip(running.sums, running.counts, strict=True)):
-            getattr(self, f"sum{i}").copy_(total)
-            getattr(self, f"count{i}").copy_(count)
+            if finite:  # otherwise this step is skipped, and must leave no trace
+                getattr(self, f"sum{i}").copy_(total)
+                getattr(self, f"count{i}").copy_(count)
         own = batch.averages()
         return [a + (b - b.detach()) for a, b in zip(running.averages(), own, strict=True)]
 
@@ -116,9 +124,13 @@ class Support(nn.Module):
         result: dict[str, Tensor] = {}
         for i, (names, (total, count)) in enumerate(zip(reader.equal_sizes(), reader.gram_sums(leaves), strict=True)):
             kept, kept_count = getattr(self, f"gram{i}"), getattr(self, f"gram_count{i}")
-            kept.lerp_(total.detach(), rate)
-            kept_count.lerp_(count, rate)
+            new, new_count = torch.lerp(kept, total.detach(), rate), torch.lerp(kept_count, count, rate)
+            if bool(new.isfinite().all()):
+                kept.copy_(new)
+                kept_count.copy_(new_count)
             own = total / count.clamp(min=1)[:, None, None]
-            averages = kept / kept_count.clamp(min=1e-12)[:, None, None] + (own - own.detach())
-            result |= zip(names, averages.unbind(), strict=True)
+            # A leaf that no row has shown so far: any positive definite C does.
+            eye = torch.eye(new.shape[-1], dtype=new.dtype, device=new.device)
+            known = torch.where(new_count[:, None, None] > 0, new / new_count.clamp(min=1e-300)[:, None, None], eye)
+            result |= zip(names, (known + (own - own.detach())).unbind(), strict=True)
         return result

@@ -15,7 +15,8 @@ from torchpbp.datasets import DigitsDataModule, hide_points
 from torchpbp.errors import ArgumentError, CheckpointError
 from torchpbp.experiments.digits.stroke_batches import StrokeBatches
 from torchpbp.experiments.digits.twin import PointEncoders, StrokeTwin, context_encoder
-from torchpbp.experiments.running.lightning_runs import CPU, TrainingGroups, WeightAverage, move_average, train
+from torchpbp.experiments.running.lightning_runs import CPU, TrainingGroups, train
+from torchpbp.neural.averaging import WeightAverage, move_average
 
 
 def small(kind: str = "context", **options: Any) -> StrokeTwin:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pandas as pd
 import torch
@@ -97,13 +97,13 @@ class NeuralDigits(Settings):
     instruments: float = setting(2.0, positive())
     residual: bool = setting(True, flag())
     link: bool = setting(True, flag())
-    gradient: str = setting("solve", choice("solve", "stopped"))
-    memory: tuple[float, float] = setting((0.1, 0.02), several(between(0, 1), 2, expected="two rates from 0 to 1"))
-    steps: int = setting(3500, whole(1))
+    gradient: Literal["solve", "stopped"] = setting("solve", choice("solve", "stopped"))
+    memory: tuple[float, float] = setting((1.0, 1.0), several(between(0, 1), 2, expected="two rates from 0 to 1"))
+    steps: int = setting(2500, whole(1))
     epoch: int = setting(250, whole(1))
-    support: int = setting(40, whole(2))
+    support: int = setting(20, whole(2))
     query: int = setting(256, whole(1))
-    hide: float = setting(0.8, between(0, 1))
+    hide: float = setting(0.92, between(0, 1))
     most_hidden: int = setting(6, whole(1, POINTS))
     learning_rate: float = setting(3e-3, positive())
     weight_decay: float = setting(0.01, non_negative())

@@ -92,11 +92,11 @@ def collected(results: Results, tables: Mapping[str, pd.DataFrame]) -> Metrics:
     """Flat results: of the model as "test/accuracy" and so on, of all classifiers as "<part>/<figure>/<name>/<hidden>"."""
     metrics: Metrics = {}
     for part, table in tables.items():
-        own = table[table["classifier"] == NEURAL].set_index("hidden")
+        own = {line["hidden"]: line for line in table[table["classifier"] == NEURAL].to_dict("records")}
         for figure in ("accuracy", "log_loss", "calibration_error"):
-            metrics[f"{part}/{figure}"] = float(own.loc[0, figure])
-            if POINTS // 2 in own.index:
-                metrics[f"{part}/{figure}_half_hidden"] = float(own.loc[POINTS // 2, figure])
+            metrics[f"{part}/{figure}"] = float(own[0][figure])
+            if POINTS // 2 in own:
+                metrics[f"{part}/{figure}_half_hidden"] = float(own[POINTS // 2][figure])
     for part, table in tables.items():
         for line in table.to_dict("records"):
             for figure in ("accuracy", "log_loss"):

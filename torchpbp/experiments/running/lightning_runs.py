@@ -8,21 +8,17 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint, ProgressBar, WeightAveraging
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint, ProgressBar
 from lightning.pytorch.loggers import Logger
-from torch import Tensor
 from tqdm.auto import tqdm
 
 from torchpbp.errors import ArgumentError
 from torchpbp.neural.training_state import WholeFiles, resumable
-from torchpbp.settings import between
 
 CPU: Mapping[str, Any] = {"accelerator": "cpu", "devices": 1, "strategy": "auto", "enable_progress_bar": True}
 
@@ -131,31 +127,6 @@ class TrainingBar(ProgressBar):
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if self.bar is not None:
             self.bar.close()
-
-
-class WeightAverage(WeightAveraging):
-    """Lightning's average of weights with a memory that is short at first: it soon forgets where the weights started.
-
-    Args:
-        decay: weight of what was averaged before, per step; (1 + n) / (10 + n) at step n where that is less.
-    """
-
-    def __init__(self, decay: float = 0.998) -> None:
-        super().__init__(use_buffers=False, multi_avg_fn=partial(move_average, between(0, 1).check("decay", decay)))
-
-
-def move_average(decay: float, average: list[Tensor], weights: list[Tensor], steps: Tensor | int) -> None:
-    """Move an average of weights towards new ones, in place.
-
-    Args:
-        decay: as in :class:`WeightAverage`.
-        average: of the weights so far.
-        weights: new ones.
-        steps: how many were averaged before.
-    """
-    known = int(steps)
-    with torch.no_grad():
-        torch._foreach_lerp_(average, weights, 1 - min(decay, (1 + known) / (10 + known)))
 
 
 def no_logger(save_dir: str, prefix: str = "") -> None:
