@@ -311,10 +311,9 @@ def _draw(
 
 def _stack_messages(messages: Sequence[Tensor | None], nodes: Sequence[int]) -> Tensor:
     stacked = [m for m in (messages[n] for n in nodes) if m is not None]
-    if len(stacked) == 1:
-        return stacked[0].unsqueeze(0)
-    # Messages that all classes share have a class dimension of size 1, beside others that do not.
-    return torch.stack(stacked if len({m.shape for m in stacked}) == 1 else torch.broadcast_tensors(*stacked))
+    if len({m.shape for m in stacked}) > 1:  # messages that all classes share beside messages of each class
+        stacked = list(torch.broadcast_tensors(*stacked))  # type: ignore[no-untyped-call]
+    return torch.stack(stacked) if len(stacked) > 1 else stacked[0].unsqueeze(0)
 
 
 def _rescale(message: Tensor) -> tuple[Tensor, Tensor]:

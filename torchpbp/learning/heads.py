@@ -182,21 +182,25 @@ class HeadPredictor(Predictor):
         nets: hidden layers, trained.
         folded: the rows that they were trained on.
         targets: what the heads are to predict.
+        trained: last layers that were trained with the nets, per separator (K, outputs, size), to predict by: training
+            that stops early shrinks them better than a ridge does. None: the heads that are solved for.
 
     Attributes:
-        penalties: (S,) chosen for the heads.
+        penalties: (S,) chosen for solved heads.
         heads: per separator (K, outputs, size).
     """
 
-    def __init__(self, nets: HiddenNets, folded: FoldedRows, targets: Targets) -> None:
+    def __init__(
+        self, nets: HiddenNets, folded: FoldedRows, targets: Targets, trained: list[Tensor] | None = None
+    ) -> None:
         self.nets, self.folded = nets, folded
         with torch.no_grad():
-            trained, held_out = self._sums(targets)
-            correlations = Correlations.of(trained)
+            others, own = self._sums(targets)
+            correlations = Correlations.of(others)
             self.penalties = torch.full((nets.separators,), NEGLIGIBLE, dtype=torch.float64)
             if folded.folds > 1:
-                self.penalties = correlations.best_penalties(trained, held_out)
-            self.heads = correlations.heads(trained, self.penalties, nets.inputs.width - 1)
+                self.penalties = correlations.best_penalties(others, own)
+            self.heads = trained or correlations.heads(others, self.penalties, nets.inputs.width - 1)
 
     def _sums(self, targets: Targets) -> tuple[Sums, Sums]:
         """Sums over the rows that nets were trained on, and over those of their own folds."""

@@ -237,6 +237,14 @@ class NetsInTraining(nn.Module):
         for name, parameter in self.named_parameters():
             parameter.copy_(getattr(self, _best(name)))
 
+    def last_layers(self) -> list[Tensor]:
+        """Per separator (K, outputs, size) in float64, weights of inputs, the constant and hidden units."""
+        result: list[Tensor] = [torch.empty(0)] * self.count
+        for members, linear, last in zip(self.members, self.linear, self.last, strict=True):
+            for i, layer in zip(members, torch.cat([linear, last], dim=-1).detach().double(), strict=True):
+                result[i] = layer
+        return result
+
 
 def _best(name: str) -> str:
     return "best_" + name.replace(".", "_")

@@ -171,10 +171,9 @@ class MLP(RowRegressor):
         dims = {v: rows.maps[v].dim for v in rows.names}
         hidden = HiddenNets(Inputs([r.inputs for r in regressions], dims), folds, own.hidden, own.dtype)
         hidden.start(torch.Generator().manual_seed(own.seed))
-        if train and own.hidden:
-            self._train_nets(hidden, regressions, rows, fold, process)
+        last = self._train_nets(hidden, regressions, rows, fold, process) if train else None
         hidden.requires_grad_(False)
-        return HeadPredictor(hidden, FoldedRows(rows, fold, folds), targets_of(regressions, rows))
+        return HeadPredictor(hidden, FoldedRows(rows, fold, folds), targets_of(regressions, rows), last)
 
     def _share_of(self, rows: TrainingRows) -> _Share:
         counts = gather_objects(len(rows))
@@ -187,7 +186,8 @@ class MLP(RowRegressor):
         rows: TrainingRows,
         fold: Tensor,
         process: _Share,
-    ) -> None:
+    ) -> list[Tensor]:
+        """Train the hidden layers, and return the last layers they were trained with."""
         own, total = self.settings, process.total
         members, targets = zip(*families(regressions, rows), strict=True)
         nets = NetsInTraining(hidden, members, [t.offset.shape[1] for t in targets])
@@ -207,6 +207,7 @@ class MLP(RowRegressor):
         self._train(module, data, batches, _signature(own, regressions, rows))
         if module.patience is not None or int(module.diverged):
             nets.restore_best()
+        return nets.last_layers()
 
     def _train(self, module: NetTraining, data: BatchedRows, batches: Batches, signature: str) -> None:
         """Run Lightning, from the start or from where an earlier run stopped."""
