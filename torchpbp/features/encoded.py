@@ -94,7 +94,8 @@ class EncodedMap(FeatureMap):
 
     def standard_values(self, values: Tensor) -> Tensor:
         """(rows, entries) values as nets see them."""
-        return ((values - self.centre.to(values)) / self.scale.to(values)).flatten(1)
+        standard = (values - self.centre.to(values)) / self.scale.to(values)
+        return standard.reshape(len(values), torch.Size(self.shape).numel())
 
     @torch.no_grad()
     def fit(self, values: Tensor) -> None:

@@ -81,7 +81,7 @@ class LeafReader:
         """(rows, leaves) whether each row observes each leaf."""
         columns = {v: observed(table[v]) for v in self.names if v not in self.encoded}
         for names in self._equal_shapes():
-            missing = torch.stack([table[v] for v in names]).isnan().flatten(2)
+            missing = torch.stack([table[v] for v in names]).isnan().unsqueeze(-1).flatten(2)
             known = ~missing.all(dim=2)
             columns |= zip(names, known.unbind(), strict=True)
             if missing.device.type == "meta":

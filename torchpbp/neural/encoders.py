@@ -17,7 +17,7 @@ class PointEncoder(nn.Module):
     """Features of a leaf from its own value: a perceptron with two hidden layers.
 
     Args:
-        shape: of the leaf.
+        shape: of the leaf; () for a number.
         features: number of features.
         width: of the hidden layers.
         centre: subtracted from values.
@@ -53,7 +53,8 @@ class PointEncoder(nn.Module):
 
     def forward(self, values: Tensor) -> Tensor:
         """(n, *shape) values -> (n, features)."""
-        out: Tensor = self.layers(((values - self.centre) / self.scale).flatten(1))
+        standard = (values - self.centre) / self.scale
+        out: Tensor = self.layers(standard.reshape(len(values), math.prod(self.shape)))
         return out
 
 
@@ -133,7 +134,9 @@ class ContextEncoder(nn.Module):
             raise DataError(
                 f"ContextEncoder: expected values and marks of {', '.join(self.leaves)}; missing: {absent}."
             )
-        flat = torch.stack([values[v].flatten(1) for v in self.leaves], dim=1)  # (n, leaves, entries)
+        flat = torch.stack(
+            [values[v].reshape(len(values[v]), math.prod(self.shape)) for v in self.leaves], dim=1
+        )  # (n, leaves, entries)
         mark = torch.stack([seen[v] for v in self.leaves], dim=1).unsqueeze(2).to(flat)  # (n, leaves, 1)
         out = self.outputs((flat - self.centre) / self.scale, mark)
         k = self.features
