@@ -23,7 +23,17 @@ from tests.neural.small import (
     solved,
     train,
 )
-from torchpbp import PBP, Continuous, DiscreteNetwork, LatentGraph, PBPLayer, PBPModule, PointEncoder, templates
+from torchpbp import (
+    PBP,
+    ContextEncoder,
+    Continuous,
+    DiscreteNetwork,
+    LatentGraph,
+    PBPLayer,
+    PBPModule,
+    PointEncoder,
+    templates,
+)
 from torchpbp.errors import ArgumentError, CheckpointError, QueryError, StructureError
 
 # -- the model afterwards ----------------------------------------------------------------------------------------------
@@ -120,9 +130,6 @@ def test_point_wise_encoders_answer_about_leaves() -> None:
         assert answer.mean.shape == (500, *shape)
         assert bool(answer.mean.isfinite().all())
         assert bool((answer.variance >= 0).all())
-    error = (model.posterior("s", given).mean - table["s"]).square().mean()
-    alone = (model.posterior("s", {}).mean - table["s"]).square().mean()
-    assert float(error) < 0.9 * float(alone)
     posterior = model.posterior("e", {v: x for v, x in table.items() if v != "e"})
     torch.testing.assert_close(posterior.sum(dim=1), torch.ones(500, dtype=torch.float64))
     assert bool(model.log_evidence({v: x[:5] for v, x in table.items()}).isfinite().all())
@@ -134,6 +141,20 @@ def test_point_wise_encoders_answer_about_leaves() -> None:
 
 
 @torch.no_grad()
+def test_means_of_hidden_leaves_are_better_than_without_evidence() -> None:
+    """Random nets do for that, with small ridges: messages of low variance are not shrunk then."""
+    graph, table = mixed_table(2000, 1)
+    module = PBPModule(point_model(graph), "e", hidden=[16], residual=False)
+    module.model.nets.log_ridge.fill_(-9.0)
+    model = solved(module, table).model
+    rows = mixed_table(500, 7)[1]
+    rest = {v: x for v, x in rows.items() if v not in ("s", "a")}
+    error = (model.posterior("s", rest).mean - rows["s"]).square().mean()
+    alone = (model.posterior("s", {}).mean - rows["s"]).square().mean()
+    assert float(error) < 0.9 * float(alone)
+
+
+@torch.no_grad()
 def test_log_evidence_of_encoded_leaves_is_relative_to_their_marginals() -> None:
     graph, table = mixed_table(300, 7)
     model = solved(PBPModule(point_model(graph), hidden=[4], residual=False), table).model
@@ -141,6 +162,29 @@ def test_log_evidence_of_encoded_leaves_is_relative_to_their_marginals() -> None
         assert float(model.log_evidence({v: table[v][:20]}).abs().max()) < 1e-6
     both = model.log_evidence({"a": table["a"], "b": table["b"]})
     assert float(both.std()) > 1e-3
+
+
+def test_encoders_of_numbers(tmp_path: Path) -> None:
+    """A number may have an encoder in place of a kernel map."""
+    names = [*VECTORS, "s"]
+    graph, table = class_table(200, 1)
+    variables = {v: Continuous() if v in VECTORS else graph.variables[v] for v in graph.names}
+    scalar = LatentGraph(list(graph.edges), variables, latent=list(graph.latent))
+    rows = {v: x[:, 0] if v in VECTORS else x for v, x in table.items()}
+    rows["a"][:9] = torch.nan
+    for encoder, context in ((PointEncoder((), 3), False), (ContextEncoder(VECTORS, (), 3, width=8, head=4), True)):
+        module = PBPModule(PBP(scalar, features=encoder, context=context, condition="y"), hidden=[4])
+        train(module, rows)
+        given = {v: x[:20] for v, x in rows.items() if v in names}
+        with torch.no_grad():
+            answer = module.model.posterior("y", given)
+            assert bool(answer.isfinite().all())
+            module.model.save(tmp_path / "model.pt")
+            again = torchpbp.load(tmp_path / "model.pt").posterior("y", given)
+            torch.testing.assert_close(again, answer, rtol=1e-6, atol=1e-6)
+            if not context:
+                assert module.model.posterior("a", {"b": rows["b"][:20]}).mean.shape == (20,)
+                assert module.model.posterior("a", {"b": rows["b"][:0]}).mean.shape == (0,)
 
 
 def test_counts_do_not_replace_nets() -> None:
@@ -161,7 +205,7 @@ def test_models_with_encoders_are_not_refined() -> None:
         [("h", "x"), ("h", "z"), ("h", "e")], {"h": 2, "x": Continuous(), "z": 3, "e": 3}, latent=["h"]
     )
     with pytest.raises(StructureError, match="Refinement maximises a likelihood"):
-        torchpbp.RefinedPBP(scalar, features=PointEncoder((1,), 2))
+        torchpbp.RefinedPBP(scalar, features=PointEncoder((), 2))
 
 
 def test_a_model_without_nets_says_so() -> None:
