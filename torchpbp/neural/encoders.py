@@ -53,7 +53,8 @@ class PointEncoder(nn.Module):
 
     def forward(self, values: Tensor) -> Tensor:
         """(n, *shape) values -> (n, features)."""
-        out: Tensor = self.layers(((values - self.centre) / self.scale).flatten(1))
+        flat = values.reshape(len(values), math.prod(self.shape))
+        out: Tensor = self.layers((flat - self.centre) / self.scale)
         return out
 
 
