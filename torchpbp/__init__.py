@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from torchpbp.models.ensemble import ScoreAverage
     from torchpbp.models.kernel import KernelPBP
     from torchpbp.models.refinement import RefinedPBP, refine
+    from torchpbp.neural.auto import AutoRegressor
     from torchpbp.neural.averaging import WeightAverage
     from torchpbp.neural.batches import TableLoader
     from torchpbp.neural.encoders import ContextEncoder, PointEncoder
     from torchpbp.neural.layer import PBPDistribution, PBPLayer
-    from torchpbp.neural.auto import AutoRegressor
     from torchpbp.neural.mlp import MLP
     from torchpbp.neural.module import PBPModule
 

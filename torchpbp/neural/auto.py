@@ -58,7 +58,7 @@ class AutoRegressor(MLP):
 
     def telling(self, plan: Plan, moments: Moments, rows: TrainingRows) -> list[int]:
         """Nodes of the separators at which random nets tell significantly more than linear features."""
-        regressions, directions = self.core_targets(plan, moments, rows)
+        regressions, _ = self.core_targets(plan, moments, rows)
         predictor = self.fit(rows, regressions, train=False)
         covariances = predicted_covariances(rows, regressions, StackedInstruments(predictor, plan, moments, rows))
         scores = [direction_scores(c.cross, c.gram)[0] for c in covariances]
