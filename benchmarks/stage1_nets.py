@@ -46,9 +46,9 @@ def run(sites: int = 60, rows: int = 4_000, hidden: int = 16, epochs: int = 2, r
         {
             f"one net with {hidden * len(regressions)} hidden units": lambda: MLP(
                 hidden=[hidden * len(regressions)], **settings
-            ).fit(table, [middle], "stage1a"),
+            ).fit(table, [middle]),
             f"{len(regressions)} nets with {hidden} each": lambda: MLP(hidden=[hidden], **settings).fit(
-                table, regressions, "stage1a"
+                table, regressions
             ),
         },
         title=f"stage 1A of a {sites}-site chain: {len(regressions)} separators, {rows:,} rows, {epochs} epochs",

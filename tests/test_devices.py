@@ -12,8 +12,7 @@ import torch
 
 from torchpbp import PBP, Continuous, DiscreteNetwork, LatentGraph, LeastSquaresLayer, Nystroem, PBPLayer, templates
 from torchpbp.features.maps import OneHot
-from torchpbp.learning.nets import StageOneNets
-from torchpbp.learning.regressions import Regression
+from torchpbp.learning.nets import HiddenNets, Inputs, NetsInTraining
 from torchpbp.moments.rows import TrainingRows
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -34,13 +33,12 @@ def mixed() -> PBP:
     return PBP(graph, features=Nystroem(5)).fit({"x": 2.0 * h + noise, "y": 2 * h, "z": h})
 
 
-def nets() -> tuple[StageOneNets, TrainingRows]:
+def nets() -> tuple[NetsInTraining, TrainingRows]:
     rows = TrainingRows.of(
         {"a": torch.tensor([0, 1, 1]), "b": torch.tensor([2, 0, 1])}, {"a": OneHot(2), "b": OneHot(3)}
     )
-    eye = torch.eye(3, dtype=torch.float64)
-    task = Regression("b", ("a",), (("b",),), (eye,), torch.zeros(3, dtype=torch.float64))
-    return StageOneNets([task], rows, 2, [4], 0, torch.float32), rows
+    hidden = HiddenNets(Inputs([("a",)], {"a": 2, "b": 3}), 2, [4], torch.float32)
+    return NetsInTraining(hidden, [[0]], [3]), rows
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -85,12 +83,12 @@ def test_stage_one_nets_and_least_squares_stay_on_a_device_without_values():
     module, rows = nets()
     module = module.to("meta")
     there = rows.to("meta")
-    losses = module.losses(there, torch.empty(2, 3, device="meta"))
-    predictions = module.predict(there, torch.empty(3, dtype=torch.int64, device="meta"))
+    losses = module.losses(there, [torch.empty(3, 1, 3, device="meta")], torch.empty(2, 3, device="meta"))
+    eta = module.hidden.eta(module.hidden.inputs.of_rows(there, torch.float32))
     weight = LeastSquaresLayer(intercept=True)(torch.empty(9, 2, device="meta"), torch.empty(9, 3, device="meta"))
     losses.sum().backward()
     assert losses.is_meta
-    assert predictions[0].is_meta
+    assert eta.is_meta
     assert weight.is_meta
     assert weight.shape == (2, 4)
 

@@ -216,7 +216,7 @@ def test_a_regressor_file_shows_every_option_of_the_constructor_with_its_default
     shown = OmegaConf.to_container(composed("model=synthetic", f"regressor={regressor}").regressor, resolve=True)
     parameters = inspect.signature(get_class(shown.pop("_target_"))).parameters.values()
     defaults = {p.name: list(p.default) if isinstance(p.default, tuple) else p.default for p in parameters}
-    if regressor == "mlp":
+    if regressor in ("mlp", "auto"):
         assert (shown.pop("dtype")["path"], defaults.pop("dtype")) == ("torch.float32", torch.float32)
         assert shown.pop("trainer")["accelerator"] == "cpu"
         assert defaults.pop("trainer") is None

@@ -55,7 +55,6 @@ def models(processes: int) -> dict[str, tuple[PBP, dict[str, torch.Tensor]]]:
         "mlp": (PBP(network.graph, regressor=MLP(linear=False, **nets)), data),
         "messages": (PBP(network.graph, regressor=Messages(rounds=2)), data),
         "mlp and linear": (PBP(network.graph, regressor=MLP(**nets)), data),
-        "plain": (PBP(network.graph, regressor=MLP(form="plain", **nets)), data),
         "mixed mlp": (PBP(mixed, features=Nystroem(5), regressor=MLP(**nets)), values),
         "rank": (PBP(unknown, rank=2, regressor=KernelRidge(landmarks=40)), data),
     }

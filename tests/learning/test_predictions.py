@@ -1,4 +1,4 @@
-"""Learned stage 1: kernel ridge and networks, both forms of stage 2."""
+"""Learned stage 1: kernel ridge and networks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def everything_else(graph, query):
     ids=["kernel", "net of one epoch", "small net of one epoch", "net and linear features"],
 )
 @pytest.mark.parametrize("name", ["hmm", "diamond", "latent_tree", "parity"])
-def test_the_instrumental_form_is_exact_in_the_population_however_poor_the_regressor(name, regressor):
+def test_stage_two_is_exact_in_the_population_however_poor_the_regressor(name, regressor):
     """Enumerated joint states with their probabilities in, exact posteriors out: a poor net is an instrument still."""
     graph = {
         "hmm": templates.hmm(4, states=2, observed_states=3),
@@ -61,69 +61,36 @@ def test_the_instrumental_form_is_exact_in_the_population_however_poor_the_regre
         )
 
 
-@pytest.mark.slow
-def test_different_strength_of_the_two_regressions_biases_the_plain_form_and_not_the_instrumental_one():
-    graph = templates.hmm(4, states=2, observed_states=3)
-    evidence = everything_else(graph, "x1")
-    weak = {"epochs": 2, "learning_rate": 1e-3, "patience": None, "folds": 1, "linear": False, "trainer": QUIET}
-    strong = {"epochs": 120, "learning_rate": 1e-2, "batch_size": 64}
-    errors = dict.fromkeys(("weak plain", "strong plain", "weak instrumental"), 0.0)
-    for seed in range(3):
-        network = DiscreteNetwork.random(graph, seed=seed)
-        exact = network.posterior("x1", evidence)
-        second = {k: v for k, v in strong.items() if k != "batch_size"}
-        for name, regressor in {
-            "weak plain": MLP(form="plain", stage_b=second, batch_size=64, **weak),
-            "strong plain": MLP(form="plain", **{**weak, **strong}),
-            "weak instrumental": MLP(form="instrumental", batch_size=64, **weak),
-        }.items():
-            errors[name] += kl(exact, PBP(graph, regressor=regressor).fit_population(network).posterior("x1", evidence))
-    assert errors["weak plain"] > 0.01
-    assert errors["strong plain"] < 0.1 * errors["weak plain"]
-    assert errors["weak instrumental"] < 1e-8
-
-
 # -- memorisation ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_a_net_that_memorises_biases_both_forms_until_it_is_cross_fitted():
-    """Nine observables of six states: hardly a row's outside occurs twice, and a net can learn each by heart.
-
-    For the instrumental form it is enough that no net predicts rows it has seen. In the plain form the noise of overfitted
-    nets goes on to bias stage 2, and they must stop early as well.
-    """
+def test_a_net_that_memorises_biases_stage_two_until_it_is_cross_fitted():
+    """Nine observables of six states: hardly a row's outside occurs twice, and a net can learn each by heart."""
     graph = templates.naive_bayes(9, states=2, observed_states=6)
     memorising = {
         "hidden": [128],
         "linear": False,
+        "missing": 0.0,
         "epochs": 25,
+        "patience": None,
         "learning_rate": 1e-2,
         "weight_decay": 0.0,
         "batch_size": 200,
         "trainer": QUIET,
     }
-    by_heart = {"folds": 1, "patience": None}
     errors = []
-    for form, fitted in (
-        ("instrumental", by_heart),
-        ("instrumental", {"folds": 3, "patience": None}),
-        ("plain", by_heart),
-        ("plain", {"folds": 3, "patience": 2}),
-    ):
+    for folds in (1, 3):
         total = 0.0
         for seed in range(2):
             network = DiscreteNetwork.random(graph, seed=seed)
             evidence = network.sample(300, seed=99)
             del evidence["x1"]
-            model = PBP(graph, regressor=MLP(form=form, **memorising, **fitted)).fit(
-                network.sample(2_000, seed=seed + 50)
-            )
+            model = PBP(graph, regressor=MLP(folds=folds, **memorising)).fit(network.sample(2_000, seed=seed + 50))
             total += kl(network.posterior("x1", evidence), model.posterior("x1", evidence))
         errors.append(total)
-    # Training amplifies rounding: on another processor these are other nets. Their ratios are 0.2 to 0.26 and 0.6 to 0.8.
+    # Training amplifies rounding: on another processor these are other nets. The ratio is about 0.25.
     assert errors[1] < 0.5 * errors[0]
-    assert errors[3] < 0.95 * errors[2]
 
 
 # -- parity ----------------------------------------------------------------------------------------------------------
@@ -215,24 +182,22 @@ def test_rank_chosen_on_held_out_rows_with_a_learned_stage_one():
 
 def test_bad_input():
     graph = templates.hmm(4)
-    with pytest.raises(ArgumentError, match="expected a torchpbp Ridge, KernelRidge, MLP or Messages"):
+    with pytest.raises(ArgumentError, match="expected a torchpbp Ridge, KernelRidge, MLP or Messages, or 'auto'"):
         PBP(graph, regressor="mlp")
     with pytest.raises(ArgumentError, match="landmarks: expected a whole number of at least 1"):
         KernelRidge(landmarks=0)
     with pytest.raises(ArgumentError, match="contrast"):
         KernelRidge(contrast=0)
-    with pytest.raises(ArgumentError, match="form: expected one of 'instrumental', 'plain'"):
-        MLP(form="simple")
+    with pytest.raises(ArgumentError, match="missing: expected"):
+        MLP(missing=1.5)
     with pytest.raises(ArgumentError, match="epochs: expected a whole number of at least 1"):
         MLP(epochs=0)
     with pytest.raises(ArgumentError, match="learning_rate"):
         MLP(learning_rate=0)
-    with pytest.raises(ArgumentError, match=r"stage_b: cannot set \['folds'\]"):
-        MLP(stage_b={"folds": 2})
     network = DiscreteNetwork.random(graph, seed=0)
     with pytest.raises(StructureError, match="gives an instrument with 1 dimensions"):
         PBP(graph, rank=3, regressor=KernelRidge(landmarks=1)).fit(network.sample(500, seed=0))
-    with pytest.raises(DataError, match="needs at least 8 rows, got 3"):
+    with pytest.raises(DataError, match="needs at least 4 rows, got 3"):
         PBP(graph, regressor=MLP()).fit(network.sample(3, seed=0))
     large = templates.hmm(12, states=2, observed_states=8)
     with pytest.raises(StructureError, match="joint states to enumerate"):

@@ -34,18 +34,16 @@ def sample(seed: int, strength: float, noise: float = 0.3) -> tuple[torch.Tensor
 
 
 def test_predictions_that_know_nothing_new_are_left_out():
-    kept = [
-        significant_directions(*moments(*sample(seed, strength=0.0)), 3, 2, ROWS).shape[1] - 4 for seed in range(200)
-    ]
+    kept = [significant_directions(*moments(*sample(seed, strength=0.0)), 2, ROWS).shape[1] - 4 for seed in range(200)]
     assert sum(kept) <= 5  # of 600 dimensions; 0.6 expected at this level, 600 without a test
-    loose = [significant_directions(*moments(*sample(s, 0.0)), 3, 2, ROWS, level=0.5).shape[1] - 4 for s in range(50)]
+    loose = [significant_directions(*moments(*sample(s, 0.0)), 2, ROWS, level=0.5).shape[1] - 4 for s in range(50)]
     assert 50 < sum(loose) < 100  # one in two of 150
 
 
 def test_what_is_kept_is_the_product_that_features_miss():
     for seed in range(10):
         y, instrument = sample(seed, strength=0.4)
-        kept = significant_directions(*moments(y, instrument), 3, 2, ROWS)
+        kept = significant_directions(*moments(y, instrument), 2, ROWS)
         assert kept.shape == (7, 5)
         assert torch.equal(kept[:, 1:], torch.eye(7, dtype=torch.float64)[:, 3:])  # all features stay as they are
         found = (instrument @ kept)[:, 0]
@@ -58,25 +56,27 @@ def test_what_is_kept_is_the_product_that_features_miss():
 def test_a_prediction_against_its_target_is_no_merit():
     y, instrument = sample(0, strength=0.4)
     instrument = torch.cat([-instrument[:, :3], instrument[:, 3:]], dim=1)
-    assert significant_directions(*moments(y, instrument), 3, 2, ROWS).shape == (7, 4)
+    assert significant_directions(*moments(y, instrument), 2, ROWS).shape == (7, 4)
 
 
 def test_predictions_within_the_features_are_left_out_whatever_their_rounding():
     y, instrument = sample(0, strength=0.0, noise=1e-7)
     cross, gram = moments(y, instrument)
-    assert significant_directions(cross, gram, 3, 2, ROWS, level=1 - 1e-12).shape == (7, 4)
+    assert significant_directions(cross, gram, 2, ROWS, level=1 - 1e-12).shape == (7, 4)
 
 
 def test_all_stay_in_the_population_and_where_the_message_needs_them():
     cross, gram = moments(*sample(0, strength=0.0))
     everything = torch.eye(7, dtype=torch.float64)
-    assert torch.equal(significant_directions(cross, gram, 3, 2, rows=1.0), everything)
-    assert torch.equal(significant_directions(cross, gram, 3, 5, ROWS), everything)
-    assert significant_directions(cross, gram, 3, 4, ROWS).shape == (7, 4)
+    assert torch.equal(significant_directions(cross, gram, 2, rows=1.0), everything)
+    assert torch.equal(significant_directions(cross, gram, 5, ROWS), everything)
+    assert significant_directions(cross, gram, 4, ROWS).shape == (7, 4)
 
 
 def operators(regressor: MLP | None, graph, data) -> list[torch.Tensor]:
-    return [p.detach() for p in PBP(graph, regressor=regressor).fit(data).parameters()]
+    model = PBP(graph, regressor=regressor).fit(data)
+    assert (model.stage1 is None) == (regressor is None)
+    return [model.root.weight.detach(), *(op.weight.detach() for op in model.separator_operators)]
 
 
 @pytest.mark.parametrize("name", ["tree", "parity"])

@@ -11,9 +11,10 @@ from lightning.pytorch import Trainer
 from torchpbp import MLP, PBP, DiscreteNetwork, templates
 from torchpbp.errors import CheckpointError, DataWarning
 from torchpbp.features.maps import OneHot
+from torchpbp.learning.blanks import Blanks
 from torchpbp.learning.regressions import Regression
 from torchpbp.moments.rows import TrainingRows
-from torchpbp.neural.net_training import Batches, NetTraining
+from torchpbp.neural.net_training import Batch, Batches, NetTraining
 
 QUIET = {"enable_progress_bar": False}
 NETWORK = DiscreteNetwork.random(templates.hmm(4), seed=0)
@@ -27,6 +28,8 @@ def model(**settings) -> PBP:
 
 
 def operators(fitted: PBP) -> list[torch.Tensor]:
+    """And the nets, which are part of the model."""
+    assert fitted.stage1 is not None
     return [p.detach() for p in fitted.parameters()]
 
 
@@ -55,22 +58,22 @@ def regression_rows(count: int, flip: torch.Tensor | None = None) -> tuple[Train
 def test_no_row_has_a_say_in_its_own_prediction():
     rows, task = regression_rows(90)
     regressor = MLP(hidden=[8], folds=3, epochs=4, patience=None, trainer=QUIET)
-    predictor = regressor.fit(rows, [task], "stage1a")
+    predictor = regressor.fit(rows, [task])
     everything = torch.arange(90)
     (before,) = predictor.predict(rows, everything)
-    changed = predictor.fold == 1
+    changed = predictor.folded.fold == 1
     other, _ = regression_rows(90, flip=changed)
-    again = regressor.fit(other, [task], "stage1a")
+    again = regressor.fit(other, [task])
     (after,) = again.predict(other, everything)
-    assert torch.equal(again.fold, predictor.fold)
+    assert torch.equal(again.folded.fold, predictor.folded.fold)
     torch.testing.assert_close(before[changed], after[changed], rtol=1e-5, atol=1e-6)  # trained in single precision
     assert not torch.isclose(before[~changed], after[~changed]).any()
 
 
 def test_folds_and_batches_cover_all_rows_once():
     rows, task = regression_rows(100)
-    predictor = MLP(folds=3, epochs=1, trainer=QUIET).fit(rows, [task], "stage1a")
-    assert sorted(predictor.fold.bincount().tolist()) == [33, 33, 34]
+    predictor = MLP(folds=3, epochs=1, trainer=QUIET).fit(rows, [task])
+    assert sorted(predictor.folded.fold.bincount().tolist()) == [33, 33, 34]
     shares = [Batches(100, 0, 37, 30, seed=5), Batches(100, 37, 63, 30, seed=5)]
     for sampler in shares:
         sampler.set_epoch(2)
@@ -84,33 +87,31 @@ def test_folds_and_batches_cover_all_rows_once():
     assert not torch.equal(torch.cat(list(other)), torch.cat(list(whole)))
 
 
-@pytest.mark.parametrize("form", ["instrumental", "plain"])
-def test_interrupted_and_resumed_equals_uninterrupted(form, tmp_path, monkeypatch):
-    expected = model(form=form).fit(DATA)
-    stop_in = 3 if form == "instrumental" else 9  # epochs of both stages together
+def test_interrupted_and_resumed_equals_uninterrupted(tmp_path, monkeypatch):
+    expected = model().fit(DATA)
     epochs = 0
     original = NetTraining.on_validation_epoch_end
 
     def interrupted(self: NetTraining) -> None:
         nonlocal epochs
         epochs += 1
-        if epochs == stop_in:
+        if epochs == 3:
             raise RuntimeError("power cut")
         original(self)
 
     monkeypatch.setattr(NetTraining, "on_validation_epoch_end", interrupted)
     with pytest.raises(RuntimeError, match="power cut"):
-        model(form=form, checkpoint=tmp_path).fit(DATA)
-    assert list(tmp_path.glob("stage1a_*/last.ckpt"))
+        model(checkpoint=tmp_path).fit(DATA)
+    assert list(tmp_path.glob("stage1_*/last.ckpt"))
     seen: list[int] = []
     monkeypatch.setattr(
         NetTraining, "on_validation_epoch_end", lambda self: (seen.append(self.current_epoch), original(self))[1]
     )
-    resumed = model(form=form, checkpoint=tmp_path).fit(DATA)
+    resumed = model(checkpoint=tmp_path).fit(DATA)
     assert same(resumed, expected)
     assert seen[0] == 2  # two epochs were already done
     seen.clear()
-    assert same(model(form=form, checkpoint=tmp_path).fit(DATA), expected)  # finished: nothing to train
+    assert same(model(checkpoint=tmp_path).fit(DATA), expected)  # finished: nothing to train
     assert not seen
 
 
@@ -149,12 +150,12 @@ def test_divergence_keeps_the_best_state_and_says_so(monkeypatch):
     steps = 0
     original = NetTraining.forward
 
-    def sometimes_nan(self: NetTraining, rows: TrainingRows, counted: torch.Tensor) -> torch.Tensor:
+    def sometimes_nan(self: NetTraining, batch: Batch, own: bool) -> torch.Tensor:
         nonlocal steps
-        losses = original(self, rows, counted)
+        losses = original(self, batch, own)
         if self.training:
             steps += 1
-            if steps > 20:
+            if steps > 5:
                 return losses * torch.nan
         return losses
 
@@ -169,10 +170,10 @@ def test_divergence_keeps_the_best_state_and_says_so(monkeypatch):
 def test_parameters_that_are_no_numbers_are_replaced_by_the_best_before(patience, monkeypatch):
     original = NetTraining.training_step
 
-    def spoiled(self: NetTraining, batch: tuple[TrainingRows, torch.Tensor, torch.Tensor], number: int) -> torch.Tensor:
+    def spoiled(self: NetTraining, batch: Batch, number: int) -> torch.Tensor:
         if self.current_epoch == 3:
             with torch.no_grad():
-                next(self.nets.banks.parameters()).fill_(torch.nan)
+                next(self.nets.parameters()).fill_(torch.nan)
         return original(self, batch, number)
 
     expected = model(epochs=50, patience=patience)
@@ -206,3 +207,29 @@ def test_trainer_settings_reach_lightning(monkeypatch):
     with pytest.raises(StopIteration), warnings.catch_warnings():
         model(trainer={"accelerator": "gpu", "devices": 4, "strategy": "ddp"}).fit(DATA)
     assert (seen["accelerator"], seen["devices"], seen["strategy"]) == ("gpu", 4, "ddp")
+
+
+def test_values_are_hidden_in_a_share_of_the_rows_and_others_in_each_epoch():
+    blanks = Blanks(4, 0.25, total=20_000, before=0, own=20_000, population=False, seed=3)
+    first, second = blanks.seen(0), blanks.seen(1)
+    assert first is not None
+    assert first.shape == (20_000, 4)
+    touched = float((~first.all(dim=1)).float().mean())
+    assert 0.15 < touched < 0.25  # a row whose rate is low keeps all of its values
+    assert abs(float((~first).float().mean()) - 0.125) < 0.01
+    assert not torch.equal(first, second)
+    assert torch.equal(first, blanks.seen(0))
+    parts = [Blanks(4, 0.25, 20_000, before, own, False, 3).seen(0) for before, own in ((0, 9_000), (9_000, 11_000))]
+    assert torch.equal(torch.cat(parts), first)  # however rows are shared among processes
+    assert Blanks(4, 0.0, 20_000, 0, 20_000, False, 3).seen(0) is None
+
+
+def test_hidden_values_are_part_of_training():
+    assert not same(model(missing=0.0).fit(DATA), model(missing=0.5).fit(DATA))
+
+
+def test_targets_that_do_not_fit_into_memory_are_computed_batch_by_batch(monkeypatch):
+    expected = model(dtype=torch.float64).fit(DATA)
+    monkeypatch.setattr("torchpbp.neural.net_training.KEPT_TARGETS", 0)
+    for a, b in zip(operators(model(dtype=torch.float64).fit(DATA)), operators(expected), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-8)

@@ -53,7 +53,7 @@ def test_invalid_values(overrides: list[str], message: str, tmp_path: Path) -> N
         (["model=synthetic", "learner.ridge=abc"], "ridge: expected .*, got 'abc'"),
         (["model=synthetic", "learner.rank=foo"], "rank: expected .*, got 'foo'"),
         (["model=synthetic", "regressor=mlp", "regressor.hidden=3"], "hidden: expected .*, got 3"),
-        (["model=synthetic", "regressor=mlp", "regressor.form=odd"], "form: expected .*, got 'odd'"),
+        (["model=synthetic", "regressor=mlp", "regressor.missing=2"], "missing: expected .*, got 2"),
         (["model=digits", "learner.steps=0"], "steps: expected a whole number of at least 1, got 0"),
         (["model=digits", "learner.encoder=odd"], "encoder: expected one of .*, got 'odd'"),
         (["model=digits", "learner.hide=2"], "hide: expected a number from 0 to 1, got 2"),

@@ -53,8 +53,8 @@ class PointEncoder(nn.Module):
 
     def forward(self, values: Tensor) -> Tensor:
         """(n, *shape) values -> (n, features)."""
-        standard = (values - self.centre) / self.scale
-        out: Tensor = self.layers(standard.reshape(len(values), math.prod(self.shape)))
+        flat = values.reshape(len(values), math.prod(self.shape))
+        out: Tensor = self.layers((flat - self.centre) / self.scale)
         return out
 
 
