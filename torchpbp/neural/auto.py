@@ -31,7 +31,9 @@ class AutoRegressor(MLP):
     model is that of :class:`~torchpbp.Ridge`; otherwise nets are trained as by :class:`~torchpbp.MLP`. The model says which
     in ``regressor_choice``, and so does the log.
 
-    Args: those of :class:`~torchpbp.MLP`.
+    Args:
+        hidden, folds, linear, missing: as for :class:`~torchpbp.MLP`.
+        epochs, patience, batch_size, learning_rate, weight_decay, dtype, trainer, checkpoint, seed: likewise.
     """
 
     def required_tables(self, plan: Plan) -> list[Group]:
