@@ -40,7 +40,13 @@ CASES: dict[str, tuple[Make, Callable[[LatentGraph], PBP], dict[str, Any], int, 
     "discrete, scalar and vector leaves": (mixed_table, point_model, {"target": "e"}, 4, 0.03),
     "no target": (mixed_table, point_model, {}, 4, 0.05),
     "classes": (class_table, lambda graph: point_model(graph, condition="y"), {}, 4, 0.1),
-    "classes, context": (class_table, lambda graph: context_model(graph, condition="y"), {}, 10, 0.05),
+    "classes, context": (
+        class_table,
+        lambda graph: context_model(graph, condition="y"),
+        {"memory": (0.1, 0.02)},
+        10,
+        0.05,
+    ),
 }
 
 
