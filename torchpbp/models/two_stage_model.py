@@ -167,7 +167,7 @@ class TwoStageModel(OperatorModel, Learner):
         self._observables = make_observables(graph, self.kernel_map, self.encoders)
         self.register_buffer("floor", torch.tensor(EXACT_FLOOR, dtype=torch.float64))
         self.register_buffer("rows", torch.tensor(0, dtype=torch.int64))
-        self.register_load_state_dict_pre_hook(nets_in_state)
+        self.register_load_state_dict_pre_hook(nets_in_state)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_post_hook(_note_loaded)  # type: ignore[no-untyped-call]
         self._plan = None
         if self.condition is not None:
