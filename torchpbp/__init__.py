@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torchpbp.models.ensemble import ScoreAverage
     from torchpbp.models.kernel import KernelPBP
     from torchpbp.models.refinement import RefinedPBP, refine
+    from torchpbp.neural.auto import AutoRegressor
     from torchpbp.neural.averaging import WeightAverage
     from torchpbp.neural.batches import TableLoader
     from torchpbp.neural.encoders import ContextEncoder, PointEncoder
@@ -32,6 +33,7 @@ __all__ = [
     "MLP",
     "PBP",
     "RBF",
+    "AutoRegressor",
     "ContextEncoder",
     "Continuous",
     "Counts",
@@ -82,6 +84,7 @@ DEFINITIONS = {
     "models": ("PBP", "Counts"),
     "models.refinement": ("RefinedPBP", "refine"),
     "learning": ("KernelRidge", "LeastSquaresLayer", "Messages", "Ridge"),
+    "neural.auto": ("AutoRegressor",),
     "neural.averaging": ("WeightAverage",),
     "neural.batches": ("TableLoader",),
     "neural.encoders": ("ContextEncoder", "PointEncoder"),

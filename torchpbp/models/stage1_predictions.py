@@ -94,13 +94,12 @@ def nets_in_state(model: Any, state: dict[str, Any], prefix: str, *_: Any) -> No
     """Before a state is loaded: give a model that has no nets yet those that the state has numbers for."""
     start = f"{prefix}stage1."
     own = {name.removeprefix(start): t for name, t in state.items() if name.startswith(start)}
-    plan, nets = getattr(model, "_plan", None), getattr(model, "stage1", None)
-    if not own or plan is None or nets is not None:
+    if not own or model._plan is None or model.stage1 is not None:
         return
     for kind in KINDS.values():
         saved = kind.settings_of_state(own)
         if saved is not None:
-            model.stage1 = kind.from_dict(plan, leaf_dims(model), saved).to(model.device)
+            model.stage1 = kind.from_dict(model.plan, leaf_dims(model), saved).to(model.device)
             return
 
 
