@@ -129,7 +129,18 @@ def leading_directions(regressions: Sequence[Regression], rows: TrainingRows, le
     for regression, (values, _), few in zip(regressions, spectra, least, strict=True):
         count = max(1, min(few, regression.size), int((values > LEAST_VARIANCE * values.amax()).sum()))
         kept[regression.size] = max(count, kept.get(regression.size, 0))
-    return [vectors[:, -kept[r.size] :] for r, (_, vectors) in zip(regressions, spectra, strict=True)]
+    return [_fixed_basis(vectors[:, -kept[r.size] :]) for r, (_, vectors) in zip(regressions, spectra, strict=True)]
+
+
+def _fixed_basis(vectors: Tensor) -> Tensor:
+    """Another orthonormal basis of the same columns' span, which depends on the span alone.
+
+    Whitened indicators have equal variance in all directions, so that rounding decides which basis an eigendecomposition finds, and
+    training would depend on it.
+    """
+    reference = torch.randn(vectors.shape, generator=torch.Generator().manual_seed(0), dtype=vectors.dtype)
+    basis, scale = torch.linalg.qr(vectors @ (vectors.T @ reference.to(vectors.device)))
+    return basis * scale.diagonal().sign()
 
 
 def projected(regression: Regression, directions: Tensor) -> Regression:
