@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from torchpbp.baselines.network_learner import NetworkLearner
+from torchpbp.models.network_learner import NetworkLearner
 from torchpbp.baselines.normal_graph.block_learning import STARTS, LearningTrace, Start, WeightedRows, learn
 from torchpbp.baselines.normal_graph.conversion import convert, tables_from_thetas, thetas_from_tables
 from torchpbp.baselines.normal_graph.rules import RULES, Rule
