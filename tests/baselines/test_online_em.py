@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from torchpbp import EM, DiscreteNetwork, OnlineEM, templates
-from torchpbp.models.likelihood.expectation import ExpectationStep
 from torchpbp.errors import ArgumentError
+from torchpbp.models.likelihood.expectation import ExpectationStep
 
 NETWORK = DiscreteNetwork.random(templates.hmm(4, states=2, observed_states=3), seed=0, concentration=0.5)
 

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchpbp.distributed import sum_over_processes
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.inputs.evidence import Evidence
 from torchpbp.lazy import pandas as pd
-from torchpbp.distributed import sum_over_processes
 from torchpbp.models.likelihood.climb import climb
 from torchpbp.models.likelihood.expectation import ExpectationStep
 from torchpbp.models.likelihood.rows import WeightedRows
