@@ -293,7 +293,9 @@ def test_memberships_have_the_index_of_the_table(hidden: Any) -> None:
     assert best.name == "h"
     assert best.tolist() == chances.to_numpy().argmax(axis=1).tolist()
     assert np.allclose(chances, hidden.posterior("h", table))
-    codes = {v: torch.tensor(table[v].cat.codes.to_numpy() if v == "x1" else table[v].fillna(-1).to_numpy()) for v in table}
+    codes = {
+        v: torch.tensor(table[v].cat.codes.to_numpy() if v == "x1" else table[v].fillna(-1).to_numpy()) for v in table
+    }
     torch.testing.assert_close(hidden.predict_proba(codes), torch.tensor(chances.to_numpy()))
     assert hidden.predict(codes).tolist() == best.tolist()
     with pytest.raises(QueryError, match="Expected the name of a latent, got 'x1'. The model has: h"):
