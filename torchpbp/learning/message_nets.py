@@ -176,7 +176,7 @@ class MessageNets(Stage1Nets):
     @property
     def dtype(self) -> torch.dtype:
         """Of the nets; statistics and solves are in float64."""
-        return next((p.dtype for p in self.messages_.parameters()), torch.float32)
+        return self.messages_[0].weights[0].dtype if len(self.messages_) else torch.float32
 
     def _instrument_size(self, rank: int) -> int:
         return max(1, round(self.instruments * (rank - 1)))
