@@ -114,7 +114,9 @@ class BatchRows:
         complete: Mapping[int, Tensor] | None,
     ) -> None:
         self.nets = nets
-        self.families: list[tuple[Tensor, Tensor, Tensor]] = []  # η, (θ, products), weights, by separator, class and row
+        self.families: list[
+            tuple[Tensor, Tensor, Tensor]
+        ] = []  # η, (θ, products), weights, by separator, class and row
         for family in nets.families:
             eta, theta = (layout.arrange([part[n] for n in family.nodes]) for part in (instruments, messages))
             products = row_products([layout.arrange(part) for part in _below(family, leaves, messages)])
@@ -122,7 +124,7 @@ class BatchRows:
             self.families.append((eta, torch.cat([theta, products.to(theta)], dim=-1), weight))
         children = nets.plan.tree.children[0]
         self.root_weight = layout.weights([None if complete is None else complete[0]])[0]
-        self.root_products = row_products(list(layout.arrange([messages[c]])[0] for c in children))
+        self.root_products = row_products([layout.arrange([messages[c]])[0] for c in children])
 
     def sums(self) -> MomentSums:
         """Sums over the rows."""
