@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import statistics
 import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -14,6 +13,8 @@ import yaml
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
+from tests.cli.test_train import FILES
+from tests.processes import run_script
 from torchpbp.errors import ArgumentError, DataError
 from torchpbp.experiments.running.program import start
 
@@ -23,8 +24,7 @@ QUICK = ("model=synthetic", "debug=default", "model.sizes=[200]", "model.questio
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "train.py"), *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240, stdin=subprocess.DEVNULL)
+    return run_script(ROOT / "train.py", *arguments, folder=folder)
 
 
 def composed(*overrides: str, hydra: bool = False) -> DictConfig:
@@ -39,6 +39,7 @@ def test_a_multirun_ends_with_its_summary(tmp_path: Path) -> None:
     assert "raised" not in result.stderr  # a callback that fails leaves only a warning
     (sweep,) = (tmp_path / "multirun").iterdir()
     assert {"0", "1", "2", "3", "sweep.csv", "summary.csv", "sweep.png"} <= {path.name for path in sweep.iterdir()}
+    assert all({path.name for path in (sweep / str(job)).iterdir()} == FILES for job in range(4))
     kl = [json.loads((sweep / str(job) / "metrics.json").read_text())["kl/200"] for job in range(4)]
     assert len(set(kl)) == 4  # both the seed and the ridge matter
     table = pd.read_csv(sweep / "summary.csv")
