@@ -58,9 +58,11 @@ class MomentSums:
                 has the pooled moments.
         """
         result = []
+        # What is pooled over classes is needed only where a class is shrunk towards it or has no rows.
+        plain = not shrinkage and self.counts[0].device.type != "meta" and all(bool((c > 0).all()) for c in self.counts)
         for total, count in zip(self.sums, self.counts, strict=True):
             weight = count.reshape(*count.shape, *[1] * (total.ndim - count.ndim))
-            if len(total) == 1:
+            if plain or len(total) == 1:
                 result.append(total / weight.clamp(min=1e-300))
                 continue
             pooled = total.sum(dim=0) / weight.sum(dim=0).clamp(min=1e-300)
@@ -90,15 +92,8 @@ def complete_rows(nets: MessageNets, leaves: LeafFeatures) -> dict[int, Tensor] 
     return {n: leaves.seen[:, [order[v] for v in group]].all(dim=1).double() for n, group in nets.needed().items()}
 
 
-def moment_sums(
-    nets: MessageNets,
-    leaves: LeafFeatures,
-    messages: Mapping[int, Tensor],
-    instruments: Mapping[int, Tensor],
-    layout: ClassLayout,
-    complete: Mapping[int, Tensor] | None,
-) -> MomentSums:
-    """Sums over a batch of rows.
+class BatchRows:
+    """Rows of a batch, arranged by family and class: what their moments and the error of stage 1 are computed from.
 
     Args:
         nets: of the plan.
@@ -108,60 +103,72 @@ def moment_sums(
         layout: rows of each class.
         complete: see :func:`complete_rows`.
     """
-    sums, counts = [], []
-    for family in nets.families:
-        eta = layout.arrange([instruments[n] for n in family.nodes])  # (separators, classes, most rows, m)
-        theta = layout.arrange([messages[n] for n in family.nodes])
-        product = row_products([layout.arrange(part) for part in _below(family, leaves, messages)])
-        weight = layout.weights([None if complete is None else complete[n] for n in family.nodes])
-        weighted = eta * weight.unsqueeze(-1).to(eta)
-        for left in (eta, theta, product):
-            sums.append((left.mT @ weighted.to(left)).transpose(0, 1).double())
-            counts.append(weight.sum(dim=-1).T)
-    children = nets.plan.tree.children[0]
-    weight = layout.weights([None if complete is None else complete[0]])[0]
-    product = row_products([layout.arrange([messages[c]])[0] for c in children])
-    total = (product * weight.unsqueeze(-1).to(product)).sum(dim=1)
-    sums.append(total.reshape(-1, *nets.plan.root_shape).double())
-    counts.append(weight.sum(dim=-1))
-    return MomentSums(tuple(sums), tuple(counts))
+
+    def __init__(
+        self,
+        nets: MessageNets,
+        leaves: LeafFeatures,
+        messages: Mapping[int, Tensor],
+        instruments: Mapping[int, Tensor],
+        layout: ClassLayout,
+        complete: Mapping[int, Tensor] | None,
+    ) -> None:
+        self.nets = nets
+        self.families: list[
+            tuple[Tensor, Tensor, Tensor]
+        ] = []  # η, (θ, products), weights, by separator, class and row
+        for family in nets.families:
+            eta, theta = (layout.arrange([part[n] for n in family.nodes]) for part in (instruments, messages))
+            products = row_products([layout.arrange(part) for part in _below(family, leaves, messages)])
+            weight = layout.weights([None if complete is None else complete[n] for n in family.nodes])
+            self.families.append((eta, torch.cat([theta, products.to(theta)], dim=-1), weight))
+        children = nets.plan.tree.children[0]
+        self.root_weight = layout.weights([None if complete is None else complete[0]])[0]
+        self.root_products = row_products([layout.arrange([messages[c]])[0] for c in children])
+
+    def sums(self) -> MomentSums:
+        """Sums over the rows."""
+        sums, counts = [], []
+        for family, (eta, target, weight) in zip(self.nets.families, self.families, strict=True):
+            weighted = eta * weight.unsqueeze(-1).to(eta)
+            cross = (target.mT @ weighted).transpose(0, 1).double()
+            sums += [(eta.mT @ weighted).transpose(0, 1).double(), *_split(cross, family.rank)]
+            counts += [weight.sum(dim=-1).T] * 3
+        weight = self.root_weight
+        total = (self.root_products * weight.unsqueeze(-1).to(self.root_products)).sum(dim=1)
+        sums.append(total.reshape(-1, *self.nets.plan.root_shape).double())
+        return MomentSums(tuple(sums), (*counts, weight.sum(dim=-1)))
+
+    def regression_error(self) -> Tensor:
+        """Share of the variance of messages (S1A) and products (S1B), within classes, that instruments leave unexplained.
+
+        This is the error of stage 1 with both heads in closed form; targets are constants, so that it trains the instruments'
+        nets only. Without that they would stay nearly as they are: the limit of stage 2 does not depend on them, only its
+        noise does.
+
+        Returns:
+            Mean over dimensions and separators, from 0 to 1.
+        """
+        errors = []
+        for eta, target, weight in self.families:
+            weight = weight.unsqueeze(-1).to(eta)
+            eta, target = (_within(x, weight).flatten(1, 2) for x in (eta[..., 1:], target[..., 1:].detach().to(eta)))
+            rows = weight.sum(dim=(1, 2, 3)).clamp(min=1)[:, None, None]
+            gram = (eta.mT @ eta / rows).double()
+            eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+            cross = (target.mT @ eta / rows).double()
+            variance = (target.square().sum(dim=1) / rows.squeeze(-1)).double()
+            factor = cholesky_factor(gram + REGRESSION_RIDGE * eye)
+            explained = torch.linalg.solve_triangular(factor, cross.mT, upper=False).square().sum(dim=1)
+            varying = variance > 1e-9
+            errors.append((1 - explained / variance.clamp(min=1e-9))[varying])
+        joined = torch.cat(errors) if errors else torch.zeros(1, dtype=torch.float64)
+        return joined.mean() if joined.numel() else torch.zeros((), dtype=torch.float64)
 
 
-def regression_error(
-    nets: MessageNets,
-    leaves: LeafFeatures,
-    messages: Mapping[int, Tensor],
-    instruments: Mapping[int, Tensor],
-    layout: ClassLayout,
-    complete: Mapping[int, Tensor] | None,
-) -> Tensor:
-    """Share of the variance of messages (S1A) and products (S1B), within classes, that instruments leave unexplained.
-
-    This is the error of stage 1 with both heads in closed form; targets are constants, so that it trains the instruments' nets
-    only. Without that they would stay nearly as they are: the limit of stage 2 does not depend on them, only its noise does.
-
-    Returns:
-        Mean over dimensions and separators, from 0 to 1.
-    """
-    errors = []
-    for family in nets.families:
-        weight = layout.weights([None if complete is None else complete[n] for n in family.nodes]).unsqueeze(-1)
-        product = row_products([layout.arrange(part) for part in _below(family, leaves, messages)])
-        target = torch.cat([layout.arrange([messages[n] for n in family.nodes])[..., 1:], product], dim=-1).detach()
-        eta = layout.arrange([instruments[n] for n in family.nodes])[..., 1:]
-        weight = weight.to(eta)
-        eta, target = (_within(x, weight).flatten(1, 2) for x in (eta, target.to(eta)))
-        rows = weight.sum(dim=(1, 2, 3)).clamp(min=1)[:, None, None]
-        gram = (eta.mT @ eta / rows).double()
-        eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-        cross = (target.mT @ eta / rows).double()
-        variance = (target.square().sum(dim=1) / rows.squeeze(-1)).double()
-        factor = cholesky_factor(gram + REGRESSION_RIDGE * eye)
-        explained = torch.linalg.solve_triangular(factor, cross.mT, upper=False).square().sum(dim=1)
-        varying = variance > 1e-9
-        errors.append((1 - explained / variance.clamp(min=1e-9))[varying])
-    joined = torch.cat(errors) if errors else torch.zeros(1, dtype=torch.float64)
-    return joined.mean() if joined.numel() else torch.zeros((), dtype=torch.float64)
+def _split(cross: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+    """Moments of messages and those of products."""
+    return cross[..., :rank, :], cross[..., rank:, :]
 
 
 def _within(values: Tensor, weight: Tensor) -> Tensor:

@@ -65,8 +65,8 @@ class PBPModule(LightningModule):
 
     Each step solves both closed-form stages on a part of the batch, the support, and answers questions about the other rows;
     the loss of the answers is differentiated through contraction, stage 2 and stage 1. It trains encoders and the nets of messages;
-    nets of instruments learn to predict messages (S1A) and their products (S1B), which adds the error of stage 1 to the loss. Moments are running averages over
-    steps with the gradient of the present batch (straight-through). After training the operators of :attr:`model` are solved
+    nets of instruments learn to predict messages (S1A) and their products (S1B), which adds the error of stage 1 to the loss.
+    After training the operators of :attr:`model` are solved
     on all rows, in passes over ``datamodule.solve_dataloader()`` if there is one, else over the training loader.
 
     A batch is a dict, leaf -> (rows, *shape) values (NaN where missing) or (rows,) states (-1 where missing), with the target
@@ -87,8 +87,8 @@ class PBPModule(LightningModule):
         link: a target is read out by a learned link (:class:`~torchpbp.inference.readout.Readout`); otherwise by clipping, as
             other models do.
         gradient: "solve": through both stages; "stopped": operators are constants to the loss, for comparison.
-        memory: rates of the running averages of moments at the beginning and at the end of training; 1, the default, for none: then
-            operators are those of the support alone. Averages make them less noisy, but they then remember all training rows,
+        memory: rates of running averages of moments, with the gradient of the present batch (straight-through), at the beginning
+            and at the end of training; 1, the default, for none: then operators are those of the support alone. Averages make them less noisy, but they then remember all training rows,
             and encoders learn to recall these: on pen digits held-out accuracy falls by one point and a half.
         learning_rate: largest rate of AdamW, in one cycle; ridges learn ten times as fast.
         weight_decay: of AdamW.
@@ -150,7 +150,7 @@ class PBPModule(LightningModule):
             model.encoders.add_residuals()
         masking = Masking(context=own.hide, most=own.most_hidden)
         model.attach_nets(own.hidden, own.instruments, own.seed, self.target if own.link else None, masking)
-        self.support_stage = Support(model)
+        self.support_stage = Support(model, remember=own.memory != (1.0, 1.0))
         self.answers = Answers(model, self.target)
         self.register_buffer("skipped", torch.zeros((), dtype=torch.int64))
         self.register_buffer("unlabelled", torch.zeros((), dtype=torch.int64))

@@ -99,7 +99,7 @@ class NeuralDigits(Settings):
     link: bool = setting(True, flag())
     gradient: Literal["solve", "stopped"] = setting("solve", choice("solve", "stopped"))
     memory: tuple[float, float] = setting((1.0, 1.0), several(between(0, 1), 2, expected="two rates from 0 to 1"))
-    steps: int = setting(2500, whole(1))
+    steps: int = setting(4000, whole(1))
     epoch: int = setting(250, whole(1))
     support: int = setting(20, whole(2))
     query: int = setting(256, whole(1))
