@@ -148,7 +148,9 @@ def _unused(name: str, cfg: DictConfig) -> ArgumentError:
 
 
 def explain_missing_group(message: str) -> str:
-    """What to add to Hydra's message about a setting of a group that the run does not have; empty for other messages."""
+    """What to add to Hydra's message about a missing plugin, or a group that the run does not have; empty for others."""
+    if any(f"'hydra/{plugin}'" in message for plugin in ("launcher/joblib", "sweeper/optuna")):
+        return 'It comes with the extra "sweep": pip install -c constraints.txt -e ".[sweep]"\n'
     for group, users in USERS.items():
         if f"override '{group}." in message:
             return f"The chosen model and learner use no {group}. It is used by {users}.\n"
