@@ -53,8 +53,8 @@ class Queries:
 
     @cached_property
     def elimination(self) -> Elimination | None:
-        """The way of single rows; it has no gradient, so it is not taken where a table needs one."""
-        if any(table.requires_grad for _, table in self.factors):
+        """The way of single rows on the CPU; it has no gradient, so it is not taken where a table needs one."""
+        if self.device.type != "cpu" or any(table.requires_grad for _, table in self.factors):
             return None
         return Elimination(self.graph, self.tree, self.factors)
 

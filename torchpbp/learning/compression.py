@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from scipy.special import gammaincc
 from torch import Tensor
@@ -153,20 +154,25 @@ def significant_ranks(system: PredictedCores, factor: Tensor, strengths: Tensor)
         factor: (separators, instrument dim, instrument dim) of the ridge regression on their instruments.
         strengths: (separators, correlations) all canonical correlations, largest first.
     """
-    most, correlations = system.rank, strengths.numpy()  # tiny arrays, on which numpy is several times as fast
+    most, correlations = system.rank, _array(strengths)  # tiny arrays, on which numpy is several times as fast
     if float(system.rows[0]) < 2:
         return [min(most, 1 + int(n)) for n in (correlations > 1e-8).sum(axis=1)]
     tested = min(most - 1, correlations.shape[1])
     if not tested:
         return [most] * len(correlations)
-    varying = np.abs(system.cross.numpy()).max(axis=2) > 0
+    varying = _array(system.cross.abs().amax(dim=2)) > 0
     inside = varying.sum(axis=1, keepdims=True) - 1
-    outside = (np.abs(factor.numpy()).max(axis=1) > 0).sum(axis=1, keepdims=True)
-    rest = np.cumsum(correlations[:, ::-1] ** 2, axis=1)[:, ::-1][:, :tested] * system.rows.numpy()[:, None]
+    outside = (_array(factor.abs().amax(dim=1)) > 0).sum(axis=1, keepdims=True)
+    rest = np.cumsum(correlations[:, ::-1] ** 2, axis=1)[:, ::-1][:, :tested] * _array(system.rows)[:, None]
     k = np.arange(tested)
     freedom = np.maximum(np.maximum(inside, 1) - k, 1) * np.maximum(np.maximum(outside, 1) - k, 1)
     noise = gammaincc(freedom / 2, rest / 2) > SIGNIFICANCE  # the chance of χ² this large
     return [most if not row.any() else int(row.argmax()) + 1 for row in noise]
+
+
+def _array(figures: Tensor) -> npt.NDArray[np.float64]:
+    """A few figures of each separator, which a report shows in the end."""
+    return figures.cpu().numpy()
 
 
 def apply_whitener(whitener: Tensor, matrix: Tensor) -> Tensor:

@@ -74,8 +74,8 @@ def make_fitter(model: TwoStageModel) -> Fitter:
     s = model.settings
     options = (model.observables, model.kernel_map, model.regressor, s.ridge, s.whitening, s.seed)
     if s.condition is None:
-        return Fitter(*options)
-    return ClassFitter(*options, s.condition, s.shrinkage)
+        return Fitter(*options, device=model.device)
+    return ClassFitter(*options, s.condition, s.shrinkage, device=model.device)
 
 
 @torch.no_grad()

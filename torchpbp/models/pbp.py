@@ -105,7 +105,8 @@ class PBP(NetModel, Counting):
         """
         whole(1).check("batch_size", batch_size)
         fitter = self._counting_fitter()
-        reader = ColumnReader(self.evidence_domains(), self.labels if labels is None else labels, missing=True)
+        known = self.labels if labels is None else labels
+        reader = ColumnReader(self.evidence_domains(), known, missing=True, device=None)
         source = open_data(data, reader.states, columns)
 
         def tables() -> Iterator[dict[str, Tensor]]:

@@ -67,9 +67,10 @@ class TableLayout:
             groups.setdefault(len(scope), []).append(i)
         result = []
         for members in groups.values():
-            rows = torch.tensor([[self.position[v] for v in self.scopes[i]] for i in members], dtype=torch.int64)
-            steps = torch.tensor([strides([self.states[v] for v in self.scopes[i]]) for i in members])
-            offsets = torch.tensor([self.offsets[i] for i in members])
+            position = [[self.position[v] for v in self.scopes[i]] for i in members]
+            rows = torch.tensor(position, dtype=torch.int64, device="cpu")
+            steps = torch.tensor([strides([self.states[v] for v in self.scopes[i]]) for i in members], device="cpu")
+            offsets = torch.tensor([self.offsets[i] for i in members], device="cpu")
             result.append((rows, steps.to(torch.int64).reshape(rows.shape), offsets))
         return result
 

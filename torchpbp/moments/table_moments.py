@@ -69,7 +69,8 @@ class TableMoments(Moments):
         if len(union) == len(a) + len(b):
             return table.reshape(self.dim(a), self.dim(b))
         result = table.new_zeros(self.dim(a), self.dim(b))
-        result[_codes(union, a, self.dims), _codes(union, b, self.dims)] = table.reshape(-1)
+        index = [torch.as_tensor(_codes(union, g, self.dims), device=table.device) for g in (a, b)]
+        result[index[0], index[1]] = table.reshape(-1)
         return result
 
     def third(self, below: Sequence[Group], features: Sequence[Tensor] | None, near: Sequence[Group]) -> Tensor:
@@ -127,7 +128,7 @@ class TableMoments(Moments):
             return number(union).reshape(sizes)
         result = np.zeros(sizes, dtype=np.int64)
         states = self.tables.layout.states
-        result[_codes(union, a, states).numpy(), _codes(union, b, states).numpy()] = number(union).reshape(-1)
+        result[_codes(union, a, states), _codes(union, b, states)] = number(union).reshape(-1)
         return result
 
     def _joint_cells(self, inside: Sequence[str], near: Group, number: Number) -> Cells:
@@ -174,11 +175,11 @@ def _inverse_root(p: Tensor) -> Tensor:
     return torch.where(p > 0, p.clamp(min=1e-300).rsqrt(), torch.zeros_like(p))
 
 
-def _codes(union: Group, group: Group, states: Mapping[str, int]) -> Tensor:
+def _codes(union: Group, group: Group, states: Mapping[str, int]) -> Cells:
     """For each joint state of ``union`` the joint state of ``group``."""
-    code = torch.zeros([states[v] for v in union], dtype=torch.int64)
+    code = np.zeros([states[v] for v in union], dtype=np.int64)
     for v in group:
         axis = union.index(v)
         shape = [-1 if i == axis else 1 for i in range(len(union))]
-        code = code * states[v] + torch.arange(states[v]).reshape(shape)
+        code = code * states[v] + np.arange(states[v]).reshape(shape)
     return code.reshape(-1)
