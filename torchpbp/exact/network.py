@@ -188,7 +188,7 @@ class DiscreteNetwork(JointQueries, Sampling):
 
     def _setup(self, graph: LatentGraph, factors: list[tuple[Scope, Tensor]]) -> None:
         self.graph = graph
-        self.labels = {}
+        self.labels = dict(graph.labels)
         self.missing = {}
         self.fitted = True
         self.factors = tuple(factors)

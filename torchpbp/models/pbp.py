@@ -105,7 +105,9 @@ class PBP(NetModel, Counting):
         """
         whole(1).check("batch_size", batch_size)
         fitter = self._counting_fitter()
-        reader = ColumnReader(self.evidence_domains(), self.labels if labels is None else labels, missing=True)
+        reader = ColumnReader(
+            self.evidence_domains(), self.labels or self.graph.labels if labels is None else labels, missing=True
+        )
         source = open_data(data, reader.states, columns)
 
         def tables() -> Iterator[dict[str, Tensor]]:
