@@ -131,7 +131,7 @@ class EM(NetworkLearner):
             DataError: a column without any value, or rows that ``start`` holds for impossible.
         """
         states = {v: self.graph.num_states(v) for v in self.graph.observed}
-        reader = ColumnReader(states, missing=True)
+        reader = ColumnReader(states, self.graph.labels, missing=True)
         codes = informative(states, torch.cat(list(reader.batches(data)), dim=1))
         check_labels(reader.labels)
         empty = [rank for rank, rows in enumerate(gather_objects(codes.shape[1])) if not rows]

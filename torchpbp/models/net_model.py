@@ -110,7 +110,7 @@ class NetModel(TwoStageModel):
                 )
             return super().fit(data, batch_size, columns)
         whole(1).check("batch_size", batch_size)
-        reader = ColumnReader(self.evidence_domains(), self.labels, missing=True)
+        reader = ColumnReader(self.evidence_domains(), self.labels or self.graph.labels, missing=True)
         source = open_data(data, reader.states, columns)
         if not source.reopenable:
             raise DataError(

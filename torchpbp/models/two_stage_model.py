@@ -227,7 +227,7 @@ class TwoStageModel(OperatorModel, Learner):
         """
         whole(1).check("batch_size", batch_size)
         fitter = self.fitter()
-        reader = ColumnReader(self.evidence_domains(), missing=True)
+        reader = ColumnReader(self.evidence_domains(), self.graph.labels, missing=True)
         source = open_data(data, reader.states, columns)
         if not fitter.discrete and not source.reopenable:
             raise DataError(

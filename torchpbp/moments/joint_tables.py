@@ -112,10 +112,7 @@ class JointTables:
         step = max(1, INDEX_BUDGET // max(1, len(self.scopes)))
         for start in range(0, codes.shape[1], step):
             part = codes[:, start : start + step]
-            for rows, strides, offsets in self.layout.index_arithmetic:
-                cells = offsets.unsqueeze(1).expand(-1, part.shape[1])
-                for k in range(rows.shape[1]):
-                    cells = torch.addcmul(cells, part[rows[:, k]], strides[:, k].unsqueeze(1))
+            for cells in self.layout.cell_numbers(part):
                 flat = cells.reshape(-1)
                 if len(self._counts) <= 4 * len(flat):
                     self._counts += torch.bincount(flat, minlength=len(self._counts))

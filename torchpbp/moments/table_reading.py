@@ -57,11 +57,12 @@ class Reading:
         return 2 * self._sums.nnz + len(self._copied)
 
     def __call__(self, counts: Tensor) -> list[Tensor]:
-        """The arrays, given (cells of the layout,) counts."""
-        cells = torch.from_numpy((self._sums @ counts.numpy()).take(self._copied))
-        return [
-            part.reshape(shape) for part, shape in zip(torch.split(cells, self._lengths), self._shapes, strict=True)
-        ]
+        """The arrays, given (cells of the layout,) counts; (cells, replicates) give arrays with replicates as second dimension."""
+        cells = torch.from_numpy((self._sums @ counts.numpy()).take(self._copied, axis=0))
+        parts = zip(torch.split(cells, self._lengths), self._shapes, strict=True)
+        if counts.ndim == 1:
+            return [part.reshape(shape) for part, shape in parts]
+        return [part.reshape(*shape, -1).movedim(-1, 1).contiguous() for part, shape in parts]
 
     def number(self, variables: Sequence[str], sizes: Sequence[int] | None = None) -> Cells:
         """Numbers of the cells of a joint table, its dimensions in the order asked for.
