@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from tests.robustness.runs import CONF, configuration
 from torchpbp.errors import ArgumentError, RunError, TorchPBPError
 from torchpbp.experiments.running import run_folder
-from torchpbp.experiments.running.configuration import check_configuration, explain_missing_group
+from torchpbp.experiments.running.configuration import explain_missing_group
 from torchpbp.experiments.running.empty_folders import EmptyFolders
 from torchpbp.experiments.running.program import short_errors, train
 

@@ -99,7 +99,7 @@ class ColumnReader:
         rows = min(rows, max(1, ENTRIES_PER_BATCH // self._entries)) if self._entries else rows
         source = open_data(data, self.states)
         for v, labels in source.labels(self.labels).items():
-            self._learn_labels(v, labels, "")
+            self.learn_labels(v, labels, "")
         total = 0
         self.missing_values = MissingValues()
         for number, table in enumerate(source.tables(rows)):
@@ -159,7 +159,7 @@ class ColumnReader:
         if is_series(value):
             value = value.array
         if name in self._counts and is_categorical(value):
-            self._learn_labels(name, list(value.categories), where)
+            self.learn_labels(name, list(value.categories), where)
             return self._renumbered(name, value)
         array = as_array(f"{where}column '{name}'", value, self._expected(name))
         if array.dtype == object and name in self._counts and name not in self.labels:
@@ -175,7 +175,7 @@ class ColumnReader:
                         f"{where}column '{name}' holds strings. Mini-batches need pandas category columns, so that each "
                         "batch knows all categories."
                     )
-                self._learn_labels(name, sorted(set(present)), where)
+                self.learn_labels(name, sorted(set(present)), where)
         return array
 
     def _expected(self, name: str) -> str:
@@ -187,7 +187,14 @@ class ColumnReader:
         smallest = np.min_scalar_type(-len(self.labels[name]) - 1)
         return torch.from_numpy(np.append(states, -1).astype(smallest)[column.codes])
 
-    def _learn_labels(self, name: str, categories: list[Any], where: str) -> None:
+    def learn_labels(self, name: str, categories: list[Any], where: str = "") -> None:
+        """Take labels of a variable, in the order of its states, unless it has some; new ones then raise a DataError.
+
+        Args:
+            name: of the variable.
+            categories: its labels.
+            where: begins errors.
+        """
         known = self.labels.get(name)
         if known is not None:
             if list(known) != categories and set(categories) - set(known):

@@ -102,7 +102,7 @@ def compress_messages(systems: Iterable[PredictedCores], penalty: float) -> dict
         directions = orthogonal_to(system.constant, compression.directions)
         features = torch.cat([system.ones.unsqueeze(-1), apply_whitener(system.whitener, directions)], dim=-1)
         predictor = system.scale.unsqueeze(-1) * factor
-        strengths = torch.cat([features.new_ones(len(features), 1), compression.strengths], dim=1)
+        strengths = torch.nn.functional.pad(compression.strengths, (1, 0), value=1.0)
         significant = significant_ranks(system, factor, compression.all_strengths)
         parts = (features, directions, predictor, compression.predicted, strengths)
         for node, u, d, p, g, s, count in zip(system.nodes, *(x.unbind() for x in parts), significant, strict=True):
@@ -150,10 +150,12 @@ def significant_ranks(system: PredictedCores, factor: Tensor, strengths: Tensor)
     """Significant dimensions, the constant included: Bartlett's test of the remaining correlations.
 
     Args:
-        system: covariances of separators.
+        system: covariances of separators. Those of replicates are not tested.
         factor: (separators, instrument dim, instrument dim) of the ridge regression on their instruments.
         strengths: (separators, correlations) all canonical correlations, largest first.
     """
+    if system.gram.ndim > 3:
+        return [system.rank] * len(system.gram)
     most, correlations = system.rank, _array(strengths)  # tiny arrays, on which numpy is several times as fast
     if float(system.rows[0]) < 2:
         return [min(most, 1 + int(n)) for n in (correlations > 1e-8).sum(axis=1)]

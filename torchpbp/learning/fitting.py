@@ -26,7 +26,7 @@ from torchpbp.learning.stage1 import Penalties, Regressor, RowRegressor
 from torchpbp.learning.two_stage import Solution, learn
 from torchpbp.moments.class_rows import ClassRows
 from torchpbp.moments.feature_moments import FeatureMoments
-from torchpbp.moments.joint_tables import JointTables
+from torchpbp.moments.joint_tables import JointTables, count_tables
 from torchpbp.moments.moments import Moments
 from torchpbp.moments.rows import TrainingRows
 from torchpbp.moments.table_moments import TableMoments
@@ -124,18 +124,8 @@ class Fitter:
         return [group for plan in plans for group in self.regressor.required_tables(plan)]
 
     def count(self, tables: Tables, groups: Iterable[Iterable[str]]) -> JointTables:
-        """Count the rows of this process, where all variables are discrete.
-
-        Room for missing values is made where the first ones turn up.
-        """
-        counts = JointTables(groups, self.states)
-        for table in tables():
-            if len(next(iter(table.values()))):
-                counts.widen(
-                    v for v, n in self.states.items() if v not in counts.incomplete and int(table[v].max()) == n
-                )
-            counts.add([table[v] for v in self.states])
-        return counts
+        """Count the rows of this process, where all variables are discrete."""
+        return count_tables(tables(), groups, self.states)
 
     # -- rows and features ---------------------------------------------------------------------------------------
 

@@ -57,7 +57,7 @@ class Counts:
 
     def copy(self) -> Counts:
         """An independent copy."""
-        return Counts(self.tables.restricted(self.tables.scopes), self.labels)
+        return Counts(self.tables.copy(), self.labels)
 
     def merge(self, other: Counts) -> Counts:
         """Add the counts of other rows to these.

@@ -204,8 +204,9 @@ class TwoStageModel(OperatorModel, Learner):
         Args:
             data: dict of columns (tensors, arrays, lists) or pandas DataFrame (numbers, category or string columns); array,
                 memory map or tensor of shape (rows, variables), or structured array; path of a Parquet file or folder,
-                Arrow Dataset or Table (extra ``arrow``); or an iterable of such tables as mini-batches, such as a DataLoader,
-                whose batches may also be tuples of tensors. However it is cut into batches, the result is the same.
+                Arrow Dataset or Table (extra ``arrow``); Dask DataFrame or Ray Dataset (extras ``dask``, ``ray``), counted on the
+                cluster, for a :class:`~torchpbp.PBP` that learns from counts; or an iterable of tables as mini-batches, such as a
+                DataLoader, whose batches may also be tuples of tensors. However it is cut into batches, the result is the same.
                 With continuous variables the data is read several times and must come in the same order each time.
                 Values may be missing (NaN, None, pandas NA, masked entries, -1 for discrete variables): a moment is then taken
                 over the rows in which its variables are known; in an instrument "missing" is one more state, or the mean
@@ -228,8 +229,8 @@ class TwoStageModel(OperatorModel, Learner):
         whole(1).check("batch_size", batch_size)
         fitter = self.fitter()
         counted = fitter.discrete and not isinstance(self.regressor, RowRegressor)
-        # Rows are counted where they are, and the counts move; other fits look at rows on the device of the model.
-        reader = ColumnReader(self.evidence_domains(), missing=True, device=None if counted else self.device)
+        device = None if counted else fitter.device  # rows are counted where they are, and the counts move
+        reader = ColumnReader(self.evidence_domains(), self.graph.labels, missing=True, device=device)
         source = open_data(data, reader.states, columns)
         if not fitter.discrete and not source.reopenable:
             raise DataError(

@@ -11,6 +11,7 @@ of the rows in which its variables are known can be read off afterwards.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -82,15 +83,15 @@ class JointTables:
     @property
     def counts(self) -> Tensor:
         """(cells of all tables,) counts as float64, one table after the other."""
-        self._settle()
+        self.settle()
         return self._counts
 
     @counts.setter
     def counts(self, values: Tensor) -> None:
-        self._settle()
+        self.settle()
         self._counts = values
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Count rows that still wait, and bring what the covers hold into the tables."""
         if self._waiting_rows:
             self._count_waiting()
@@ -122,11 +123,7 @@ class JointTables:
         step = max(1, INDEX_BUDGET // max(1, len(self.scopes)))
         for start in range(0, codes.shape[1], step):
             part = codes[:, start : start + step]
-            for index in self.layout.index_arithmetic:
-                rows, strides, offsets = (x.to(codes.device) for x in index)
-                cells = offsets.unsqueeze(1).expand(-1, part.shape[1])
-                for k in range(rows.shape[1]):
-                    cells = torch.addcmul(cells, part[rows[:, k]], strides[:, k].unsqueeze(1))
+            for cells in self.layout.cell_numbers(part):
                 flat = cells.reshape(-1)
                 if len(self._counts) <= 4 * len(flat):
                     self._counts += torch.bincount(flat, minlength=len(self._counts))
@@ -156,9 +153,15 @@ class JointTables:
         counts = self.counts
         if counts.device == torch.device(device):
             return self
-        result = JointTables(self.scopes, self.states, self.incomplete, device)
-        result._counts, result.rows = counts.to(device), self.rows
-        return result
+        return _restored(self.scopes, self.states, self.incomplete, counts.to(device), self.rows)
+
+    def copy(self) -> JointTables:
+        """An independent copy."""
+        return _restored(self.scopes, self.states, self.incomplete, self.counts.clone(), self.rows)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Counts and what they are of; the layout is made again, once in a process."""
+        return _restored, (self.scopes, self.states, sorted(self.incomplete), self.counts, self.rows)
 
     def widen(self, incomplete: Iterable[str]) -> None:
         """Make room for missing values of further variables."""
@@ -262,6 +265,32 @@ class JointTables:
     def constant_variables(self) -> list[str]:
         """Variables with several states of which only one was ever seen."""
         return [v for v, p in self.marginals().items() if len(p) > 1 and float(p.max()) == 1.0]
+
+
+def count_tables(
+    tables: Iterable[Mapping[str, Tensor]], groups: Iterable[Iterable[str]], states: Mapping[str, int]
+) -> JointTables:
+    """Count rows; room for missing values is made where the first ones turn up.
+
+    Args:
+        tables: variable -> (rows,) states, ``states[v]`` where missing.
+        groups: of variables whose joint states are counted.
+        states: number of states of each variable.
+    """
+    counts = JointTables(groups, states)
+    for table in tables:
+        if len(next(iter(table.values()))):
+            counts.widen(v for v, n in states.items() if v not in counts.incomplete and int(table[v].max()) == n)
+        counts.add([table[v] for v in states])
+    return counts
+
+
+def _restored(
+    scopes: Sequence[Scope], states: Mapping[str, int], incomplete: Iterable[str], counts: Tensor, rows: float
+) -> JointTables:
+    tables = JointTables(scopes, states, incomplete)
+    tables._counts, tables.rows = counts, rows
+    return tables
 
 
 def layout_of(

@@ -58,15 +58,16 @@ class Reading:
         return 2 * self._sums.nnz + len(self._copied)
 
     def __call__(self, counts: Tensor) -> list[Tensor]:
-        """The arrays, given (cells of the layout,) counts."""
+        """The arrays, given (cells of the layout,) counts; (cells, replicates) give arrays with replicates as second dimension."""
         cells = self._cells(counts) if counts.device.type == "cpu" else self._gathered(counts)
-        return [
-            part.reshape(shape) for part, shape in zip(torch.split(cells, self._lengths), self._shapes, strict=True)
-        ]
+        parts = zip(torch.split(cells, self._lengths), self._shapes, strict=True)
+        if counts.ndim == 1:
+            return [part.reshape(shape) for part, shape in parts]
+        return [part.reshape(*shape, -1).movedim(-1, 1).contiguous() for part, shape in parts]
 
     def _cells(self, counts: Tensor) -> Tensor:
         """(entries of all arrays,) on the CPU."""
-        return torch.from_numpy((self._sums @ counts.numpy()).take(self._copied))
+        return torch.from_numpy((self._sums @ counts.numpy()).take(self._copied, axis=0))
 
     def _gathered(self, counts: Tensor) -> Tensor:
         """The same on any device, where the indices are kept."""

@@ -15,6 +15,7 @@ import pandas as pd
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint, ProgressBar
 from lightning.pytorch.loggers import Logger
+from torch import nn
 from tqdm.auto import tqdm
 
 from torchpbp.errors import ArgumentError
@@ -237,3 +238,12 @@ def quiet_lightning() -> Iterator[None]:
             yield
     finally:
         logger.setLevel(level)
+
+
+def facts(history: pd.DataFrame, seconds: float, module: nn.Module) -> dict[str, Any]:
+    """What a run notes of a training."""
+    return {
+        "history": history.to_dict("list"),
+        "fit_seconds": seconds,
+        "parameters": sum(p.numel() for p in module.parameters()),
+    }

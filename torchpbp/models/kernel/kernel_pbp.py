@@ -162,7 +162,7 @@ class KernelPBP(GramAnswers):
             DataError: bad data, a column without any value or with outliers so many bandwidths from the other values that
                 ``dtype`` cannot compare them, or Gram matrices larger than ``max_bytes``; nothing is changed then.
         """
-        reader = ColumnReader(self.evidence_domains(), missing=True, device=None)
+        reader = ColumnReader(self.evidence_domains(), self.graph.labels, missing=True, device=None)
         parts = list(reader.tables(data))
         columns = [torch.cat([p[v] for p in parts]) for v in self.names]
         rows = torch.stack([c.double().masked_fill(~observed(c), torch.nan) for c in columns], dim=1)
