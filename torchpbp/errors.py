@@ -31,6 +31,10 @@ class QueryError(TorchPBPError, ValueError):
     """The question cannot be asked of this model (latent, unknown or already observed variable)."""
 
 
+class DeviceError(TorchPBPError, RuntimeError):
+    """Tensors that are used together are on different devices."""
+
+
 class NotFittedError(TorchPBPError, RuntimeError):
     """The model was asked for an answer before it was fitted."""
 

@@ -26,12 +26,15 @@ from tests.contract.models import (
 )
 from torchpbp import DiscreteNetwork, Evidence
 from torchpbp.contract.abilities import JointQueries, Learner, Sampling
+from torchpbp.contract.intervals import Intervals
 from torchpbp.contract.latent_model import LatentModel
 from torchpbp.errors import ArgumentError, CheckpointError, DataError, NotFittedError, QueryError, QueryWarning
 from torchpbp.files.loading import MODULES
 from torchpbp.settings import Settings
 
 JOINT = [name for name in NAMES if isinstance(fitted(name), JointQueries)]
+INTERVALS: dict[str, dict[str, Any]] = {"PBP": {"data": training_table(), "replicates": 50}}
+"""Models with intervals, and what they need for them."""
 SAMPLING = [name for name in NAMES if isinstance(fitted(name), Sampling)]
 
 
@@ -61,6 +64,7 @@ def test_every_model_with_files_is_tested_here() -> None:
     assert all(type(fitted(name)).__name__ == CLASSES[name] for name in NAMES)
     assert all(isinstance(fitted(name), LatentModel) for name in NAMES)
     assert [isinstance(fitted(name), Learner) for name in NAMES] == [name in LEARNERS for name in NAMES]
+    assert {CLASSES[n] for n in NAMES if isinstance(fitted(n), Intervals)} == set(INTERVALS)
 
 
 # -- errors ----------------------------------------------------------------------------------------------------------
@@ -263,6 +267,21 @@ def test_joint_tables_and_their_maximum(joint: Any) -> None:
 
 
 # -- draws -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", INTERVALS)
+def test_intervals_surround_the_answers(name: str) -> None:
+    model, options = fitted(name), INTERVALS[name]
+    table = model.interval("x1", evidence_table(), **options)
+    answer = model.posterior("x1", evidence_table())
+    assert list(table.columns) == [(part, c) for part in ("estimate", "lower", "upper") for c in COLOURS]
+    pd.testing.assert_frame_equal(table["estimate"], answer, check_names=False)
+    assert (table["lower"] <= table["upper"]).all(axis=None)
+    assert table["lower"].ge(0).all(axis=None)
+    assert table["upper"].le(1).all(axis=None)
+    estimate, lower, upper = model.interval(None, evidence(), 0.8, **options)
+    assert torch.allclose(estimate, model.log_evidence(evidence()))
+    assert bool((lower <= upper).all())
 
 
 def test_draws_repeat_with_their_seed(sampling: Any) -> None:

@@ -24,7 +24,9 @@ from torchpbp.errors import DataError, StructureError
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.graph.latent_graph import LatentGraph, require_graph, require_states
 from torchpbp.inputs.columns import ColumnReader, DataLike
+from torchpbp.inputs.distinct_rows import distinct_rows
 from torchpbp.inputs.missing_values import informative
+from torchpbp.inputs.partitioned import partitioned
 from torchpbp.lazy import pandas as pd
 from torchpbp.learning.fitting import check_labels
 from torchpbp.settings import Settings, flag, non_negative, setting, whole
@@ -121,7 +123,7 @@ class EM(NetworkLearner):
         """Learn from rows of the observables, in which values may be missing at random.
 
         Args:
-            data: as for :meth:`torchpbp.PBP.fit`. Missing values: -1, NaN, None or pandas NA. A missing value says nothing;
+            data: as for :meth:`torchpbp.PBP.fit`; of a table on a cluster its distinct rows are found there. Missing values: -1, NaN, None or pandas NA. A missing value says nothing;
                 the row's other values count in full. In several processes, this one's share of the rows.
 
         Returns:
@@ -131,13 +133,14 @@ class EM(NetworkLearner):
             DataError: a column without any value, or rows that ``start`` holds for impossible.
         """
         states = {v: self.graph.num_states(v) for v in self.graph.observed}
-        reader = ColumnReader(states, missing=True)
-        codes = informative(states, torch.cat(list(reader.batches(data)), dim=1))
+        reader = ColumnReader(states, self.graph.labels, missing=True)
+        codes, weights = self._read_rows(data, reader)
         check_labels(reader.labels)
         empty = [rank for rank, rows in enumerate(gather_objects(codes.shape[1])) if not rows]
         if empty:  # said in all processes: one that waits for the others would wait for ever
             raise DataError(f"EM: processes {empty} hold no row with a value. Give each process some rows.")
-        step = self._expectation_step(dict(zip(states, codes, strict=True)))
+        table = dict(zip(states, codes, strict=True))
+        step = self._expectation_step(table) if weights is None else ExpectationStep(self.graph, table, weights)
         candidates = self._candidates()
         starts = self._starts(candidates)
         bar = tqdm(
@@ -155,6 +158,15 @@ class EM(NetworkLearner):
         learned = {scope[-1]: table[0] for scope, table in tables.items()}
         self._adopt(learned, reader.labels, reader.missing_values.over_processes().shares)
         return self
+
+    def _read_rows(self, data: DataLike, reader: ColumnReader) -> tuple[Tensor, Tensor | None]:
+        """(variables, rows) states of rows with some value, and, of a table on a cluster, how often each of them occurs."""
+        if (table := partitioned(data)) is None:
+            return informative(reader.states, torch.cat(list(reader.batches(data)), dim=1)), None
+        codes, weights = distinct_rows(table, reader)
+        reader.missing_values.check(stacklevel=4)
+        known = (codes >= 0).any(dim=0)
+        return codes[:, known], weights[known]
 
     def _candidates(self) -> list[tuple[int, float | None]]:
         """Seeds of the starts, with the exponents of online EM.

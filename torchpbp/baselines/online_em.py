@@ -13,8 +13,11 @@ from tqdm.auto import tqdm
 from torchpbp.baselines.em import EM, EMSettings, Run
 from torchpbp.baselines.expectation import ExpectationStep, TableLayout
 from torchpbp.distributed import gather_objects, process_rank
+from torchpbp.errors import DataError
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.graph.latent_graph import LatentGraph
+from torchpbp.inputs.columns import ColumnReader, DataLike
+from torchpbp.inputs.partitioned import partitioned
 from torchpbp.settings import Constraint, between, setting, several, whole
 
 
@@ -83,6 +86,13 @@ class OnlineEM(EM):
             exponents,  # type: ignore[arg-type]
             batch_size,
         )
+
+    def _read_rows(self, data: DataLike, reader: ColumnReader) -> tuple[Tensor, Tensor | None]:
+        if partitioned(data) is not None:
+            raise DataError(
+                "OnlineEM draws mini-batches of rows, which are on a cluster here. Use EM, or rows in this process."
+            )
+        return super()._read_rows(data, reader)
 
     def _candidates(self) -> list[tuple[int, float | None]]:
         return [(seed, a) for seed, _ in super()._candidates() for a in self.settings.exponents]

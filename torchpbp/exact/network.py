@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import operator
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +17,7 @@ from torch import Tensor
 from torchpbp.contract.abilities import JointQueries, Sampling
 from torchpbp.contract.frames import state_labels
 from torchpbp.contract.model_files import SaveOptions
-from torchpbp.errors import QueryError, StructureError
+from torchpbp.errors import QueryError, RankWarning, StructureError, warn_caller
 from torchpbp.exact.calibration import PotentialTree, Scope
 from torchpbp.exact.elimination import plain_states
 from torchpbp.exact.pgmpy_networks import make_network, read_network
@@ -31,6 +32,9 @@ from torchpbp.graph.latent_graph import Domain, LatentGraph, require_graph
 from torchpbp.inputs.evidence import Evidence, EvidenceLike, query_names
 from torchpbp.lazy import pandas as pd
 from torchpbp.settings import Constraint, positive
+
+CHECKED_ROWS, EXACT = 100, 1e-6
+"""Rows on which a model made from this network is compared with it, and the largest difference of log-probabilities."""
 
 
 class DiscreteNetwork(JointQueries, Sampling):
@@ -169,6 +173,31 @@ class DiscreteNetwork(JointQueries, Sampling):
         """The same network as a DiscreteBayesianNetwork or DiscreteMarkovNetwork of pgmpy, which must be installed."""
         return make_network(self.graph, {v: state_labels(self, v) for v in self.graph.names}, self.factors)
 
+    def to_pbp(self, **options: Any) -> Any:
+        """The :class:`~torchpbp.PBP` model of this network, learned from its exact moments: it gives the same answers.
+
+        It can do what is built on operators, such as :class:`~torchpbp.PBPLayer`.
+
+        Args:
+            **options: of the model.
+
+        A :class:`~torchpbp.errors.RankWarning` says by how much answers differ where messages are of too low a rank, by the
+        structure or by the options.
+        """
+        model = importlib.import_module("torchpbp.models").PBP(self.graph, **options)  # models are made of networks
+        model.fit_population(self)
+        rows = Evidence(CHECKED_ROWS, self.sample(CHECKED_ROWS, seed=0))
+        with torch.no_grad():
+            error = float((self.log_evidence(rows) - model.log_evidence(rows)).abs().max())
+        if not error < EXACT:
+            warn_caller(
+                f"to_pbp: log-probabilities of rows differ by up to {error:.2g} from the network's: the ranks of some messages "
+                "are too low (diagnostics() of the model names the separators). Change rank=, pool= or largest_group=, or ask the "
+                "network itself.",
+                RankWarning,
+            )
+        return model
+
     def to_bif(self, path: str | os.PathLike[str], name: str = "torchpbp") -> None:
         """Write a directed network in the Bayesian Interchange Format, states without labels as s0, s1, …
 
@@ -188,7 +217,7 @@ class DiscreteNetwork(JointQueries, Sampling):
 
     def _setup(self, graph: LatentGraph, factors: list[tuple[Scope, Tensor]]) -> None:
         self.graph = graph
-        self.labels = {}
+        self.labels = dict(graph.labels)
         self.missing = {}
         self.fitted = True
         self.factors = tuple(factors)

@@ -105,7 +105,7 @@ class LeafReader:
         return {v: result[v] for v in self.encoded}
 
     def encode(self, table: Mapping[str, Tensor], seen: Tensor, shown: Tensor) -> dict[str, Encoded]:
-        """Outputs of the encoders.
+        """Outputs of the encoders, which may run in mixed precision; what follows does not.
 
         Args:
             table: leaf -> values.
@@ -115,7 +115,10 @@ class LeafReader:
         if self.encoders is None:
             return {}
         flags = dict(zip(self.encoded, self._columns(shown, list(self.encoded)).unbind(), strict=True))
-        return self.encoders(self.values(table, seen), flags)
+        encoded = self.encoders(self.values(table, seen), flags)
+        if next(iter(encoded.values())).features.dtype not in (torch.float16, torch.bfloat16):
+            return encoded
+        return {v: Encoded(*(None if x is None else x.float() for x in e)) for v, e in encoded.items()}
 
     def batch_statistics(self, encoded: Mapping[str, Encoded], seen: Tensor) -> Statistics:
         """Mean and standard deviation over the rows that observe each leaf, with gradient."""

@@ -72,9 +72,9 @@ def random_masks(like: Tensor, share: float, most: float, generator: torch.Gener
     """
     rows, leaves = like.shape
     largest = min(leaves, max(1, round(most * leaves)))
-    count = torch.randint(1, largest + 1, (rows, 1), generator=generator)
-    count = torch.where(torch.rand(rows, 1, generator=generator) < share, count, 0)
-    order = torch.rand(rows, leaves, generator=generator).argsort(dim=1).argsort(dim=1)
+    count = torch.randint(1, largest + 1, (rows, 1), generator=generator, device="cpu")
+    count = torch.where(torch.rand(rows, 1, generator=generator, device="cpu") < share, count, 0)
+    order = torch.rand(rows, leaves, generator=generator, device="cpu").argsort(dim=1).argsort(dim=1)
     return (order >= count).to(like.device)
 
 
@@ -125,7 +125,7 @@ def fit_nets(
     unlabelled = 0.0
     if condition is not None:
         unlabelled = float(sum(int((batch.table[condition] < 0).sum()) for batch in batches()))
-    total = _fit_features(reader, rows)
+    total = _fit_features(reader, rows, device)
     if total == 0:
         raise DataError(
             "The training data is empty: expected at least one row (with a class, if there are any), got none."
@@ -176,12 +176,12 @@ def _check_counts(nets: MessageNets, sums: MomentSums) -> None:
             )
 
 
-def _fit_features(reader: LeafReader, rows: Passes) -> float:
+def _fit_features(reader: LeafReader, rows: Passes, device: torch.device) -> float:
     """Mean, spread and gram of the encoders' outputs over the rows that observe a leaf; returns the number of rows."""
-    total = torch.zeros((), dtype=torch.float64)
+    total = torch.zeros((), dtype=torch.float64, device=device)
     sums: dict[str, list[Tensor]] = {}
     for part in rows():
-        total += part.weights.sum().cpu()
+        total += part.weights.sum()
         for v, e in reader.encode(part.table, part.seen, part.context).items():
             seen = part.seen[:, reader.names.index(v)]
             weight = seen * part.weights

@@ -149,7 +149,7 @@ class BatchRows:
         Returns:
             Mean over dimensions and separators, from 0 to 1.
         """
-        errors = []
+        errors, counted = [], []
         for eta, target, weight in self.families:
             weight = weight.unsqueeze(-1).to(eta)
             eta, target = (_within(x, weight).flatten(1, 2) for x in (eta[..., 1:], target[..., 1:].detach().to(eta)))
@@ -161,9 +161,11 @@ class BatchRows:
             factor = cholesky_factor(gram + REGRESSION_RIDGE * eye)
             explained = torch.linalg.solve_triangular(factor, cross.mT, upper=False).square().sum(dim=1)
             varying = variance > 1e-9
-            errors.append((1 - explained / variance.clamp(min=1e-9))[varying])
-        joined = torch.cat(errors) if errors else torch.zeros(1, dtype=torch.float64)
-        return joined.mean() if joined.numel() else torch.zeros((), dtype=torch.float64)
+            errors.append(torch.where(varying, 1 - explained / variance.clamp(min=1e-9), 0.0).sum())
+            counted.append(varying.sum())
+        if not errors:
+            return self.root_weight.new_zeros(())
+        return torch.stack(errors).sum() / torch.stack(counted).sum().clamp(min=1)
 
 
 def _split(cross: Tensor, rank: int) -> tuple[Tensor, Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal, overload
 
@@ -194,7 +195,7 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
 
         def answer(names: tuple[str, ...], checked: Evidence) -> Answer:
             if len(names) > 1:
-                return self._joint_posterior(names, checked, raw)
+                return self.joint_posterior(names, checked, raw)
             (name,) = names
             observable = self.observables[name]
             if at is not None and isinstance(observable.map, EncodedMap):
@@ -331,15 +332,11 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
 
     def mass(self, evidence: Evidence) -> Mass:
         """Estimates of P(evidence) as they are, given checked evidence."""
-        return self._smoothed(self._tree_mass(evidence), evidence)
+        return self._smoothed(self.operator_tree.mass(self.prepare(evidence)), evidence)
 
     def log_mass(self, evidence: Evidence) -> Tensor:
         """(batch,) log P(evidence), given checked evidence; floored where the estimate is not positive."""
         return self.mass(evidence).log(self.floor)
-
-    def _tree_mass(self, evidence: Evidence) -> Mass:
-        tree = self.operator_tree
-        return tree.mass(self.prepare(evidence))
 
     def _smoothed(self, mass: Mass, evidence: Evidence) -> Mass:
         """The mass as a density: kernels are divided by their integrals, and evidence has a scale of its own."""
@@ -385,18 +382,28 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
         mass = torch.trapezoid(observable.values_at(estimate, density.points), density.points, dim=1)
         return observable.values_at(estimate, at) / mass.to(estimate).unsqueeze(1)
 
-    def _joint_posterior(self, names: Sequence[str], evidence: Evidence, raw: bool) -> Tensor:
-        """P(names, evidence) for each joint state, as one larger batch of evidence."""
+    def joint_posterior(
+        self, names: Sequence[str], evidence: Evidence, raw: bool = False, tree: OperatorTree | ClassTrees | None = None
+    ) -> Tensor:
+        """P(names, evidence) for each joint state, as one larger batch of evidence.
+
+        Args:
+            names: discrete observables.
+            evidence: checked.
+            raw: as for :meth:`posterior`.
+            tree: operators to ask in place of the model's; a leading dimension of theirs is kept.
+        """
         for v in names:
             if self.observables[v].continuous:
                 raise QueryError(f"Joint query of {tuple(names)}: '{v}' is continuous. Ask for it alone, or sample.")
         sizes = [self.observables[v].map.dim for v in names]
         wide, allowed = joint_states(evidence, dict(zip(names, sizes, strict=True)), self.device)
-        value, _, log_scale = self._tree_mass(wide)
+        value, _, log_scale = (self.operator_tree if tree is None else tree).mass(self.prepare(wide))
+        leading, cells = value.shape[:-1], (evidence.batch, math.prod(sizes))
         if evidence.batch == 0:
-            return value.reshape(0, *sizes)
-        shift = log_scale.reshape(evidence.batch, -1)
-        scale = (shift - shift.amax(dim=1, keepdim=True)).exp()
-        estimate = value.reshape(evidence.batch, -1) * scale * allowed.to(value).reshape(evidence.batch, -1)
+            return value.reshape(*leading, 0, *sizes)
+        shift = log_scale.reshape(*leading, *cells)
+        scale = (shift - shift.amax(dim=-1, keepdim=True)).exp()
+        estimate = value.reshape(*leading, *cells) * scale * allowed.to(value).reshape(cells)
         result = estimate / estimate.sum(dim=-1, keepdim=True) if raw else as_distribution(estimate, self.floor)
-        return result.reshape(evidence.batch, *sizes)
+        return result.reshape(*leading, evidence.batch, *sizes)

@@ -6,7 +6,7 @@ All of this follows from the groups of variables alone. It is worked out once fo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 
 import torch
@@ -67,11 +67,25 @@ class TableLayout:
             groups.setdefault(len(scope), []).append(i)
         result = []
         for members in groups.values():
-            rows = torch.tensor([[self.position[v] for v in self.scopes[i]] for i in members], dtype=torch.int64)
-            steps = torch.tensor([strides([self.states[v] for v in self.scopes[i]]) for i in members])
-            offsets = torch.tensor([self.offsets[i] for i in members])
+            position = [[self.position[v] for v in self.scopes[i]] for i in members]
+            rows = torch.tensor(position, dtype=torch.int64, device="cpu")
+            steps = torch.tensor([strides([self.states[v] for v in self.scopes[i]]) for i in members], device="cpu")
+            offsets = torch.tensor([self.offsets[i] for i in members], device="cpu")
             result.append((rows, steps.to(torch.int64).reshape(rows.shape), offsets))
         return result
+
+    def cell_numbers(self, codes: Tensor) -> Iterator[Tensor]:
+        """Cells in which rows are counted: (tables, rows) numbers, all tables of one size at once.
+
+        Args:
+            codes: (variables, rows) states.
+        """
+        for index in self.index_arithmetic:
+            rows, steps, offsets = (x.to(codes.device) for x in index)
+            cells = offsets.unsqueeze(1).expand(-1, codes.shape[1])
+            for k in range(rows.shape[1]):
+                cells = torch.addcmul(cells, codes[rows[:, k]], steps[:, k].unsqueeze(1))
+            yield cells
 
     def holder(self, variables: Sequence[str]) -> int | None:
         """Number of the smallest table with all these variables, of which there is at least one."""

@@ -27,7 +27,8 @@ class TableMoments(Moments):
     value itself.
 
     Args:
-        tables: joint tables of all groups asked for.
+        tables: joint tables of all groups asked for. Counts of shape (cells, replicates), of which all moments of separators then
+            have a dimension behind that of the separators, are those of as many tables of equally many rows.
     """
 
     def __init__(self, tables: JointTables) -> None:
@@ -69,7 +70,8 @@ class TableMoments(Moments):
         if len(union) == len(a) + len(b):
             return table.reshape(self.dim(a), self.dim(b))
         result = table.new_zeros(self.dim(a), self.dim(b))
-        result[_codes(union, a, self.dims), _codes(union, b, self.dims)] = table.reshape(-1)
+        index = [torch.as_tensor(_codes(union, g, self.dims), device=table.device) for g in (a, b)]
+        result[index[0], index[1]] = table.reshape(-1)
         return result
 
     def third(self, below: Sequence[Group], features: Sequence[Tensor] | None, near: Sequence[Group]) -> Tensor:
@@ -91,14 +93,14 @@ class TableMoments(Moments):
         key = self._sizes, tuple(plans)
         read = reading(self.tables.layout, key, lambda number: self._separator_cells(plans, number))
         cores, cross, gram = read(self.tables.counts)
-        rows = self.tables.known(cores.sum(dim=1), [v for p in plans for v in p.core])
-        core_mean, cross, gram = cores / rows.unsqueeze(1), cross / rows.reshape(-1, 1, 1), gram / self.rows
-        near_mean = gram.diagonal(dim1=1, dim2=2)
+        rows = self.tables.known(cores.sum(dim=-1), [v for p in plans for v in p.core])
+        core_mean, cross, gram = cores / rows[..., None], cross / rows[..., None, None], gram / self.rows
+        near_mean = gram.diagonal(dim1=-2, dim2=-1)
         return SeparatorMoments(
             core_mean,
             near_mean,
-            cross - core_mean.unsqueeze(2) * cross.sum(dim=1, keepdim=True),
-            gram - near_mean.unsqueeze(2) * near_mean.unsqueeze(1),
+            cross - core_mean.unsqueeze(-1) * cross.sum(dim=-2, keepdim=True),
+            gram - near_mean.unsqueeze(-1) * near_mean.unsqueeze(-2),
             _inverse_root(core_mean),
             _inverse_root(near_mean),
             (core_mean > 0).to(torch.float64),
@@ -127,7 +129,7 @@ class TableMoments(Moments):
             return number(union).reshape(sizes)
         result = np.zeros(sizes, dtype=np.int64)
         states = self.tables.layout.states
-        result[_codes(union, a, states).numpy(), _codes(union, b, states).numpy()] = number(union).reshape(-1)
+        result[_codes(union, a, states), _codes(union, b, states)] = number(union).reshape(-1)
         return result
 
     def _joint_cells(self, inside: Sequence[str], near: Group, number: Number) -> Cells:
@@ -141,22 +143,21 @@ class TableMoments(Moments):
     def _below(self, questions: Sequence[Question]) -> tuple[Tensor, Tensor]:
         key = self._sizes, tuple((tuple(below), tuple(near)) for below, _, near in questions)
         read = reading(self.tables.layout, key, lambda number: self._below_cells(questions, number))
-        (both,) = read(self.tables.counts)  # (questions, dims of the groups…, 1 + instrument dim)
-        sizes = both.shape[1:-1]
-        flat = both.flatten(1, -2)
-        rows = self.tables.known(flat[..., 0].sum(dim=1), (v for below, _, _ in questions for g in below for v in g))
-        near_mean = flat[..., 1:].sum(dim=1) / rows.unsqueeze(1)
-        joint = both / rows.reshape(-1, *[1] * (both.ndim - 1))
+        (both,) = read(self.tables.counts)  # (questions, …, dims of the groups…, 1 + instrument dim)
+        lead = self.tables.counts.ndim  # of questions and, where there are some, replicates
+        leading, sizes = both.shape[:lead], both.shape[lead:-1]
+        flat = both.flatten(lead, -2)
+        rows = self.tables.known(flat[..., 0].sum(dim=-1), (v for below, _, _ in questions for g in below for v in g))
+        near_mean = flat[..., 1:].sum(dim=-2) / rows.unsqueeze(-1)
+        joint = both / rows.reshape(*leading, *[1] * (both.ndim - lead))
         if questions[0][1] is not None:
             for k, size in enumerate(sizes):  # the first dimension is compressed and goes to the end
                 features = torch.stack([f[k] for _, f, _ in questions if f is not None])
-                joint = joint.reshape(len(questions), size, -1).mT @ features
-            sizes = torch.Size([f.shape[1] for f in questions[0][1]])
-            joint = joint.reshape(len(questions), -1, *sizes).movedim(1, -1)
+                joint = joint.reshape(*leading, size, -1).mT @ features
+            sizes = torch.Size([f.shape[-1] for f in questions[0][1]])
+            joint = joint.reshape(*leading, -1, *sizes).movedim(lead, -1)
         mean = joint[..., 0]
-        return mean, joint[..., 1:] - mean.unsqueeze(-1) * near_mean.reshape(
-            len(questions), *[1] * len(sizes), near_mean.shape[1]
-        )
+        return mean, joint[..., 1:] - mean.unsqueeze(-1) * near_mean.reshape(*leading, *[1] * len(sizes), -1)
 
     def _below_cells(self, questions: Sequence[Question], number: Number) -> list[Cells]:
         """Cells of E[y] and, behind it, E[yηᵀ], with y the joint features of all groups below; questions stacked."""
@@ -174,11 +175,11 @@ def _inverse_root(p: Tensor) -> Tensor:
     return torch.where(p > 0, p.clamp(min=1e-300).rsqrt(), torch.zeros_like(p))
 
 
-def _codes(union: Group, group: Group, states: Mapping[str, int]) -> Tensor:
+def _codes(union: Group, group: Group, states: Mapping[str, int]) -> Cells:
     """For each joint state of ``union`` the joint state of ``group``."""
-    code = torch.zeros([states[v] for v in union], dtype=torch.int64)
+    code = np.zeros([states[v] for v in union], dtype=np.int64)
     for v in group:
         axis = union.index(v)
         shape = [-1 if i == axis else 1 for i in range(len(union))]
-        code = code * states[v] + torch.arange(states[v]).reshape(shape)
+        code = code * states[v] + np.arange(states[v]).reshape(shape)
     return code.reshape(-1)

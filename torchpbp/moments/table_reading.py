@@ -48,6 +48,7 @@ class Reading:
             (np.ones(len(source)), (target, source)), shape=(self._size, layout.cells), dtype=np.float64
         )
         self._copied = np.concatenate([none, *(a.reshape(-1) for a in arrays)])
+        self._on_device: dict[torch.device, tuple[Tensor, Tensor, Tensor]] = {}
         self._lengths = [a.size for a in arrays]
         del self._known, self._sources, self._targets
 
@@ -57,11 +58,26 @@ class Reading:
         return 2 * self._sums.nnz + len(self._copied)
 
     def __call__(self, counts: Tensor) -> list[Tensor]:
-        """The arrays, given (cells of the layout,) counts."""
-        cells = torch.from_numpy((self._sums @ counts.numpy()).take(self._copied))
-        return [
-            part.reshape(shape) for part, shape in zip(torch.split(cells, self._lengths), self._shapes, strict=True)
-        ]
+        """The arrays, given (cells of the layout,) counts; (cells, replicates) give arrays with replicates as second dimension."""
+        cells = self._cells(counts) if counts.device.type == "cpu" else self._gathered(counts)
+        parts = zip(torch.split(cells, self._lengths), self._shapes, strict=True)
+        if counts.ndim == 1:
+            return [part.reshape(shape) for part, shape in parts]
+        return [part.reshape(*shape, -1).movedim(-1, 1).contiguous() for part, shape in parts]
+
+    def _cells(self, counts: Tensor) -> Tensor:
+        """(entries of all arrays,) on the CPU."""
+        return torch.from_numpy((self._sums @ counts.numpy()).take(self._copied, axis=0))
+
+    def _gathered(self, counts: Tensor) -> Tensor:
+        """The same on any device, where the indices are kept."""
+        if counts.device not in self._on_device:
+            index = (np.repeat(np.arange(self._size), np.diff(self._sums.indptr)), self._sums.indices, self._copied)
+            target, source, copied = (torch.as_tensor(x, dtype=torch.int64, device=counts.device) for x in index)
+            self._on_device[counts.device] = target, source, copied
+        target, source, copied = self._on_device[counts.device]
+        sums = counts.new_zeros(self._size, *counts.shape[1:]).index_add_(0, target, counts[source])
+        return sums[copied]
 
     def number(self, variables: Sequence[str], sizes: Sequence[int] | None = None) -> Cells:
         """Numbers of the cells of a joint table, its dimensions in the order asked for.

@@ -17,6 +17,7 @@ from torchpbp.inference.readout import soft_positive
 from torchpbp.inputs.evidence import Evidence
 from torchpbp.models.pbp import PBP
 from torchpbp.neural.support import Solved
+from torchpbp.precision import full_precision
 
 SOFTNESS = 0.05
 """ε of the link through which leaves are predicted without a target."""
@@ -57,6 +58,10 @@ class Answers:
             shown = shown.clone()
             shown[:, self.reader.names.index(self.target)] = False
         evidence = self._evidence(solved, table, shown)
+        with full_precision(shown.device):
+            return self._loss(solved, table, shown, evidence)
+
+    def _loss(self, solved: Solved, table: Mapping[str, Tensor], shown: Tensor, evidence: Evidence) -> Tensor:
         tree = self._tree(solved)
         if self.target is None:
             return self._leaf_losses(tree, table, shown, evidence)
@@ -72,14 +77,14 @@ class Answers:
         Nothing for rows none of which has a target.
         """
         model, reader = self.model, self.reader
+        shown = reader.seen(table)
         grams = {v: m.gram for v, m in reader.encoded.items()}
         statistics = {v: (m.mean, m.spread) for v, m in reader.encoded.items()}
         tree = OperatorTree(
             model.plan, [model.root.weight, *(o.weight for o in model.separator_operators)], model.root.weight
         )
-        prior = model.prior if model.condition is not None else torch.ones(1, dtype=torch.float64)
-        solved = Solved(tree, statistics, grams, prior, torch.zeros(()))
-        shown = reader.seen(table)
+        prior = model.prior if model.condition is not None else shown.new_ones(1, dtype=torch.float64)
+        solved = Solved(tree, statistics, grams, prior, prior.new_zeros(()))
         rows = len(shown)
         result = {"loss": (self.loss(solved, table, shown), rows)}
         if self.target is not None:
@@ -87,7 +92,8 @@ class Answers:
                 shown[:, reader.names.index(self.target)] = False
             known = table[self.target] >= 0
             evidence = self._evidence(solved, table, shown)
-            guess = self._target_log_probabilities(self._tree(solved), evidence, shown).argmax(dim=1)
+            with full_precision(shown.device):
+                guess = self._target_log_probabilities(self._tree(solved), evidence, shown).argmax(dim=1)
             count = int(known.sum())
             if count == 0:
                 return {}
@@ -104,7 +110,8 @@ class Answers:
         soft: dict[str, Tensor] = {}
         if reader.encoded:
             encoded = reader.encode(table, shown, shown)
-            vectors = reader.evidence(encoded, shown, solved.statistics, solved.grams)
+            with full_precision(shown.device):
+                vectors = reader.evidence(encoded, shown, solved.statistics, solved.grams)
             soft |= {v: zeta.to(self.dtype) for v, zeta in vectors.items()}
         for i, (v, observable) in enumerate(reader.observables.items()):
             if v in soft:
@@ -114,7 +121,7 @@ class Answers:
                 hard[v] = torch.where(flags, table[v], -1)
             else:
                 filled = torch.where(flags, table[v], observable.bounds.mean().to(table[v]))
-                missing = observable.map.missing()
+                missing = observable.map.missing().to(shown.device)
                 known = torch.where(flags.unsqueeze(1), observable.map.evidence(filled).to(missing), missing)
                 soft[v] = known.to(self.dtype)
         condition = self.model.condition

@@ -183,7 +183,8 @@ class PBPModule(LightningModule):
             {"params": links, "lr": 3 * own.learning_rate, "weight_decay": 0.0},
         ]
         groups = [g for g in groups if g["params"]]
-        optimizer = torch.optim.AdamW(groups, fused=True)
+        # A fused optimiser takes the scale of mixed precision off gradients itself, after they would have to be clipped.
+        optimizer = torch.optim.AdamW(groups, fused=not str(self.trainer.precision).endswith("-mixed"))
         schedule = torch.optim.lr_scheduler.OneCycleLR(
             optimizer,
             [g["lr"] for g in groups],
@@ -196,6 +197,14 @@ class PBPModule(LightningModule):
         self, optimizer: Any, gradient_clip_val: Any = None, gradient_clip_algorithm: Any = None
     ) -> None:
         self.clip_gradients(optimizer, gradient_clip_val or self.settings.clip, gradient_clip_algorithm or "norm")
+
+    def setup(self, stage: str) -> None:
+        precision = str(self.trainer.precision)
+        if stage == "fit" and precision.endswith("-mixed") and self.model.encoders is None:
+            raise ArgumentError(
+                f"precision={precision}: only encoders run in mixed precision, and the model has no encoders, so it would change "
+                "nothing. Leave it out."
+            )
 
     def on_train_start(self) -> None:
         self.model.operators.requires_grad_(False)  # they are solved for, not trained

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from torchpbp.features.encoded import Encoded
 from torchpbp.inference.leaf_features import LeafFeatures, LeafReader, Statistics
 from torchpbp.inference.operator_tree import OperatorTree
 from torchpbp.learning.net_fitting import penalties_of
@@ -16,6 +17,7 @@ from torchpbp.learning.net_stage1 import NetStage1
 from torchpbp.learning.stage1 import Penalties
 from torchpbp.learning.two_stage import solve
 from torchpbp.models.pbp import PBP
+from torchpbp.precision import full_precision
 
 
 class Solved(NamedTuple):
@@ -81,8 +83,20 @@ class Support(nn.Module):
             rate: of the running averages.
             through: let gradients pass; otherwise operators are constants.
         """
+        encoded = self.model.leaf_reader().encode(table, seen, context)
+        with full_precision(seen.device):
+            return self._solved(table, encoded, seen, shown, rate, through)
+
+    def _solved(
+        self,
+        table: Mapping[str, Tensor],
+        encoded: Mapping[str, Encoded],
+        seen: Tensor,
+        shown: Tensor,
+        rate: float,
+        through: bool,
+    ) -> Solved:
         nets, reader, condition = self.model.nets, self.model.leaf_reader(), self.model.condition
-        encoded = reader.encode(table, seen, context)
         statistics = reader.batch_statistics(encoded, seen)
         leaves = reader.features(table, encoded, seen, statistics)
         complete = complete_rows(nets, leaves)
