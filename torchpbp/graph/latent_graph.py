@@ -148,6 +148,8 @@ class LatentGraph:
         """The same graph with other numbers of states for the variables named."""
         for name in states:
             self._require_known(name)
+        if not states:
+            return self
         return LatentGraph(self.edges, {**self.variables, **states}, self.latent, self.directed)
 
     @classmethod
