@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from torchpbp.contract.abilities import JointQueries, Sampling
 from torchpbp.errors import NotFittedError, QueryError, ShapeError
-from torchpbp.features.encoded import EncodedMap, Encoders
+from torchpbp.features.encoded import EncodedMap, Encoders, require_finite
 from torchpbp.graph.junction_tree import JunctionTree
 from torchpbp.graph.latent_graph import Continuous, Domain
 from torchpbp.inference.class_trees import ClassTrees
@@ -291,6 +291,15 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
 
     def evidence_domains(self) -> dict[str, Domain]:
         return {v: o.domain for v, o in self.observables.items()}
+
+    def read_evidence(self, evidence: EvidenceLike) -> Evidence:
+        """Evidence, checked; what encoders make of it too, which layers, that cannot raise errors, do not check."""
+        read = super().read_evidence(evidence)
+        if self.encoders is not None:
+            with torch.no_grad():
+                for name, vectors in self.leaf_reader().evidence_of(read, self.root.weight).items():
+                    require_finite(name, vectors)
+        return read
 
     def estimates(self, evidence: Evidence, names: Sequence[str], every_leaf: bool = False) -> dict[str, Tensor]:
         """Estimates that leave each variable's own evidence out, up to a positive factor per row.
