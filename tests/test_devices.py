@@ -256,7 +256,8 @@ def test_stage_2_stays_on_a_fake_gpu():
 def test_counts_are_read_alike_on_all_devices():
     tables = JointTables([("a", "b"), ("b", "c")], {"a": 2, "b": 3, "c": 2})
     tables.add(torch.randint(2, (3, 50), generator=torch.Generator().manual_seed(0)))
-    read = Reading(tables.layout, lambda number: [number(("a", "b")), number(("b",)), number(("c", "b"))])
+    scopes = {("a", "b"): [2, 3], ("b",): [3], ("c", "b"): [2, 3]}
+    read = Reading(tables.layout, lambda number: [number([scope], sizes) for scope, sizes in scopes.items()])
     torch.testing.assert_close(read._gathered(tables.counts), read._cells(tables.counts))
 
 

@@ -17,7 +17,7 @@ import torch
 from torchpbp import EM, PBP, Continuous, DiscreteNetwork, KernelPBP, LatentGraph, OnlineEM, templates
 from torchpbp.errors import DataError, DataWarning, LabelWarning, StructureError
 from torchpbp.inputs import ColumnReader
-from torchpbp.inputs.distinct_rows import distinct_rows
+from torchpbp.inputs.distinct_rows import distinct_cluster_rows
 from torchpbp.inputs.partitioned import FAN_IN, PartitionedTable, merge_in_tree, partitioned
 
 
@@ -108,7 +108,7 @@ def test_distinct_rows(truth: DiscreteNetwork, frame: pd.DataFrame) -> None:
     codes = torch.cat(list(reader.batches(frame)), dim=1)
     expected, counts = torch.unique(codes, dim=1, return_counts=True)
     other = ColumnReader(states, missing=True)
-    found = distinct_rows(Parts(cut(frame, 30)), other)
+    found = distinct_cluster_rows(Parts(cut(frame, 30)), other)
     assert torch.equal(found[0], expected)
     assert torch.equal(found[1], counts.double())
     assert (other.labels, other.missing_values) == (reader.labels, reader.missing_values)

@@ -155,6 +155,8 @@ class LatentGraph:
         """The same graph with other numbers of states for the variables named."""
         for name in states:
             self._require_known(name)
+        if not states:
+            return self
         labels = {v: x for v, x in self.labels.items() if v not in states}
         return LatentGraph(self.edges, {**self.variables, **states}, self.latent, self.directed, labels)
 

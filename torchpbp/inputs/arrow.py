@@ -160,6 +160,8 @@ def _column(name: str, array: Any, discrete: bool, where: str) -> np.ndarray | p
     from pyarrow import types
 
     kind = array.type
+    if discrete and types.is_integer(kind) and not array.null_count:  # most columns, so they come first
+        return np.asarray(array.to_numpy(zero_copy_only=False))
     if discrete and holds_labels(kind):
         coded = _encoded(array)
         codes = coded.indices.cast(pyarrow.int32()).fill_null(-1).to_numpy(zero_copy_only=False)
@@ -173,12 +175,12 @@ def _column(name: str, array: Any, discrete: bool, where: str) -> np.ndarray | p
     if types.is_integer(kind):
         if not discrete:
             return np.asarray(array.cast(pyarrow.float64(), safe=False).to_numpy(zero_copy_only=False))
-        if array.null_count:
-            try:
-                array = array.cast(pyarrow.int64()).fill_null(-1)  # a missing state
-            except pyarrow.ArrowInvalid:  # unsigned numbers beyond int64, which the reader names
-                return np.array(array.to_pylist(), dtype=object)
-        return np.asarray(array.to_numpy(zero_copy_only=False))
+        try:
+            return np.asarray(
+                array.cast(pyarrow.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
+            )  # a missing state
+        except pyarrow.ArrowInvalid:  # unsigned numbers beyond int64, which the reader names
+            return np.array(array.to_pylist(), dtype=object)
     if types.is_floating(kind) or types.is_decimal(kind):
         return np.asarray(array.cast(pyarrow.float64(), safe=False).to_numpy(zero_copy_only=False))
     expected = "integers, booleans, strings or a dictionary of labels" if discrete else "numbers"

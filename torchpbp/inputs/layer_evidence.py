@@ -132,7 +132,7 @@ def _states(value: Tensor, states: int) -> tuple[Tensor, Tensor]:
 
 def _weights(value: Tensor, signed: bool) -> tuple[Tensor, Tensor]:
     """(batch, states) weights, all 1 where invalid, and (batch,) which are valid."""
-    possible = value.isfinite() if signed else (value >= 0) & ~value.isinf()
+    possible = value.isfinite() if signed else (value >= 0) & (value < torch.inf)
     good = possible.all(dim=1) & (value != 0).any(dim=1)
     return torch.where(good.unsqueeze(1), value, 1.0), good
 

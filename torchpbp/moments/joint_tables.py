@@ -236,24 +236,14 @@ class JointTables:
 
     def sums(self, variables: Sequence[str]) -> Tensor:
         """Counts of the joint states of some variables, with dimensions in the order asked for."""
-        best = self.layout.holder(variables)
-        if best is None:
-            raise StructureError(f"No table holds the variables {tuple(variables)}.")
-        scope = self.scopes[best]
-        stored = self.counts[self.offsets[best] : self.offsets[best + 1]].reshape(
-            [self.layout.states[v] for v in scope]
-        )
-        summed = [axis for axis, v in enumerate(scope) if v not in variables]
-        left = [v for v in scope if v in variables]
-        marginal = stored.sum(dim=summed) if summed else stored
-        return marginal.permute([left.index(v) for v in variables])
+        return self.layout.marginal(self.counts, variables)
 
     def marginals(self) -> dict[str, Tensor]:
         """P(v) of every variable."""
         if self.rows <= 0:
             raise NotFittedError("No rows have been counted yet.")
         key = "marginals", tuple(self.states.values())  # a layout does not tell a missing value from a state
-        read = reading(self.layout, key, lambda number: [number((v,), [n]) for v, n in self.states.items()])
+        read = reading(self.layout, key, lambda number: [number([(v,)], [n])[0] for v, n in self.states.items()])
         sums = zip(self.states, read(self.counts), strict=True)
         return {v: p / (self.known(p.sum(), [v]) if v in self.incomplete else self.rows) for v, p in sums}
 

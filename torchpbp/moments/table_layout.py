@@ -93,6 +93,34 @@ class TableLayout:
         rarest = min(variables, key=lambda v: len(self._holders.get(v, ())))
         return next((i for i, members in self._holders.get(rarest, ()) if wanted <= members), None)
 
+    def steps(self, variables: Sequence[str]) -> tuple[int, dict[str, tuple[int, int]]]:
+        """The smallest table with all these variables: its offset, and the states and stride of each of its variables.
+
+        Raises:
+            StructureError: no table holds them all.
+        """
+        best = self.holder(variables) if variables else 0  # the sum of all cells of any table
+        if best is None:
+            raise StructureError(f"No table holds the variables {tuple(variables)}.")
+        scope = self.scopes[best]
+        sizes = [self.states[v] for v in scope]
+        return self.offsets[best], dict(zip(scope, zip(sizes, strides(sizes), strict=True), strict=True))
+
+    def marginal(self, counts: Tensor, variables: Sequence[str]) -> Tensor:
+        """Counts of the joint states of some variables, with dimensions in the order asked for.
+
+        Args:
+            counts: (cells of all tables,).
+            variables: that some table holds.
+        """
+        offset, steps = self.steps(variables)
+        sizes = [size for size, _ in steps.values()]
+        stored = counts[offset : offset + math.prod(sizes)].reshape(sizes)
+        summed = [axis for axis, v in enumerate(steps) if v not in variables]
+        left = [v for v in steps if v in variables]
+        marginal = stored.sum(dim=summed) if summed else stored
+        return marginal.permute([left.index(v) for v in variables])
+
 
 @lru_cache(maxsize=64)
 def table_layout(scopes: tuple[Scope, ...], states: tuple[tuple[str, int], ...]) -> TableLayout:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -109,33 +109,42 @@ class TableMoments(Moments):
 
     def _separator_cells(self, plans: Sequence[SeparatorPlan], number: Number) -> list[Cells]:
         """Cells of E[φ], E[φηᵀ] and E[ηηᵀ], separators stacked."""
-        cores = [self._joint_cells(p.core, (), number).reshape(-1) for p in plans]
-        crosses = [
-            np.concatenate(
-                [self._joint_cells(p.core, g, number).reshape(self.dim(p.core), -1) for g in p.instrument], 1
-            )
-            for p in plans
-        ]
-        grams = [
-            np.block([[self._pair_cells(a, b, number) for b in p.instrument] for a in p.instrument]) for p in plans
-        ]
-        return [np.stack(cores), np.stack(crosses), np.stack(grams)]
+        parts, order = [], self._alike([(p.core, *p.instrument) for p in plans])
+        for members in order:
+            chosen = [plans[i] for i in members]
+            cores = self._joint_cells([p.core for p in chosen], [()] * len(chosen), number)[..., 0]
+            near = [list(groups) for groups in zip(*(p.instrument for p in chosen), strict=True)]
+            cross = [self._joint_cells([p.core for p in chosen], groups, number) for groups in near]
+            parts.append((cores, np.concatenate(cross, axis=-1), self._gram_cells(near, number)))
+        return [_in_order(arrays, order) for arrays in zip(*parts, strict=True)]
 
-    def _pair_cells(self, a: Group, b: Group, number: Number) -> Cells:
+    def _gram_cells(self, near: Sequence[list[Group]], number: Number) -> Cells:
+        """(separators, instrument dim, instrument dim) cells of E[ηηᵀ], given each position's groups."""
+        rows: list[list[Cells]] = [[] for _ in near]
+        for i, a in enumerate(near):
+            for j, b in enumerate(near):
+                rows[i].append(rows[j][i].swapaxes(1, 2) if j < i else self._pair_cells(a, b, number))
+        return np.concatenate([np.concatenate(row, axis=2) for row in rows], axis=1)
+
+    def _pair_cells(self, a: Sequence[Group], b: Sequence[Group], number: Number) -> Cells:
         """Cells of E[η_a η_bᵀ]; where groups share variables, states that contradict each other have the cell 0."""
-        union = tuple(dict.fromkeys((*a, *b)))
-        sizes = self.near_dim(a), self.near_dim(b)
-        if len(union) == len(a) + len(b):
-            return number(union).reshape(sizes)
-        result = np.zeros(sizes, dtype=np.int64)
-        states = self.tables.layout.states
-        result[_codes(union, a, states), _codes(union, b, states)] = number(union).reshape(-1)
+        states, (first, second) = self.tables.layout.states, (a[0], b[0])
+        unions = [tuple(dict.fromkeys((*x, *y))) for x, y in zip(a, b, strict=True)]
+        cells = number(unions, [states[v] for v in unions[0]])
+        sizes = len(a), self.near_dim(first), self.near_dim(second)
+        if len(unions[0]) == len(first) + len(second):
+            return cells.reshape(sizes)
+        result = np.zeros(sizes, dtype=cells.dtype)
+        columns = (_codes(unions[0], group, states) for group in (first, second))
+        result[(slice(None), *columns)] = cells.reshape(len(a), -1)
         return result
 
-    def _joint_cells(self, inside: Sequence[str], near: Group, number: Number) -> Cells:
-        """Cells of a table of known states of inside variables, and all states of an instrument's."""
+    def _joint_cells(self, inside: Sequence[Sequence[str]], near: Sequence[Group], number: Number) -> Cells:
+        """(tables, inside dim, near dim) cells of tables of known states of inside variables, and all of an instrument's."""
         wide = self.tables.layout.states
-        return number((*inside, *near), [*(self.dims[v] for v in inside), *(wide[v] for v in near)])
+        sizes = [*(self.dims[v] for v in inside[0]), *(wide[v] for v in near[0])]
+        cells = number([(*x, *y) for x, y in zip(inside, near, strict=True)], sizes)
+        return cells.reshape(len(inside), -1, self.near_dim(near[0]))
 
     def below(self, wanted: Sequence[Sequence[Question]]) -> list[tuple[Tensor, Tensor]]:
         return [self._below(questions) for questions in wanted]
@@ -161,13 +170,28 @@ class TableMoments(Moments):
 
     def _below_cells(self, questions: Sequence[Question], number: Number) -> list[Cells]:
         """Cells of E[y] and, behind it, E[yηᵀ], with y the joint features of all groups below; questions stacked."""
-        result = []
-        for below, _, near in questions:
-            names = [v for g in below for v in g]
-            sizes = [self.dim(g) for g in below]
-            parts = [self._joint_cells(names, g, number).reshape(*sizes, -1) for g in ((), *near)]
-            result.append(np.concatenate(parts, axis=-1))
-        return [np.stack(result)]
+        inside = [tuple(v for g in below for v in g) for below, _, _ in questions]
+        parts, order = [], self._alike([(x, *near) for x, (_, _, near) in zip(inside, questions, strict=True)])
+        for members in order:
+            names = [inside[i] for i in members]
+            near = zip(*(((), *questions[i][2]) for i in members), strict=True)
+            parts.append(np.concatenate([self._joint_cells(names, groups, number) for groups in near], axis=-1))
+        cells = _in_order(parts, order)
+        return [cells.reshape(len(questions), *(self.dim(g) for g in questions[0][0]), cells.shape[-1])]
+
+    def _alike(self, groups: Sequence[Sequence[Group]]) -> list[list[int]]:
+        """Numbers of lists of groups that differ in nothing but the names of their variables, together."""
+        wide, result = self.tables.layout.states, dict[Hashable, list[int]]()
+        for i, several in enumerate(groups):
+            place = {v: k for k, v in enumerate(dict.fromkeys(v for group in several for v in group))}
+            key = tuple(tuple((place[v], self.dims[v], wide[v]) for v in group) for group in several)
+            result.setdefault(key, []).append(i)
+        return list(result.values())
+
+
+def _in_order(parts: Sequence[Cells], order: Sequence[Sequence[int]]) -> Cells:
+    """Arrays joined along the first dimension, in the order of these numbers."""
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)[np.argsort(np.concatenate(order))]
 
 
 def _inverse_root(p: Tensor) -> Tensor:
