@@ -327,10 +327,10 @@ def test_a_logger_without_its_package_raises(package: str, monkeypatch: pytest.M
     check_configuration(cfg)
 
 
-@pytest.mark.parametrize("choice", ["trainer=ddp", "trainer.devices=2"])
-def test_the_neural_learner_trains_in_one_process(choice: str) -> None:
-    with pytest.raises(ArgumentError, match=r"^trainer: NeuralDigits trains in one process.*Choose trainer=cpu"):
-        check_configuration(composed("seed=0", "model=digits", choice))
+def test_several_devices_are_for_several_processes() -> None:
+    check_configuration(composed("seed=0", "model=digits", "trainer=ddp"))
+    with pytest.raises(ArgumentError, match=r"^trainer\.devices=2: expected 1 with strategy=auto.*trainer=ddp"):
+        check_configuration(composed("seed=0", "model=digits", "trainer.devices=2"))
 
 
 def test_the_neural_learner_file_shows_every_option_with_its_default() -> None:

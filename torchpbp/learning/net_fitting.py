@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchpbp.distributed import sum_over_processes
+from torchpbp.distributed import process_rank, shares, sum_over_processes
 from torchpbp.errors import DataError
 from torchpbp.features.encoded import spread_of
 from torchpbp.inference.leaf_features import LeafFeatures, LeafReader
@@ -61,7 +61,9 @@ def penalties_of(nets: MessageNets) -> Penalties:
     return Penalties(first, second)
 
 
-def random_masks(like: Tensor, share: float, most: float, generator: torch.Generator) -> Tensor:
+def random_masks(
+    like: Tensor, share: float, most: float, generator: torch.Generator, place: tuple[int, int] | None = None
+) -> Tensor:
     """(rows, leaves) which leaves are shown: in a share of the rows, one or more leaves are hidden.
 
     Args:
@@ -69,13 +71,16 @@ def random_masks(like: Tensor, share: float, most: float, generator: torch.Gener
         share: of the rows in which leaves are hidden.
         most: share of the leaves that may be hidden in a row; the number is uniform from 1 to this.
         generator: of the draws, on the CPU.
+        place: numbers of the rows before these and of all, where these are a share of the rows of several processes: each row
+            has the same draw however they are shared.
     """
-    rows, leaves = like.shape
+    own, leaves = like.shape
+    before, rows = (0, own) if place is None else place
     largest = min(leaves, max(1, round(most * leaves)))
     count = torch.randint(1, largest + 1, (rows, 1), generator=generator, device="cpu")
     count = torch.where(torch.rand(rows, 1, generator=generator, device="cpu") < share, count, 0)
     order = torch.rand(rows, leaves, generator=generator, device="cpu").argsort(dim=1).argsort(dim=1)
-    return (order >= count).to(like.device)
+    return (order >= count)[before : before + own].to(like.device)
 
 
 @torch.no_grad()
@@ -106,6 +111,13 @@ def fit_nets(
 
     def rows() -> Iterator[_Masked]:
         generator = torch.Generator().manual_seed(seed)  # the same masks in each pass
+        for batch, place in _in_step(known_rows()):
+            seen = reader.seen(batch.table)
+            shown = seen & random_masks(seen, masking.instruments, masking.most, generator, place)
+            context = seen & random_masks(seen, masking.context, masking.most, generator, place)
+            yield _Masked(batch.table, batch.weights, seen, shown, context)
+
+    def known_rows() -> Iterator[_Weighted]:
         for batch in batches():
             table = {v: x.to(device) for v, x in batch.table.items()}
             first = next(iter(table.values()))
@@ -115,16 +127,13 @@ def fit_nets(
             if condition is not None and bool((table[condition] < 0).any()):
                 known = table[condition] >= 0
                 table, weights = {v: x[known] for v, x in table.items()}, weights[known]
-            if len(weights) == 0:
-                continue
-            seen = reader.seen(table)
-            shown = seen & random_masks(seen, masking.instruments, masking.most, generator)
-            context = seen & random_masks(seen, masking.context, masking.most, generator)
-            yield _Masked(table, weights, seen, shown, context)
+            if len(weights):
+                yield _Weighted(table, weights)
 
     unlabelled = 0.0
     if condition is not None:
-        unlabelled = float(sum(int((batch.table[condition] < 0).sum()) for batch in batches()))
+        own = sum(int((batch.table[condition] < 0).sum()) for batch in batches())
+        unlabelled = float(sum(n for (n,) in shares(own)))
     total = _fit_features(reader, rows, device)
     if total == 0:
         raise DataError(
@@ -149,6 +158,13 @@ def fit_nets(
     return NetFit(solution, stage1.heads(penalties), total, class_rows, unlabelled)
 
 
+class _Weighted(NamedTuple):
+    """A batch of rows whose class is known, with their weights."""
+
+    table: dict[str, Tensor]
+    weights: Tensor
+
+
 class _Masked(NamedTuple):
     """A batch with what it observes, and what nets of instruments and context encoders are shown of it."""
 
@@ -163,6 +179,27 @@ class _Masked(NamedTuple):
 
 
 Passes = Callable[[], Iterator[_Masked]]
+
+
+def _in_step(batches: Iterator[_Weighted]) -> Iterator[tuple[_Weighted, tuple[int, int]]]:
+    """Batches of this process, each with the numbers of rows before and in all of the batches that processes read at once.
+
+    Raises:
+        DataError: on all processes, if one of them has no rows.
+    """
+    first = True
+    while True:
+        batch = next(batches, None)
+        rows = [n for (n,) in shares(0 if batch is None else len(batch.weights))]
+        if first and any(rows) and not all(rows):
+            raise DataError(
+                f"Processes {[p for p, n in enumerate(rows) if not n]} have no rows. Share them more evenly."
+            )
+        first = False
+        if batch is not None:
+            yield batch, (sum(rows[: process_rank()]), sum(rows))
+        elif not any(rows):
+            return
 
 
 def _check_counts(nets: MessageNets, sums: MomentSums) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchpbp.distributed import shared_sums
 from torchpbp.inference.leaf_features import LeafFeatures
 from torchpbp.learning.least_squares import cholesky_factor
 from torchpbp.learning.message_nets import Family, MessageNets
@@ -46,6 +47,11 @@ class MomentSums:
             tuple(torch.lerp(a, b, rate) for a, b in zip(self.sums, new.sums, strict=True)),
             tuple(torch.lerp(a, b, rate) for a, b in zip(self.counts, new.counts, strict=True)),
         )
+
+    def over_processes(self) -> MomentSums:
+        """The sums of all processes, differentiable."""
+        every = shared_sums([*self.sums, *self.counts])
+        return MomentSums(tuple(every[: len(self.sums)]), tuple(every[len(self.sums) :]))
 
     def detach(self) -> MomentSums:
         return MomentSums(tuple(t.detach() for t in self.sums), tuple(t.detach() for t in self.counts))
@@ -147,17 +153,24 @@ class BatchRows:
         noise does.
 
         Returns:
-            Mean over dimensions and separators, from 0 to 1.
+            Mean over dimensions and separators, from 0 to 1; of the rows of all processes.
         """
-        errors, counted = [], []
+        parts = []
         for eta, target, weight in self.families:
-            weight = weight.unsqueeze(-1).to(eta)
-            eta, target = (_within(x, weight).flatten(1, 2) for x in (eta[..., 1:], target[..., 1:].detach().to(eta)))
-            rows = weight.sum(dim=(1, 2, 3)).clamp(min=1)[:, None, None]
-            gram = (eta.mT @ eta / rows).double()
+            parts.append((eta[..., 1:], target[..., 1:].detach().to(eta), weight.unsqueeze(-1).to(eta)))
+        totals = shared_sums([x for eta, target, weight in parts for x in _class_sums(eta, target, weight)])
+        sums = []
+        for i, (eta, target, weight) in enumerate(parts):
+            eta_sum, target_sum, rows = totals[3 * i : 3 * i + 3]
+            eta, target = (_within(x, total, rows, weight) for x, total in ((eta, eta_sum), (target, target_sum)))
+            sums += [eta.mT @ eta, target.mT @ eta, target.square().sum(dim=1)]
+        sums = shared_sums(sums)
+        errors, counted = [], []
+        for i in range(len(parts)):
+            rows = totals[3 * i + 2].sum(dim=(1, 2)).clamp(min=1)
+            gram, cross = ((x / rows[..., None]).double() for x in sums[3 * i : 3 * i + 2])
+            variance = (sums[3 * i + 2] / rows).double()
             eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-            cross = (target.mT @ eta / rows).double()
-            variance = (target.square().sum(dim=1) / rows.squeeze(-1)).double()
             factor = cholesky_factor(gram + REGRESSION_RIDGE * eye)
             explained = torch.linalg.solve_triangular(factor, cross.mT, upper=False).square().sum(dim=1)
             varying = variance > 1e-9
@@ -173,10 +186,14 @@ def _split(cross: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     return cross[..., :rank, :], cross[..., rank:, :]
 
 
-def _within(values: Tensor, weight: Tensor) -> Tensor:
-    """(separators, classes, rows, d) values, centred within classes and weighted by the roots of (…, 1) weights."""
-    mean = (values * weight).sum(dim=2, keepdim=True) / weight.sum(dim=2, keepdim=True).clamp(min=1e-9)
-    return (values - mean) * weight.sqrt()
+def _class_sums(eta: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Sums within classes of (separators, classes, rows, d) values, weighted, and of their (…, 1) weights."""
+    return tuple((x * weight).sum(dim=2, keepdim=True) for x in (eta, target, torch.ones_like(weight)))  # type: ignore[return-value]
+
+
+def _within(values: Tensor, total: Tensor, rows: Tensor, weight: Tensor) -> Tensor:
+    """(separators, classes · rows, d) values, centred within classes and weighted by the roots of (…, 1) weights."""
+    return ((values - total / rows.clamp(min=1e-9)) * weight.sqrt()).flatten(1, 2)
 
 
 def _below(family: Family, leaves: LeafFeatures, messages: Mapping[int, Tensor]) -> list[list[Tensor]]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from torchpbp.distributed import sum_over_processes, world_size
 from torchpbp.features.encoded import EncodedMap
 from torchpbp.features.maps import OneHot
 from torchpbp.inference.class_trees import ClassTrees
@@ -46,29 +47,32 @@ class Answers:
         """Of the nets."""
         return self.model.nets.dtype
 
-    def loss(self, solved: Solved, table: Mapping[str, Tensor], shown: Tensor) -> Tensor:
+    def loss(self, solved: Solved, table: Mapping[str, Tensor], shown: Tensor, shared: bool = False) -> Tensor:
         """Mean negative log-probability.
 
         Args:
             solved: operators and statistics.
             table: rows to ask about.
             shown: (rows, leaves) what the answers may use.
+            shared: the rows are a share of those of all processes, over which the losses average to the mean of all rows.
         """
         if self.target is not None and self.target in self.reader.names:
             shown = shown.clone()
             shown[:, self.reader.names.index(self.target)] = False
         evidence = self._evidence(solved, table, shown)
         with full_precision(shown.device):
-            return self._loss(solved, table, shown, evidence)
+            return self._loss(solved, table, shown, evidence, shared)
 
-    def _loss(self, solved: Solved, table: Mapping[str, Tensor], shown: Tensor, evidence: Evidence) -> Tensor:
+    def _loss(
+        self, solved: Solved, table: Mapping[str, Tensor], shown: Tensor, evidence: Evidence, shared: bool
+    ) -> Tensor:
         tree = self._tree(solved)
         if self.target is None:
-            return self._leaf_losses(tree, table, shown, evidence)
+            return self._leaf_losses(tree, table, shown, evidence, shared)
         known = table[self.target] >= 0
         log_probabilities = self._target_log_probabilities(tree, evidence, shown)
         chosen = log_probabilities.gather(1, table[self.target].clamp(min=0).unsqueeze(1)).squeeze(1)
-        return -(chosen * known).sum() / known.sum().clamp(min=1)
+        return _mean(-(chosen * known).sum(), known.sum(), shared)
 
     @torch.no_grad()
     def scores(self, table: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, int]]:
@@ -151,7 +155,12 @@ class Answers:
         return log_probabilities
 
     def _leaf_losses(
-        self, tree: OperatorTree | ClassTrees, table: Mapping[str, Tensor], shown: Tensor, evidence: Evidence
+        self,
+        tree: OperatorTree | ClassTrees,
+        table: Mapping[str, Tensor],
+        shown: Tensor,
+        evidence: Evidence,
+        shared: bool,
     ) -> Tensor:
         """Mean over leaves of the loss of predicting each from the others."""
         reader = self.reader
@@ -166,7 +175,7 @@ class Answers:
                 probability = self._contrasted(
                     estimates[v], evidence.soft[v], own, isinstance(observable.map, EncodedMap)
                 )
-            losses.append(-(probability.log() * own).sum() / own.sum().clamp(min=1))
+            losses.append(_mean(-(probability.log() * own).sum(), own.sum(), shared))
         return torch.stack(losses).mean()
 
     def _contrasted(self, estimate: Tensor, vectors: Tensor, own: Tensor, ratios: bool) -> Tensor:
@@ -189,3 +198,10 @@ class Answers:
 def _scaled(estimate: Tensor) -> Tensor:
     norm = estimate.norm(dim=-1, keepdim=True)
     return estimate / torch.where(norm > 0, norm, torch.ones_like(norm))
+
+
+def _mean(total: Tensor, rows: Tensor, shared: bool) -> Tensor:
+    """A sum over rows, by their number; of a share of them so that the mean over processes is that over all rows."""
+    if shared:
+        total, rows = total * world_size(), sum_over_processes(rows.clone())
+    return total / rows.clamp(min=1)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from torchpbp.distributed import shared_sums
 from torchpbp.features.encoded import Encoded
 from torchpbp.inference.leaf_features import LeafFeatures, LeafReader, Statistics
 from torchpbp.inference.operator_tree import OperatorTree
@@ -105,7 +106,7 @@ class Support(nn.Module):
         messages = nets.messages(leaves, complete)
         instruments = nets.instrument_features(leaves, shown, complete)
         rows = BatchRows(nets, leaves, messages, instruments, layout, complete)
-        sums = rows.sums()
+        sums = rows.sums().over_processes()
         averages = self._averages(sums, rate) if self.remember else sums.averages()
         grams = self._grams(reader, leaves, rate)
         penalties = penalties_of(nets)
@@ -133,7 +134,9 @@ class Support(nn.Module):
     def _grams(self, reader: LeafReader, leaves: LeafFeatures, rate: float) -> dict[str, Tensor]:
         """C of each encoded leaf, likewise."""
         result: dict[str, Tensor] = {}
-        for i, (names, (total, count)) in enumerate(zip(reader.equal_sizes(), reader.gram_sums(leaves), strict=True)):
+        every = shared_sums([x for pair in reader.gram_sums(leaves) for x in pair])
+        for i, names in enumerate(reader.equal_sizes()):
+            total, count = every[2 * i : 2 * i + 2]
             known = own = total / count.clamp(min=1)[:, None, None]
             if self.remember:
                 kept, kept_count = getattr(self, f"gram{i}"), getattr(self, f"gram_count{i}")

@@ -10,7 +10,8 @@ from lightning.pytorch import LightningDataModule
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from torchpbp.errors import DataError
+from torchpbp.distributed import own_share, world_size
+from torchpbp.errors import ArgumentError, DataError
 from torchpbp.settings import whole
 
 Batch = dict[str, Tensor]
@@ -107,8 +108,34 @@ class Blocks(Dataset[Batch]):
         return {name: column[number * self.rows : (number + 1) * self.rows] for name, column in self.columns.items()}
 
 
+class Shared(Dataset[Batch]):
+    """This process's share of the rows of each batch: all processes draw the same batches, so that draws depend on row and seed only.
+
+    Args:
+        batches: by number.
+        cut: the share is one of the first so many rows and one of the others.
+    """
+
+    def __init__(self, batches: Dataset[Batch], cut: int = 0) -> None:
+        self.batches, self.cut = batches, cut
+
+    def __getitem__(self, number: int) -> Batch:
+        batch = self.batches[number]
+        if world_size() == 1:
+            return batch
+        rows = torch.arange(len(next(iter(batch.values()))))
+        first, rest = rows[: self.cut], rows[self.cut :]
+        own = torch.cat([first[own_share(len(first))], rest[own_share(len(rest))]])
+        return {name: column[own] for name, column in batch.items()}
+
+    def __len__(self) -> int:
+        return len(self.batches)  # type: ignore[arg-type]
+
+
 class DrawnBatches(LightningDataModule):
     """Training batches, validation rows, and the rows on which operators are solved in the end.
+
+    Several processes share the rows of training batches and of solving; each validates all rows.
 
     Args:
         draws: training batches by number.
@@ -125,14 +152,27 @@ class DrawnBatches(LightningDataModule):
         self.draws, self.validation, self.solving = draws, Blocks(validation), solving
 
     @property
+    def support_rows(self) -> int:
+        """Rows of a batch that are support."""
+        return len(self.draws.counts) * self.draws.support
+
+    @property
     def support_share(self) -> float:
         """Share of a batch's rows that are support."""
-        support = len(self.draws.counts) * self.draws.support
-        return support / (support + self.draws.query)
+        return self.support_rows / (self.support_rows + self.draws.query)
 
     def train_dataloader(self) -> DataLoader[Batch]:
-        """One virtual epoch."""
-        return DataLoader(self.draws, batch_size=None, sampler=Numbers(self.steps))
+        """One virtual epoch.
+
+        Raises:
+            ArgumentError: numbers of rows that processes cannot share equally.
+        """
+        if self.support_rows % world_size() or self.draws.query % world_size():
+            raise ArgumentError(
+                f"support, query: expected numbers of rows that {world_size()} processes can share equally, got "
+                f"{self.support_rows} rows of all classes and {self.draws.query}."
+            )
+        return DataLoader(Shared(self.draws, self.support_rows), batch_size=None, sampler=Numbers(self.steps))
 
     def val_dataloader(self) -> DataLoader[Batch]:
         """Validation rows."""
@@ -140,4 +180,4 @@ class DrawnBatches(LightningDataModule):
 
     def solve_dataloader(self) -> DataLoader[Batch]:
         """All training rows."""
-        return DataLoader(self.solving, batch_size=None)
+        return DataLoader(Shared(self.solving), batch_size=None)

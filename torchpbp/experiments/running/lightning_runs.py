@@ -18,6 +18,7 @@ from lightning.pytorch.loggers import Logger
 from torch import nn
 from tqdm.auto import tqdm
 
+from torchpbp.distributed import gather_objects
 from torchpbp.errors import ArgumentError
 from torchpbp.neural.training_state import WholeFiles, resumable
 
@@ -180,7 +181,9 @@ def train(
     callbacks = [
         prepared(c, folder, prefix) for c in groups.callbacks.values() if bar or not isinstance(c, ProgressBar)
     ]
-    callbacks = [c for c in callbacks if folder is not None or not isinstance(c, ModelCheckpoint)]
+    # All processes take part in writing a checkpoint, though only the first has a folder.
+    written = gather_objects(folder is not None)[0]
+    callbacks = [c for c in callbacks if written or not isinstance(c, ModelCheckpoint)]
     saved = any(isinstance(c, ModelCheckpoint) for c in callbacks)
     start = groups.checkpoint(prefix)
     with quiet_lightning():
@@ -209,8 +212,10 @@ def train(
 def prepared(callback: Callback, folder: Path | None, prefix: str) -> Callback:
     """A copy of a callback for one training; checkpoints go to the folder of the run."""
     own = copy.deepcopy(callback)
-    if isinstance(own, ModelCheckpoint) and folder is not None:
-        own.dirpath = str(folder / "checkpoints")
+    if isinstance(own, ModelCheckpoint):
+        own.dirpath = (
+            None if folder is None else str(folder / "checkpoints")
+        )  # Lightning tells it to the other processes
         own.filename = prefix + (own.filename or "last")
         own.CHECKPOINT_NAME_LAST = f"{prefix}last"
     if isinstance(own, TrainingBar) and prefix:

@@ -249,7 +249,7 @@ def run_and_report(cfg: DictConfig) -> float | None:
     check_objective(cfg.objective)  # before the run: a search without one raises at once
     with interruptible(cfg.output_dir):
         metrics = train(cfg)
-    if cfg.output_dir is not None:
+    if cfg.output_dir is not None and process_rank() == 0:
         report = Path(cfg.output_dir) / REPORT
         print(f"Report: {report}" if report.is_file() else f"Output folder: {cfg.output_dir}", flush=True)
     return None if cfg.objective is None else objective_value(metrics, cfg.objective)

@@ -9,6 +9,7 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
+from torchpbp.distributed import process_rank, world_size
 from torchpbp.experiments.running.answers import Masks, ask, judged
 from torchpbp.experiments.running.drawn_batches import generator_of
 from torchpbp.features.encoded import Encoders
@@ -117,7 +118,8 @@ class LeafTwin(LightningModule):
 
     def training_step(self, batch: Mapping[str, Tensor], index: int) -> Tensor:
         seen = self.seen(batch)
-        shown = random_masks(seen, self.hide, self.most_hidden, generator_of(self.seed, 2, self.global_step))
+        place = process_rank() * len(seen), world_size() * len(seen)
+        shown = random_masks(seen, self.hide, self.most_hidden, generator_of(self.seed, 2, self.global_step), place)
         loss = nn.functional.nll_loss(self.answer(batch, seen & shown), batch[self.target])
         self.log("train/loss", loss, on_step=False, on_epoch=True, batch_size=len(seen))
         return loss
