@@ -31,6 +31,10 @@ class QueryError(TorchPBPError, ValueError):
     """The question cannot be asked of this model (latent, unknown or already observed variable)."""
 
 
+class DeviceError(TorchPBPError, RuntimeError):
+    """Tensors that are used together are on different devices."""
+
+
 class NotFittedError(TorchPBPError, RuntimeError):
     """The model was asked for an answer before it was fitted."""
 
@@ -57,6 +61,14 @@ class DataWarning(TorchPBPWarning):
 
 class LabelWarning(DataWarning):
     """Columns given by label have fewer labels than their variables have states."""
+
+
+class ConvergenceWarning(TorchPBPWarning):
+    """A learner stopped at its limit of steps."""
+
+
+class IdentificationWarning(TorchPBPWarning):
+    """The states of a latent are not determined by the distribution of the observables."""
 
 
 class QueryWarning(TorchPBPWarning):

@@ -17,7 +17,7 @@ import torch
 from torchpbp import EM, PBP, Continuous, DiscreteNetwork, KernelPBP, LatentGraph, OnlineEM, templates
 from torchpbp.errors import DataError, DataWarning, LabelWarning, StructureError
 from torchpbp.inputs import ColumnReader
-from torchpbp.inputs.distinct_rows import distinct_rows
+from torchpbp.inputs.distinct_rows import distinct_cluster_rows
 from torchpbp.inputs.partitioned import FAN_IN, PartitionedTable, merge_in_tree, partitioned
 
 
@@ -88,7 +88,7 @@ def _no_processes() -> Iterator[None]:
 def test_counts_models_and_distinct_rows_are_those_of_one_process(truth: DiscreteNetwork, frame: pd.DataFrame) -> None:
     model = PBP(truth.graph)
     alone, reference = model.count(frame), PBP(truth.graph).fit(frame)
-    em = EM(truth.graph, restarts=1, iterations=3, progress=False).fit(frame)
+    em = EM(truth.graph, restarts=1, relative_tolerance=0.01, progress=False).fit(frame)
     for table in partitions(frame):
         counts = model.count(table)
         assert torch.equal(counts.tables.counts, alone.tables.counts)
@@ -97,7 +97,7 @@ def test_counts_models_and_distinct_rows_are_those_of_one_process(truth: Discret
         fitted = PBP(truth.graph).fit(table)
         torch.testing.assert_close(list(fitted.parameters()), list(reference.parameters()))
         assert fitted.missing == reference.missing
-        other = EM(truth.graph, restarts=1, iterations=3, progress=False).fit(table)
+        other = EM(truth.graph, restarts=1, relative_tolerance=0.01, progress=False).fit(table)
         torch.testing.assert_close(dict(other.network.cpts), dict(em.network.cpts))
         assert (other.missing, other.labels) == (em.missing, em.labels)
 
@@ -108,7 +108,7 @@ def test_distinct_rows(truth: DiscreteNetwork, frame: pd.DataFrame) -> None:
     codes = torch.cat(list(reader.batches(frame)), dim=1)
     expected, counts = torch.unique(codes, dim=1, return_counts=True)
     other = ColumnReader(states, missing=True)
-    found = distinct_rows(Parts(cut(frame, 30)), other)
+    found = distinct_cluster_rows(Parts(cut(frame, 30)), other)
     assert torch.equal(found[0], expected)
     assert torch.equal(found[1], counts.double())
     assert (other.labels, other.missing_values) == (reader.labels, reader.missing_values)
@@ -186,7 +186,7 @@ def test_learners_that_need_the_rows_say_so(truth: DiscreteNetwork, frame: pd.Da
             DataError,
             r"are on a cluster, and this learner needs them in one process. Pass data.compute\(\)",
         ),
-        (OnlineEM(truth.graph), DataError, "OnlineEM draws mini-batches of rows"),
+        (OnlineEM(truth.graph), DataError, "OnlineEM: a table on a cluster is reduced to its distinct rows"),
     ):
         with pytest.raises(kind, match=message):
             learner.fit(table)

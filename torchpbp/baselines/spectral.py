@@ -160,7 +160,7 @@ class SpectralJunctionTree(SpectralAnswers):
         Returns:
             The learner itself.
         """
-        reader = ColumnReader(dict(self.states))
+        reader = ColumnReader(dict(self.states), self.graph.labels)
         tables = JointTables(required_tables(self.plan, self.choices), self.states)
         for codes in reader.batches(data):
             tables.add(codes)

@@ -176,7 +176,9 @@ def _column(name: str, array: Any, discrete: bool, where: str) -> np.ndarray | p
         if not discrete:
             return np.asarray(array.cast(pyarrow.float64(), safe=False).to_numpy(zero_copy_only=False))
         try:
-            return np.asarray(array.cast(pyarrow.int64()).fill_null(-1).to_numpy(zero_copy_only=False))  # a missing state
+            return np.asarray(
+                array.cast(pyarrow.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
+            )  # a missing state
         except pyarrow.ArrowInvalid:  # unsigned numbers beyond int64, which the reader names
             return np.array(array.to_pylist(), dtype=object)
     if types.is_floating(kind) or types.is_decimal(kind):

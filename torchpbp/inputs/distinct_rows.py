@@ -30,7 +30,7 @@ class DistinctRows:
     missing: MissingValues
 
 
-def distinct_rows(table: PartitionedTable, reader: ColumnReader) -> tuple[Tensor, Tensor]:
+def distinct_cluster_rows(table: PartitionedTable, reader: ColumnReader) -> tuple[Tensor, Tensor]:
     """Distinct rows of all partitions, found by the workers and merged in a tree.
 
     Args:

@@ -75,7 +75,7 @@ class MissingValues:
     def over_processes(self) -> MissingValues:
         """The count of all processes together."""
         names = list(self.counts)
-        total = sum_over_processes(torch.tensor([self.rows, self.empty, *self.counts.values()]))
+        total = sum_over_processes(torch.tensor([self.rows, self.empty, *self.counts.values()], device="cpu"))
         rows, empty, *counts = total.tolist()
         return MissingValues(rows, empty, dict(zip(names, counts, strict=True)))
 

@@ -42,7 +42,7 @@ class Counts:
     """
 
     def __init__(self, tables: JointTables, labels: Mapping[str, Sequence[Any]] | None = None) -> None:
-        self.tables = tables
+        self.tables = tables.to("cpu")  # what is kept, merged and saved
         self.labels: dict[str, tuple[Any, ...]] = {v: tuple(x) for v, x in (labels or {}).items()}
 
     @property

@@ -228,19 +228,20 @@ class TwoStageModel(OperatorModel, Learner):
         """
         whole(1).check("batch_size", batch_size)
         fitter = self.fitter()
-        reader = ColumnReader(self.evidence_domains(), missing=True)
+        counted = fitter.discrete and not isinstance(self.regressor, RowRegressor)
+        device = None if counted else fitter.device  # rows are counted where they are, and the counts move
+        reader = ColumnReader(self.evidence_domains(), self.graph.labels, missing=True, device=device)
         source = open_data(data, reader.states, columns)
         if not fitter.discrete and not source.reopenable:
             raise DataError(
                 "Continuous variables need several passes over the data, but it is a one-way iterator. Pass a table, a list "
                 "of mini-batches, a file or a DataLoader."
             )
-        narrow = fitter.discrete and not isinstance(self.regressor, RowRegressor)
         missing: MissingValues | None = None
 
         def tables() -> Iterator[dict[str, Tensor]]:
             nonlocal missing
-            yield from with_progress(reader.tables(source, batch_size, narrow), source.length)
+            yield from with_progress(reader.tables(source, batch_size, counted), source.length)
             if missing is None:
                 missing = reader.missing_values.over_processes()
                 missing.check(stacklevel=2)
@@ -332,7 +333,7 @@ class TwoStageModel(OperatorModel, Learner):
                 self.separator_operators, solution.strengths, solution.significant, strict=True
             ):
                 operator.strengths.copy_(strengths)
-                operator.significant.copy_(torch.as_tensor(significant))
+                operator.significant.copy_(torch.as_tensor(significant, device="cpu"))
             if classes is not None:
                 adopt_classes(self, classes)
             self.floor.fill_(floor)

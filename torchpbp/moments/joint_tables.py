@@ -18,6 +18,7 @@ from torch import Tensor
 
 from torchpbp.distributed import gather_objects, sum_over_processes
 from torchpbp.errors import DataError, NotFittedError, StructureError
+from torchpbp.inputs.arrays import require_device
 from torchpbp.inputs.sources import narrow_dtype
 from torchpbp.moments.covers import Cover, count_rows
 from torchpbp.moments.table_layout import Scope, TableLayout, table_layout
@@ -38,16 +39,21 @@ class JointTables:
         scopes: groups of variables whose joint distribution is wanted.
         states: number of states of each variable; its order is the order of rows in :meth:`add`.
         incomplete: variables of which values may be missing: state number ``states[v]``.
+        device: of the counts. Empty tables follow the first rows that are counted.
     """
 
     def __init__(
-        self, scopes: Iterable[Iterable[str]], states: Mapping[str, int], incomplete: Iterable[str] = ()
+        self,
+        scopes: Iterable[Iterable[str]],
+        states: Mapping[str, int],
+        incomplete: Iterable[str] = (),
+        device: torch.device | str = "cpu",
     ) -> None:
         self.states, self.incomplete = dict(states), frozenset(incomplete)
         self.layout = layout_of(scopes, self.states, self.incomplete)
         self.scopes, self.offsets = self.layout.scopes, self.layout.offsets
         self.rows = 0.0
-        self._counts = torch.zeros(self.layout.cells, dtype=torch.float64)
+        self._counts = torch.zeros(self.layout.cells, dtype=torch.float64, device=device)
         self._waiting: list[list[Tensor]] = []  # rows not counted yet, as narrow columns
         self._waiting_rows = 0
         self._covers: list[tuple[Cover, list[int]]] = []  # with the numbers of the tables they stand for
@@ -61,9 +67,13 @@ class JointTables:
         """
         columns = list(codes)
         total = len(columns[0]) if columns else 0
+        if columns and columns[0].device != self._counts.device:
+            if self.rows:
+                require_device("Rows to be counted", columns[0], self._counts.device, "the rows counted before")
+            self._counts = self._counts.to(columns[0].device)
         keep = total < ENOUGH_ROWS  # those rows wait, and the caller may reuse his memory
         sizes = self.layout.states.values()
-        columns = [c.detach().to("cpu", narrow_dtype(s), copy=keep) for c, s in zip(columns, sizes, strict=True)]
+        columns = [c.detach().to(narrow_dtype(s), copy=keep) for c, s in zip(columns, sizes, strict=True)]
         self.rows += total
         self._waiting.append(columns)
         self._waiting_rows += total
@@ -106,22 +116,19 @@ class JointTables:
     def _cover(self, group: Scope, members: list[int]) -> Cover:
         """A cover of a single table counts in place."""
         own = self._counts[self.offsets[members[0]] : self.offsets[members[0] + 1]] if len(members) == 1 else None
-        return Cover(group, self.layout.states, own)
+        return Cover(group, self.layout.states, own, self._counts.device)
 
     def _count_directly(self, codes: Tensor) -> None:
         """Count few rows, all tables of one size at once."""
         step = max(1, INDEX_BUDGET // max(1, len(self.scopes)))
         for start in range(0, codes.shape[1], step):
             part = codes[:, start : start + step]
-            for rows, strides, offsets in self.layout.index_arithmetic:
-                cells = offsets.unsqueeze(1).expand(-1, part.shape[1])
-                for k in range(rows.shape[1]):
-                    cells = torch.addcmul(cells, part[rows[:, k]], strides[:, k].unsqueeze(1))
+            for cells in self.layout.cell_numbers(part):
                 flat = cells.reshape(-1)
                 if len(self._counts) <= 4 * len(flat):
                     self._counts += torch.bincount(flat, minlength=len(self._counts))
                 else:
-                    self._counts.index_add_(0, flat, torch.ones(len(flat), dtype=torch.float64))
+                    self._counts.index_add_(0, flat, self._counts.new_ones(len(flat)))
 
     def merge(self, other: JointTables) -> None:
         """Add another worker's counts over the same scopes."""
@@ -140,6 +147,13 @@ class JointTables:
         self.widen(other.incomplete)
         self.counts += other.widened(self.incomplete).counts
         self.rows += other.rows
+
+    def to(self, device: torch.device | str) -> JointTables:
+        """The same counts on a device; the very same object if they are there."""
+        counts = self.counts
+        if counts.device == torch.device(device):
+            return self
+        return _restored(self.scopes, self.states, self.incomplete, counts.to(device), self.rows)
 
     def copy(self) -> JointTables:
         """An independent copy."""
@@ -165,8 +179,8 @@ class JointTables:
         every = self.incomplete.union(incomplete)
         if every == self.incomplete:
             return self
-        result = JointTables(self.scopes, self.states, every)
         counts = self.counts
+        result = JointTables(self.scopes, self.states, every, counts.device)
         for i, scope in enumerate(self.scopes):
             room = result._counts[result.offsets[i] : result.offsets[i + 1]]
             old = counts[self.offsets[i] : self.offsets[i + 1]].reshape([self.layout.states[v] for v in scope])
@@ -176,7 +190,7 @@ class JointTables:
 
     def restricted(self, scopes: Iterable[Iterable[str]]) -> JointTables:
         """Tables of their own over some of the scopes, or parts of them."""
-        result = JointTables(scopes, self.states, self.incomplete)
+        result = JointTables(scopes, self.states, self.incomplete, self._counts.device)
         if self.rows > 0:
             result.fill(self.sums)
         result.rows = self.rows
@@ -190,7 +204,7 @@ class JointTables:
         """Add the counts of all processes, each of which has counted its share of the rows."""
         self.widen(v for theirs in gather_objects(sorted(self.incomplete)) for v in theirs)
         sum_over_processes(self.counts)
-        self.rows = float(sum_over_processes(torch.tensor(self.rows, dtype=torch.float64)))
+        self.rows = float(sum_over_processes(torch.tensor(self.rows, dtype=torch.float64, device="cpu")))
 
     def fill(self, joint: Callable[[Scope], Tensor]) -> None:
         """Take exact probabilities in place of counts."""
@@ -204,7 +218,7 @@ class JointTables:
         if self.rows <= 0:
             raise NotFittedError("No rows have been counted yet.")
         if not variables:
-            return torch.ones((), dtype=torch.float64)
+            return self._counts.new_ones(())
         sums = self.sums(variables)
         if self.incomplete.isdisjoint(variables):
             return sums / self.rows
@@ -222,24 +236,14 @@ class JointTables:
 
     def sums(self, variables: Sequence[str]) -> Tensor:
         """Counts of the joint states of some variables, with dimensions in the order asked for."""
-        best = self.layout.holder(variables)
-        if best is None:
-            raise StructureError(f"No table holds the variables {tuple(variables)}.")
-        scope = self.scopes[best]
-        stored = self.counts[self.offsets[best] : self.offsets[best + 1]].reshape(
-            [self.layout.states[v] for v in scope]
-        )
-        summed = [axis for axis, v in enumerate(scope) if v not in variables]
-        left = [v for v in scope if v in variables]
-        marginal = stored.sum(dim=summed) if summed else stored
-        return marginal.permute([left.index(v) for v in variables])
+        return self.layout.marginal(self.counts, variables)
 
     def marginals(self) -> dict[str, Tensor]:
         """P(v) of every variable."""
         if self.rows <= 0:
             raise NotFittedError("No rows have been counted yet.")
         key = "marginals", tuple(self.states.values())  # a layout does not tell a missing value from a state
-        read = reading(self.layout, key, lambda number: [number((v,), [n]) for v, n in self.states.items()])
+        read = reading(self.layout, key, lambda number: [number([(v,)], [n])[0] for v, n in self.states.items()])
         sums = zip(self.states, read(self.counts), strict=True)
         return {v: p / (self.known(p.sum(), [v]) if v in self.incomplete else self.rows) for v, p in sums}
 

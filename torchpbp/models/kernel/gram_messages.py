@@ -41,7 +41,7 @@ class GramMessagePassing:
             leaf_values: leaf -> (batch, rows) values that it sends.
             log_scale: (batch,) log of what was taken out of them already.
         """
-        messages: list[Tensor] = [torch.empty(0)] * len(self.tree)
+        messages: list[Tensor] = [log_scale.new_empty(0)] * len(self.tree)
         for leaf, values in leaf_values.items():
             messages[leaf], logs = _rescaled(values)
             log_scale = log_scale + logs

@@ -162,7 +162,7 @@ class KernelPBP(GramAnswers):
             DataError: bad data, a column without any value or with outliers so many bandwidths from the other values that
                 ``dtype`` cannot compare them, or Gram matrices larger than ``max_bytes``; nothing is changed then.
         """
-        reader = ColumnReader(self.evidence_domains(), missing=True)
+        reader = ColumnReader(self.evidence_domains(), self.graph.labels, missing=True, device=None)
         parts = list(reader.tables(data))
         columns = [torch.cat([p[v] for p in parts]) for v in self.names]
         rows = torch.stack([c.double().masked_fill(~observed(c), torch.nan) for c in columns], dim=1)
@@ -206,7 +206,7 @@ class KernelPBP(GramAnswers):
     def _solved_operators(self) -> nn.ModuleDict:
         """The operators; those of a model whose file does not hold them are solved for now."""
         if self.fitted and len(self.operators) < len(self._inner_plans()):
-            self.operators = self._solved(self.examples.cpu(), self.widths.cpu()).to(self.examples.device)
+            self.operators = self._solved(self.examples, self.widths)
         return self.operators
 
     def _inner_plans(self) -> list[SeparatorPlan]:
