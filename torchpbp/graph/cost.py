@@ -12,7 +12,7 @@ from torchpbp.settings import shortened
 BUDGET = float(2**32)
 """Bytes that a plan, its moments and operators, or the tables of an exact network may take by default: 4 GiB."""
 SHOWN = 6
-"""Number of variables of a table listed in an error."""
+"""Number of variables of a clique listed in an error."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Cost:
     """An estimate of memory and time; right within a small factor, and made in milliseconds.
 
     Args:
-        table: variables of the largest single table.
+        clique: to which the largest single table belongs.
         entries: entries of this table.
         moments: entries of all tables or moments.
         operators: entries of all operators.
@@ -28,7 +28,7 @@ class Cost:
         seconds: on one core.
     """
 
-    table: tuple[str, ...]
+    clique: tuple[str, ...]
     entries: int
     moments: int
     operators: int
@@ -48,10 +48,10 @@ class Cost:
         """
         if budget is None or self.bytes <= budget:
             return
-        more = f", … ({len(self.table)} variables)" if len(self.table) > SHOWN else ""
+        more = f", … ({len(self.clique)} variables)" if len(self.clique) > SHOWN else ""
         raise BudgetError(
             f"{what} would take about {_amount(self.bytes)} of memory and {_time(self.seconds)}, more than the budget of "
-            f"{_amount(budget)}. The largest table is over {{{', '.join(self.table[:SHOWN])}{more}}} and has "
+            f"{_amount(budget)}. The largest table, of the clique {{{', '.join(self.clique[:SHOWN])}{more}}}, has "
             f"{_count(self.entries)} entries; all tables have {_count(self.moments)}. {remedy}"
         )
 

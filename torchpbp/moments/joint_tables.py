@@ -228,7 +228,9 @@ class JointTables:
             lambda number: [number([(v,) for v in names], [n]) for names, n in zip(alike, sizes, strict=True)],
         )
         sums = {v: p for names, t in zip(alike, read(self.counts), strict=True) for v, p in zip(names, t, strict=True)}
-        return {v: sums[v] / (self.known(sums[v].sum(), [v]) if v in self.incomplete else self.rows) for v in self.states}
+        return {
+            v: sums[v] / (self.known(sums[v].sum(), [v]) if v in self.incomplete else self.rows) for v in self.states
+        }
 
     def missing_shares(self) -> dict[str, float]:
         """Share of missing values of each variable."""

@@ -17,8 +17,8 @@ from torchpbp.moments.covers import find_covers
 
 Scope = tuple[str, ...]
 
-LARGEST_TABLE = 1 << 26
-"""Most cells of one table: a larger one raises an error before memory is exhausted."""
+LARGEST_TABLE = 1 << 31
+"""Most cells of one table, 16 GiB: the last limit, where the budget of a plan has been lifted."""
 
 
 class TableLayout:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -94,7 +95,13 @@ class ForestRanks:
         key, names = self._likeness(node, near, states)
         if (key, needed) not in self._chosen:
             chosen, reached = choose_instruments(
-                near, needed, lambda g: self._block(node, g), states, options.singles, options.pool, options.largest_group
+                near,
+                needed,
+                lambda g: self._block(node, g),
+                states,
+                options.singles,
+                options.pool,
+                options.largest_group,
             )
             place = {v: i for i, v in enumerate(names)}
             self._chosen[key, needed] = tuple(tuple(place[v] for v in group) for group in chosen), reached
@@ -132,7 +139,7 @@ class ForestRanks:
         steps: dict[str, tuple[int, str]] = {}
         for v in observables:
             way = self._way(v, h)
-            for i, (a, b) in enumerate(zip(way, way[1:], strict=False)):
+            for i, (a, b) in enumerate(pairwise(way)):
                 steps[a] = i - len(way), b
         return [(v, towards) for v, (_, towards) in sorted(steps.items(), key=lambda s: (s[1][0], self._number[s[0]]))]
 
@@ -154,7 +161,7 @@ class ForestRanks:
         for group in near:
             for v in group:
                 way = self._way(v, h)[::-1]
-                for a, b in zip(way, way[1:], strict=False):
+                for a, b in pairwise(way):
                     if b not in numbers:
                         numbers[b] = len(numbers)
                         ways.append((numbers[a], self._states[b]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,8 @@ from typing import Any
 from torchpbp.errors import StructureError
 from torchpbp.graph.cost import BUDGET, Cost
 from torchpbp.graph.junction_tree import JunctionTree
+from torchpbp.planning.core_groups import group_size
+from torchpbp.planning.plan_cost import SeparatorSizes, fit_cost
 from torchpbp.settings import Settings, flag, optional, positive, setting, whole
 
 Group = tuple[str, ...]
@@ -115,13 +116,9 @@ class Plan:
         Args:
             dims: feature dimensions of each observable; its number of states by default.
         """
-        from torchpbp.planning.plan_cost import SeparatorSizes, fit_cost
-
         dims = {v: self.tree.graph.num_states(v) for v in self.tree.leaf_of} if dims is None else dims
         sizes = {
-            s.node: SeparatorSizes(
-                s.core, math.prod(dims[v] for v in s.core), [math.prod(dims[v] for v in g) for g in s.instrument], s.rank
-            )
+            s.node: SeparatorSizes(group_size(s.core, dims), [group_size(g, dims) for g in s.instrument], s.rank)
             for s in self.separators
         }
         return fit_cost(self.tree, sizes, dims)

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from torchpbp.graph.cost import Cost, saturated
 from torchpbp.graph.junction_tree import JunctionTree
 from torchpbp.planning.rank_bounds import RankBounds
-
-Group = tuple[str, ...]
 
 SMALL_BYTES, LARGE_BYTES = 50.0, 24.0
 """Bytes for each entry of a moment, of small tables, whose cells are numbered, and of large ones."""
@@ -24,10 +23,9 @@ SEPARATOR_SECONDS, ENTRY_SECONDS, SOLVE_SECONDS = 1e-3, 5e-8, 1e-9
 
 
 class SeparatorSizes(NamedTuple):
-    """What the cost of a separator depends on: core group, its joint states, those of the instrument's groups, and the rank."""
+    """What the cost of a separator depends on: joint states of the core group and of the instrument's groups, and the rank."""
 
-    core: Group
-    size: int
+    core: int
     near: Sequence[int]
     rank: int
 
@@ -41,25 +39,25 @@ def fit_cost(tree: JunctionTree, sizes: Mapping[int, SeparatorSizes], dims: Mapp
         dims: feature dimensions of each observable. Products of kernel features are compressed before they are averaged.
     """
     compressed = any(dims[v] != tree.graph.num_states(v) for v in tree.leaf_of)
-    largest, table = 0, Group()
+    largest, widest = 0, 0
     moments, operators, memory, seconds = 0, 0, 0.0, 0.0
     for node in range(len(tree)):
         children, leaf = tree.children[node], tree.leaf_observables[node]
-        cores = [sizes[c].rank if compressed else sizes[c].size for c in children] or [dims[v] for v in leaf]
+        cores = [sizes[c].rank if compressed else sizes[c].core for c in children] or [dims[v] for v in leaf]
         below = math.prod(cores)
         near = sizes[node].near if node else [1]
         width = sum(near)
-        entries = below * width + (width * width + sizes[node].size * width if node else 0)
+        entries = below * width + (width * width + sizes[node].core * width if node else 0)
         moments += entries
         operators += math.prod([*(sizes[c].rank for c in children), *(dims[v] for v in leaf)]) * (
             sizes[node].rank if node else 1
         )
         memory += saturated(entries) * (LARGE_BYTES if entries > LARGE else SMALL_BYTES)
         seconds += SEPARATOR_SECONDS + ENTRY_SECONDS * saturated(entries) + SOLVE_SECONDS * saturated(width) ** 3
-        if below * max(near) > largest:
-            largest = below * max(near)
-            table = tuple(v for c in children for v in sizes[c].core) or leaf
-    return Cost(table, largest, moments, operators, memory + 24.0 * saturated(operators), seconds)
+        if below * max(near) >= largest:  # the root comes first and may have no variables of its own
+            largest, widest = below * max(near), node
+    clique = tuple(sorted(tree.cliques[widest]))
+    return Cost(clique, largest, moments, operators, memory + 24.0 * saturated(operators), seconds)
 
 
 def tree_cost(tree: JunctionTree, bounds: RankBounds, dims: Mapping[str, int]) -> Cost:
@@ -73,8 +71,10 @@ def tree_cost(tree: JunctionTree, bounds: RankBounds, dims: Mapping[str, int]) -
         bounds: of its ranks.
         dims: feature dimensions of each observable.
     """
-    states = {v: tree.graph.num_states(v) for v in frozenset[str]().union(*tree.cliques)}
-    dearest = [math.inf] * len(tree)  # log of the features of a core group by log of its rank, of the best observable below
+    states = {v: tree.graph.num_states(v) for v in tree.graph.names}
+    dearest = [math.inf] * len(
+        tree
+    )  # log of the features of a core group by log of its rank, of the best observable below
     for leaf in tree.leaves:
         told = math.prod(states[v] for v in tree.separators[leaf])
         for v in tree.leaf_observables[leaf]:
@@ -87,20 +87,21 @@ def tree_cost(tree: JunctionTree, bounds: RankBounds, dims: Mapping[str, int]) -
         rank, leaf_names = bounds.rank(node), tree.leaf_observables[node]
         factor = dearest[node] if math.isfinite(dearest[node]) else 1.0
         size = math.prod(dims[v] for v in leaf_names) if leaf_names else _power(rank, factor)
-        sizes[node] = SeparatorSizes(leaf_names or tuple(sorted(tree.separators[node])), size, [rank], rank)
+        sizes[node] = SeparatorSizes(size, [rank], rank)
     fit = fit_cost(tree, sizes, dims)
     if bounds.exact:
         return fit
     full = tree.full_tree()
-    cliques = [math.prod(states.get(v) or tree.graph.num_states(v) for v in c) for c in full.cliques]
+    cliques = [math.prod(states[v] for v in c) for c in full.cliques]
     separators = [math.prod(states[v] for v in s) for s in tree.separators]
     rows = max(separators) + 8
     probing = 8.0 * (saturated(2 * sum(cliques)) + saturated(rows) * saturated(2 * sum(separators) + max(cliques)))
     time = 1e-8 * probing + 4e-10 * saturated(rows) ** 2 * saturated(sum(separators)) + 5e-3 * len(tree)
     if probing > fit.bytes:
         widest = max(range(len(cliques)), key=cliques.__getitem__)
-        fit = Cost(tuple(sorted(full.cliques[widest])), cliques[widest], sum(cliques), fit.operators, probing, fit.seconds)
-    return Cost(fit.table, fit.entries, fit.moments, fit.operators, fit.bytes, fit.seconds + time)
+        clique = tuple(sorted(full.cliques[widest]))
+        fit = replace(fit, clique=clique, entries=cliques[widest], moments=sum(cliques), bytes=probing)
+    return replace(fit, seconds=fit.seconds + time)
 
 
 def _power(rank: int, factor: float) -> int:

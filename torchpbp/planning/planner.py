@@ -23,10 +23,7 @@ from torchpbp.planning.rank_bounds import rank_bounds
 
 CANDIDATE_RANKS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
 """Ranks to choose from where the rank is selected on data."""
-REMEDY = (
-    "Give the latents fewer states or remove edges between them, limit messages by rank=, or pass budget=<bytes> "
-    "(None: no limit) to go on."
-)
+REMEDY = "Give variables fewer states or fewer neighbours, or pass budget=<bytes> (None: no limit) to go on."
 
 
 def plan_graph(
