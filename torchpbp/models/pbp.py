@@ -72,6 +72,8 @@ class PBP(NetModel, Counting, Intervals):
         shrinkage: with ``condition``, the number of pseudo-rows from the distribution pooled over classes that are added to the
             moments of each class, so that classes with few rows are shrunk towards all rows. A class without rows gets the
             pooled moments.
+        budget: most bytes of memory that planning and a fit may take, by an estimate made before either: 4 GiB by default; None lifts
+            the limit. ``model.plan.cost()`` is the estimate. Above it a :class:`~torchpbp.errors.BudgetError` is raised.
 
     Attributes:
         counts: counts behind the fit, kept for :meth:`partial_fit`; ``None`` where learning needs more than counts, and
