@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from torchpbp.models import PBP, Counts
     from torchpbp.models.ensemble import ScoreAverage
     from torchpbp.models.kernel import KernelPBP
-    from torchpbp.models.refinement import RefinedPBP, refine
     from torchpbp.neural.auto import AutoRegressor
     from torchpbp.neural.averaging import WeightAverage
     from torchpbp.neural.batches import TableLoader
@@ -56,7 +55,6 @@ __all__ = [
     "PBPModule",
     "PointEncoder",
     "RandomFourier",
-    "RefinedPBP",
     "Ridge",
     "ScoreAverage",
     "SpectralJunctionTree",
@@ -66,7 +64,6 @@ __all__ = [
     "errors",
     "load",
     "plotting",
-    "refine",
     "templates",
 ]
 
@@ -82,7 +79,6 @@ DEFINITIONS = {
     "neural.layer": ("PBPDistribution", "PBPLayer"),
     "files.loading": ("load",),
     "models": ("PBP", "Counts"),
-    "models.refinement": ("RefinedPBP", "refine"),
     "learning": ("KernelRidge", "LeastSquaresLayer", "Messages", "Ridge"),
     "neural.auto": ("AutoRegressor",),
     "neural.averaging": ("WeightAverage",),
