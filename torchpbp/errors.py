@@ -59,6 +59,14 @@ class LabelWarning(DataWarning):
     """Columns given by label have fewer labels than their variables have states."""
 
 
+class ConvergenceWarning(TorchPBPWarning):
+    """A learner stopped at its limit of steps."""
+
+
+class IdentificationWarning(TorchPBPWarning):
+    """The states of a latent are not determined by the distribution of the observables."""
+
+
 class QueryWarning(TorchPBPWarning):
     """The question has an answer, but hardly the one that was meant."""
 

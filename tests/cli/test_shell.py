@@ -33,7 +33,7 @@ DATA = NETWORK.sample(500, seed=2)
 
 LEARNERS: dict[str, Any] = {
     "PBP": lambda: PBP(CHAIN),
-    "EM": lambda: EM(CHAIN, restarts=1, iterations=5, progress=False),
+    "EM": lambda: EM(CHAIN, restarts=1, max_steps=5, progress=False),
     "SpectralJunctionTree": lambda: SpectralJunctionTree(CHAIN),
     "NormalGraphLearner": lambda: NormalGraphLearner(CHAIN, epochs=3, progress=False),
 }

@@ -25,7 +25,7 @@ TRUTH = DiscreteNetwork.random(templates.naive_bayes(4, observed_states=3), seed
 GRAPH = TRUTH.graph
 COLOURS = ["red", "green", "blue"]
 """Labels of x1, in an order of their own; the other variables go by number."""
-QUICK = {"restarts": 2, "iterations": 20, "progress": False}
+QUICK = {"restarts": 2, "max_steps": 20, "progress": False}
 
 
 def with_nets(model: PBP) -> PBP:

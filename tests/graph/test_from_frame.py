@@ -103,7 +103,7 @@ def test_models_take_the_labels(tmp_path):
     rows = rows.where(np.random.default_rng(0).random(rows.shape) > 0.1)
     graph = LatentGraph.from_frame(rows, latent={"class": 2})
     first = rows.columns[0]
-    for model in (PBP(graph), EM(graph, restarts=1, iterations=5, progress=False)):
+    for model in (PBP(graph), EM(graph, restarts=1, max_steps=5, progress=False)):
         answer = model.fit(rows).posterior(first, rows.iloc[:5, 1:])
         assert list(answer.columns) == [1, 2, 3]
         assert dict.fromkeys(rows.columns, (1, 2, 3)) == model.labels

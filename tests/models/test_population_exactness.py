@@ -92,7 +92,7 @@ def test_to_pbp_answers_as_the_network_does(name):
     """Also for tables that were learned, with probabilities close to 0, and inside a layer."""
     graph = STRUCTURES[name]
     rows = DiscreteNetwork.random(graph, seed=3).sample(400, seed=1)
-    network = EM(graph, restarts=1, iterations=30, prior=0.0, progress=False).fit(rows).network
+    network = EM(graph, restarts=1, max_steps=30, prior=0.0, progress=False).fit(rows).network
     network.labels = {graph.observed[0]: tuple(f"state {i}" for i in range(graph.num_states(graph.observed[0])))}
     model = network.to_pbp(ridge=(2.0, 3.0))
     assert isinstance(model, PBP)

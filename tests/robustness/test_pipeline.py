@@ -48,7 +48,7 @@ def test_samples(graph: LatentGraph, kind: str, seed: int, rows: int) -> None:
 LEARNERS: dict[str, Callable[[LatentGraph], Any]] = {
     "kernel": partial(PBP, regressor=KernelRidge(landmarks=10)),
     "spectral": SpectralJunctionTree,
-    "em": partial(EM, iterations=2, restarts=1),
+    "em": partial(EM, max_steps=2, restarts=1),
     "normal graph": partial(NormalGraphLearner, epochs=1, restarts=1),
 }
 

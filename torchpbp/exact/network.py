@@ -16,6 +16,7 @@ from torch import Tensor
 
 from torchpbp.contract.abilities import JointQueries, Sampling
 from torchpbp.contract.frames import state_labels
+from torchpbp.contract.latent_queries import LatentQueries
 from torchpbp.contract.model_files import SaveOptions
 from torchpbp.errors import QueryError, RankWarning, StructureError, warn_caller
 from torchpbp.exact.calibration import PotentialTree, Scope
@@ -37,7 +38,7 @@ CHECKED_ROWS, EXACT = 100, 1e-6
 """Rows on which a model made from this network is compared with it, and the largest difference of log-probabilities."""
 
 
-class DiscreteNetwork(JointQueries, Sampling):
+class DiscreteNetwork(JointQueries, Sampling, LatentQueries):
     """A Bayesian network with its conditional probability tables, or an undirected model with its factors.
 
     Args:
@@ -247,9 +248,39 @@ class DiscreteNetwork(JointQueries, Sampling):
     def to(self, device: torch.device | str) -> DiscreteNetwork:
         """Move the tables to a device and return the network. They stay float64, which some devices do not have."""
         self.factors = tuple((scope, table.to(device)) for scope, table in self.factors)
-        for name in ("_queries", "_prior"):  # made of the tables as they were
-            self.__dict__.pop(name, None)
+        self._forget()
         return self
+
+    @property
+    def network(self) -> DiscreteNetwork:
+        """The network itself."""
+        return self
+
+    def reordered(self, orders: Mapping[str, Sequence[int]]) -> DiscreteNetwork:
+        """Number the states of variables anew, in place.
+
+        Args:
+            orders: name -> the present numbers of its states, in the new order.
+        """
+        factors = []
+        for scope, table in self.factors:
+            for i, v in enumerate(scope):
+                if v in orders:
+                    table = table.index_select(i, torch.tensor(orders[v], device=table.device))
+            factors.append((scope, table))
+        self.factors = tuple(factors)
+        labels = {v: state_labels(self, v) for v in orders if v in self.labels}
+        self.labels = self.labels | {v: tuple(x[i] for i in orders[v]) for v, x in labels.items()}
+        self._forget()
+        return self
+
+    def _forget(self) -> None:
+        """Leave behind what was made of the tables as they were."""
+        for name in ("_queries", "_prior"):
+            self.__dict__.pop(name, None)
+
+    def _warn_unidentified(self, names: Sequence[str]) -> None:
+        """Nothing to warn of: the tables are known."""
 
     # -- queries -------------------------------------------------------------------------------------------------
 

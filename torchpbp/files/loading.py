@@ -15,6 +15,7 @@ from torchpbp.files.checkpoint import check_device, check_format, read_checkpoin
 LEARNERS = {
     "PBP": "torchpbp.models.pbp",
     "KernelPBP": "torchpbp.models.kernel.kernel_pbp",
+    "MaximumLikelihood": "torchpbp.models.likelihood.learner",
     "EM": "torchpbp.baselines.em",
     "OnlineEM": "torchpbp.baselines.online_em",
     "SpectralJunctionTree": "torchpbp.baselines.spectral",
