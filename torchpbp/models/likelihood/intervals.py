@@ -12,19 +12,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from torchpbp.contract.intervals import Interval
-from torchpbp.errors import QueryWarning, warn_caller
+from torchpbp.errors import IdentificationWarning, warn_caller
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.inference.observable import joint_states
 from torchpbp.inputs.evidence import Evidence
-
-if TYPE_CHECKING:
-    from torchpbp.models.likelihood.layout import TableLayout
+from torchpbp.models.likelihood.layout import TableLayout
 
 UNIDENTIFIED = 1e-7
 """Share of complete rows' information below which a direction counts as not identified."""
@@ -51,7 +48,9 @@ class Precision:
     factor: Tensor
 
     @classmethod
-    def of(cls, network: DiscreteNetwork, layout: TableLayout, information: Tensor, rows: float, prior: float) -> Precision:
+    def of(
+        cls, network: DiscreteNetwork, layout: TableLayout, information: Tensor, rows: float, prior: float
+    ) -> Precision:
         """From the information of the free logits.
 
         Args:
@@ -63,8 +62,13 @@ class Precision:
         """
         free, group = layout.free, layout.group[layout.free]
         theta = layout.vector(dict(network.factors))[free].clamp(min=1e-9)
-        parents = [network.joint(s).sum(dim=-1, keepdim=True).expand(shape) for s, shape in zip(layout.scopes, layout.shapes, strict=True)]
-        weight = rows * torch.cat([p.reshape(-1) for p in parents])[free]  # of the distribution that an entry belongs to
+        parents = [
+            network.joint(s).sum(dim=-1, keepdim=True).expand(shape)
+            for s, shape in zip(layout.scopes, layout.shapes, strict=True)
+        ]
+        weight = (
+            rows * torch.cat([p.reshape(-1) for p in parents])[free]
+        )  # of the distribution that an entry belongs to
         weight = weight.clamp(min=FEWEST)
         same = group.unsqueeze(0) == group.unsqueeze(1)
         complete = (torch.diag((1 + 1e-9) * theta) - theta.unsqueeze(0) * theta.unsqueeze(1)) * same * weight
@@ -110,7 +114,9 @@ def delta_interval(
         estimate = network.log_evidence(evidence)
         possible = estimate.isfinite()
         errors = torch.full_like(estimate, torch.nan)
-        errors[possible] = precision.errors(expected_scores(network, layout, evidence.rows(possible.nonzero().flatten())))
+        errors[possible] = precision.errors(
+            expected_scores(network, layout, evidence.rows(possible.nonzero().flatten()))
+        )
         _warn_of_none(errors)
         return Interval(estimate, estimate - width * errors, estimate + width * errors)
     estimate = network.posterior(names, evidence).reshape(evidence.batch, -1)
@@ -120,7 +126,10 @@ def delta_interval(
     inside = ((flat > 0) & (flat < 1)).nonzero().flatten()
     for part in inside.split(max(1, ENTRIES // layout.parameters)):
         rows, place = (part // cells).unique(return_inverse=True)
-        derivatives = expected_scores(network, layout, wide.rows(part)) - expected_scores(network, layout, evidence.rows(rows))[place]
+        derivatives = (
+            expected_scores(network, layout, wide.rows(part))
+            - expected_scores(network, layout, evidence.rows(rows))[place]
+        )
         errors[part] = precision.errors(derivatives) / (1 - flat[part])  # of the logit
     errors[(flat == 1) & (allowed > 0)] = 0.0
     _warn_of_none(errors)
@@ -144,5 +153,5 @@ def _warn_of_none(errors: Tensor) -> None:
         warn_caller(
             "Some intervals are NaN: these answers depend on what the rows do not determine, such as the states of a latent with "
             "fewer than three views (diagnostics() names them), or are on the boundary, 0 or 1.",
-            QueryWarning,
+            IdentificationWarning,
         )
