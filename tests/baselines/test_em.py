@@ -145,7 +145,7 @@ def test_all_ways_to_write_a_missing_value_are_the_same(learner):
     }
 
     def tables(given):
-        return learner(graph, restarts=2, iterations=4, progress=False).fit(given).network.cpts
+        return learner(graph, restarts=2, max_steps=4, progress=False).fit(given).network.cpts
 
     expected = tables(data)
     for name, given in ways.items():
@@ -177,9 +177,9 @@ def test_rows_without_any_value_change_nothing_but_are_mentioned(learner):
     graph = templates.naive_bayes(3, states=2, observed_states=3)
     data = DiscreteNetwork.random(graph, seed=1).sample(50, seed=2)
     longer = {v: torch.cat([torch.full((7,), -1), x]) for v, x in data.items()}
-    expected = learner(graph, restarts=2, iterations=3, progress=False).fit(data)
+    expected = learner(graph, restarts=2, max_steps=3, progress=False).fit(data)
     with pytest.warns(DataWarning, match="7 of 57 rows have no value at all"):
-        found = learner(graph, restarts=2, iterations=3, progress=False).fit(longer)
+        found = learner(graph, restarts=2, max_steps=3, progress=False).fit(longer)
     assert [run.seed for run in found.runs] == [run.seed for run in expected.runs]
     assert_same_up_to_rounding([run.objective for run in found.runs], [run.objective for run in expected.runs])
 

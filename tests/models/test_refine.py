@@ -39,13 +39,13 @@ def test_an_undirected_graph_becomes_more_precise():
 
 def test_a_directed_graph_answers_as_the_network_does():
     graph = STRUCTURES["diamond"]
-    frame = DiscreteNetwork.random(graph, seed=4).sample_frame(500, seed=1).astype("category")
+    frame = DiscreteNetwork.random(graph, seed=4).sample_frame(4_000, seed=1).astype("category")
     model = PBP(graph).refine(frame, progress=False)
     network = MaximumLikelihood(graph, progress=False).fit(frame)
     assert model.labels == network.labels
     with torch.no_grad():
         half = {v: frame[v].cat.codes.to_numpy()[:20] for v in graph.observed[:3]}
-        assert torch.allclose(model.log_evidence(half), network.log_evidence(half), atol=1e-8)
+        assert torch.allclose(model.log_evidence(half), network.log_evidence(half), atol=1e-4)  # of two climbs
 
 
 def test_the_chosen_rank_gives_the_number_of_states():
@@ -59,7 +59,9 @@ def test_the_chosen_rank_gives_the_number_of_states():
 
 def test_models_that_cannot_be_refined_raise():
     rows = DiscreteNetwork.random(templates.naive_bayes(4, 2, 3), seed=1).sample(50, seed=0)
-    with pytest.raises(StructureError, match="refine: expected discrete variables and one operator tree, got condition='x1'"):
+    with pytest.raises(
+        StructureError, match="refine: expected discrete variables and one operator tree, got condition='x1'"
+    ):
         PBP(templates.naive_bayes(4, 2, 3), condition="x1").refine(rows)
     mixed = LatentGraph([("h", v) for v in "xyz"], {"h": 2, "x": Continuous(), "y": 2, "z": 2}, ["h"])
     with pytest.raises(StructureError, match="got continuous variables"):

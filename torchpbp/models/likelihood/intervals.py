@@ -84,10 +84,10 @@ class Precision:
 
     def errors(self, derivatives: Tensor) -> Tensor:
         """(n,) standard errors of answers with (n, free) derivatives; NaN where they move along unidentified directions."""
-        whitened = derivatives @ self.whitener.T
+        whitened = derivatives.to(self.whitener) @ self.whitener.T
         size = whitened.norm(dim=1)
         moved = (whitened @ self.hidden).norm(dim=1) > MOVING * size.clamp(min=1e-12)
-        return (whitened @ self.factor).norm(dim=1).masked_fill(moved, torch.nan)
+        return (whitened @ self.factor).norm(dim=1).masked_fill(moved, torch.nan).to(derivatives)
 
 
 @torch.no_grad()
@@ -119,11 +119,15 @@ def delta_interval(
         )
         _warn_of_none(errors)
         return Interval(estimate, estimate - width * errors, estimate + width * errors)
-    estimate = network.posterior(names, evidence).reshape(evidence.batch, -1)
-    wide, allowed = joint_states(evidence, {v: network.states[v] for v in names})
-    flat, cells = estimate.reshape(-1), estimate.shape[1] if evidence.batch else 1
-    errors = torch.zeros_like(flat).masked_fill(allowed > 0, torch.nan)
-    inside = ((flat > 0) & (flat < 1)).nonzero().flatten()
+    sizes = [network.states[v] for v in names]
+    estimate, cells = network.posterior(names, evidence), math.prod(sizes)
+    wide, allowed = joint_states(evidence, dict(zip(names, sizes, strict=True)), network.device)
+    flat = estimate.reshape(-1)
+    possible = allowed.reshape(evidence.batch, cells) > 0
+    open_rows = possible.sum(dim=1, keepdim=True) > 1  # the others observe all that is asked
+    asked = (possible & open_rows).reshape(-1)
+    errors = torch.zeros_like(flat).masked_fill(asked, torch.nan)
+    inside = (asked & (flat > 0) & (flat < 1)).nonzero().flatten()
     for part in inside.split(max(1, ENTRIES // layout.parameters)):
         rows, place = (part // cells).unique(return_inverse=True)
         derivatives = (
@@ -131,12 +135,10 @@ def delta_interval(
             - expected_scores(network, layout, evidence.rows(rows))[place]
         )
         errors[part] = precision.errors(derivatives) / (1 - flat[part])  # of the logit
-    errors[(flat == 1) & (allowed > 0)] = 0.0
     _warn_of_none(errors)
-    logits, sizes = torch.logit(flat), [network.states[v] for v in names]
-    ends = [torch.where(errors > 0, torch.sigmoid(logits + sign * width * errors), flat + errors) for sign in (-1, 1)]
-    lower, upper = (end.reshape(evidence.batch, *sizes) for end in ends)
-    return Interval(estimate.reshape(evidence.batch, *sizes), lower, upper)
+    moves = (torch.sigmoid(torch.logit(flat) + sign * width * errors) for sign in (-1, 1))
+    lower, upper = (torch.where(errors == 0, flat, end).reshape(estimate.shape) for end in moves)
+    return Interval(estimate, lower, upper)
 
 
 def expected_scores(network: DiscreteNetwork, layout: TableLayout, evidence: Evidence) -> Tensor:
