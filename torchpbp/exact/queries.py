@@ -98,7 +98,11 @@ class Queries:
         """scope -> (batch, states…) posterior of variables that share a clique, from one upward and one downward pass."""
         cliques = [set(s) for s in self.potential_tree.scopes]
         nodes = {s: next(n for n, clique in enumerate(cliques) if clique.issuperset(s)) for s in scopes}
-        chunks = [[c.marginal(n, s) for s, n in nodes.items()] for c in self._calibrations(evidence, "hugin")]
+        chunks = [
+            [c.marginal(n, s) for s, n in nodes.items()]
+            for c in self._calibrations(evidence, "shafer-shenoy")
+            if isinstance(c, Calibration)
+        ]
         return {s: torch.cat([chunk[i] for chunk in chunks]) for i, s in enumerate(nodes)}
 
     def log_evidence(self, evidence: Evidence, method: Method) -> Tensor:

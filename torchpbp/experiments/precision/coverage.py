@@ -90,7 +90,7 @@ def run_coverage(
             "seconds": sums["seconds"] / [*table.groupby("graph", sort=False).size(), len(table)],
         }
     )
-    metrics: Metrics = {"coverage": float(summary.loc["all", "coverage"])}
+    metrics: Metrics = {"coverage": float(summary["coverage"]["all"])}
     for graph, line in summary.drop(index="all").iterrows():
         metrics |= {f"{k}/{graph}": float(x) if math.isfinite(x) else None for k, x in line.items()}
     metrics |= {"seed": seed, **settings.to_dict(), **environment()}
