@@ -196,9 +196,9 @@ class BeliefUpdate:
             parts.sort(key=torch.numel)  # small tables are multiplied first
             pure = [state.messages[c] for c in children if self.nodes[c].pure]
             state.rows[n] = _product(parts) if parts else one.reshape([1] * (len(node.own) + 1))
-            state.pure[n] = _product(pure) if pure else None
+            above = state.pure[n] = _product(pure) if pure else None
             raw = node.up(state.rows[n])
-            state.sent[n] = raw = raw * state.pure[n] if pure else raw
+            state.sent[n] = raw = raw if above is None else raw * above
             scale = raw.detach().flatten(0, -2).amax(dim=0) if raw.ndim > 1 else raw.detach()
             scale = scale.clamp(min=TINY)
             state.logs[n] = sum((state.logs[c] for c in children), scale.log())
