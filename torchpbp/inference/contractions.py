@@ -168,7 +168,7 @@ def rescaled(message: Tensor) -> tuple[Tensor, Tensor]:
 def store_messages(slots: Slots, step: Step, messages: Tensor) -> None:
     """Note where the messages of a step are, those used together in a tensor of their own."""
     start = 0
-    for part in torch.split(messages, step.sizes) if len(step.sizes) > 1 else (messages,):
+    for part in torch.split(messages, list(step.sizes)) if len(step.sizes) > 1 else (messages,):
         slots.update({n: (part, i) for i, n in enumerate(step.nodes[start : start + len(part)])})
         start += len(part)
 
