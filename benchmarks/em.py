@@ -16,8 +16,9 @@ from benchmarks.other_libraries.with_pgmpy import PgmpyEM
 from benchmarks.this_library import tables_of
 from benchmarks.timing import Comparison, compare, write_comparisons
 from torchpbp import EM, DiscreteNetwork, LatentGraph
-from torchpbp.baselines.expectation import ExpectationStep, numbered
 from torchpbp.errors import DataError
+from torchpbp.models.likelihood.expectation import ExpectationStep
+from torchpbp.models.likelihood.rows import distinct_rows
 
 
 def loopy_eight(states: int = 2, observed_states: int = 4) -> LatentGraph:
@@ -47,10 +48,11 @@ def run(rows: int = 5_000, iterations: int = 5, rounds: int = 3) -> list[Compari
     start = DiscreteNetwork.random(graph, seed=3)
 
     def ours() -> EM:
-        settings = {"restarts": 1, "iterations": iterations, "tolerance": 0.0, "prior": 0.0, "progress": False}
+        settings = {"restarts": 1, "max_steps": iterations, "relative_tolerance": 0.0, "prior": 0.0, "progress": False}
         return EM(graph, start=start, **settings).fit(data)
 
-    learned, expected = ours().network.cpts, pgmpy_tables(start, data, iterations)
+    expected = pgmpy_tables(start, data, iterations)
+    learned = ours().match_states(DiscreteNetwork(graph, expected)).network.cpts
     difference = max(float((learned[v] - expected[v]).abs().max()) for v in learned)
     if difference > 1e-6:
         raise DataError(f"EM: expected the tables of pgmpy, got tables that differ by {difference}.")
@@ -61,8 +63,8 @@ def run(rows: int = 5_000, iterations: int = 5, rounds: int = 3) -> list[Compari
 
 def side_by_side(graph: LatentGraph, data: Mapping[str, Tensor], starts: int = 10, rounds: int = 5) -> Comparison:
     """One iteration from several starts, as one batch and one start after the other."""
-    numbers, firsts = numbered(list(data.values()))
-    step = ExpectationStep(graph, {v: x[firsts] for v, x in data.items()}, torch.bincount(numbers))
+    rows, counts = distinct_rows(data, torch.ones(len(next(iter(data.values()))), dtype=torch.float64))
+    step = ExpectationStep(graph, rows, counts)
     networks = [DiscreteNetwork.random(graph, seed) for seed in range(starts)]
     vectors = torch.stack([step.layout.vector(dict(n.factors)) for n in networks])
 
@@ -72,7 +74,7 @@ def side_by_side(graph: LatentGraph, data: Mapping[str, Tensor], starts: int = 1
     if not torch.allclose(iterate(vectors), torch.cat([iterate(v[None]) for v in vectors])):
         raise DataError("EM: runs side by side differ from runs alone.")
     implementations = {"side by side": lambda: iterate(vectors), "in turn": lambda: [iterate(v[None]) for v in vectors]}
-    return compare(implementations, f"one iteration of {starts} starts, {len(firsts):,} different rows", rounds)
+    return compare(implementations, f"one iteration of {starts} starts, {len(counts):,} different rows", rounds)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torchpbp.models import PBP, Counts
     from torchpbp.models.ensemble import ScoreAverage
     from torchpbp.models.kernel import KernelPBP
+    from torchpbp.models.likelihood.learner import MaximumLikelihood
     from torchpbp.models.refinement import RefinedPBP, refine
     from torchpbp.neural.auto import AutoRegressor
     from torchpbp.neural.averaging import WeightAverage
@@ -47,6 +48,7 @@ __all__ = [
     "LatentGraph",
     "LeastSquaresLayer",
     "Matern",
+    "MaximumLikelihood",
     "Messages",
     "NormalGraphLearner",
     "Nystroem",
@@ -77,6 +79,7 @@ DEFINITIONS = {
     "exact": ("DiscreteNetwork",),
     "features": ("RBF", "Laplace", "Matern", "Nystroem", "RandomFourier"),
     "models.kernel": ("KernelPBP",),
+    "models.likelihood.learner": ("MaximumLikelihood",),
     "graph": ("Continuous", "JunctionTree", "LatentGraph", "build_junction_tree", "templates"),
     "inputs": ("Evidence",),
     "neural.layer": ("PBPDistribution", "PBPLayer"),

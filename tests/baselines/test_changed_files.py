@@ -16,7 +16,7 @@ from torchpbp.errors import CheckpointError
 GRAPH = templates.naive_bayes(3, states=2, observed_states=3)
 DATA = DiscreteNetwork.random(GRAPH, seed=0).sample(100, seed=1)
 LEARNERS = {
-    "EM": EM(GRAPH, restarts=1, iterations=2, progress=False),
+    "EM": EM(GRAPH, restarts=1, max_steps=2, progress=False),
     "NormalGraphLearner": NormalGraphLearner(GRAPH, epochs=2, progress=False),
     "SpectralJunctionTree": SpectralJunctionTree(GRAPH),
 }

@@ -16,7 +16,6 @@ from torchpbp.errors import (
     ArgumentError,
     DataError,
     DataWarning,
-    QueryError,
     StructureError,
 )
 
@@ -45,7 +44,7 @@ def with_missing_values(data: dict[str, torch.Tensor], share: float, seed: int) 
 def test_the_objective_never_falls(name, prior, missing):
     graph = GRAPHS[name]
     data = with_missing_values(DiscreteNetwork.random(graph, seed=3).sample(300, seed=4), missing, seed=5)
-    model = EM(graph, restarts=3, iterations=40, tolerance=0.0, prior=prior, progress=False).fit(data)
+    model = EM(graph, restarts=3, max_steps=40, relative_tolerance=0.0, prior=prior, progress=False).fit(data)
     assert len(model.runs) == 3
     for run in model.runs:
         nothing_left = run.objective[-1] == pytest.approx(run.objective[-2], rel=1e-12)  # to gain
@@ -70,7 +69,7 @@ def test_it_comes_close_to_the_truth():
     exact = network.posterior("d1", evidence)
     errors = []
     for rows in (500, 20_000):
-        model = EM(network.graph, restarts=4, tolerance=1e-6, progress=False).fit(network.sample(rows, seed=1))
+        model = EM(network.graph, restarts=4, relative_tolerance=1e-6, progress=False).fit(network.sample(rows, seed=1))
         learned = model.posterior("d1", evidence)
         errors.append(float((exact * (exact / learned).log()).sum(dim=1).mean()))
     assert errors[1] < 0.002
@@ -127,9 +126,6 @@ def test_bad_input():
     start = DiscreteNetwork(graph, {**zeros, "h": [1.0, 0.0, 0.0]})
     with pytest.raises(DataError, match="a row of the data has probability 0"):
         EM(graph, restarts=1, start=start, progress=False).fit({v: [3, 0] for v in graph.observed})
-    model = EM(graph, restarts=1, iterations=2, progress=False).fit(DiscreteNetwork.random(graph).sample(50, seed=0))
-    with pytest.raises(QueryError, match=r"'h': it is latent.*model\.network\.posterior"):
-        model.posterior("h", {"x1": [0]})
 
 
 @pytest.mark.parametrize("learner", [EM, OnlineEM])
@@ -149,7 +145,7 @@ def test_all_ways_to_write_a_missing_value_are_the_same(learner):
     }
 
     def tables(given):
-        return learner(graph, restarts=2, iterations=4, progress=False).fit(given).network.cpts
+        return learner(graph, restarts=2, max_steps=4, progress=False).fit(given).network.cpts
 
     expected = tables(data)
     for name, given in ways.items():
@@ -181,9 +177,9 @@ def test_rows_without_any_value_change_nothing_but_are_mentioned(learner):
     graph = templates.naive_bayes(3, states=2, observed_states=3)
     data = DiscreteNetwork.random(graph, seed=1).sample(50, seed=2)
     longer = {v: torch.cat([torch.full((7,), -1), x]) for v, x in data.items()}
-    expected = learner(graph, restarts=2, iterations=3, progress=False).fit(data)
+    expected = learner(graph, restarts=2, max_steps=3, progress=False).fit(data)
     with pytest.warns(DataWarning, match="7 of 57 rows have no value at all"):
-        found = learner(graph, restarts=2, iterations=3, progress=False).fit(longer)
+        found = learner(graph, restarts=2, max_steps=3, progress=False).fit(longer)
     assert [run.seed for run in found.runs] == [run.seed for run in expected.runs]
     assert_same_up_to_rounding([run.objective for run in found.runs], [run.objective for run in expected.runs])
 
@@ -192,7 +188,7 @@ def test_rows_without_any_value_change_nothing_but_are_mentioned(learner):
 def test_a_start_is_where_the_first_run_begins(learner):
     truth = DiscreteNetwork.random(templates.diamond(states=2, observed_states=3, leaves=1), seed=4)
     data = truth.sample(3_000, seed=5)
-    settings = {"restarts": 2, "iterations": 3, "prior": 0.0, "progress": False}
+    settings = {"restarts": 2, "max_steps": 3, "prior": 0.0, "progress": False}
     random = learner(truth.graph, **settings).fit(data)
     given = learner(truth.graph, start=truth, **settings).fit(data)
     per_start = len(given.runs) // 2
@@ -209,7 +205,7 @@ def test_zeros_of_a_start_go_away_where_there_is_a_prior(learner):
     graph = templates.naive_bayes(3, states=2, observed_states=2)
     start = DiscreteNetwork(graph, {"h": [0.5, 0.5], **{v: np.eye(2) for v in graph.observed}})
     data = {v: [0, 1, 0, 1] for v in graph.observed}
-    settings = {"restarts": 1, "start": start, "iterations": 20, "progress": False}
+    settings = {"restarts": 1, "start": start, "max_steps": 20, "progress": False}
     model = learner(graph, prior=0.1, **settings).fit(data)
     run = model.runs[0]
     assert learner is OnlineEM or len(run.objective) > 2  # from -inf to a number is no convergence

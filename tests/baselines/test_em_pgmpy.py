@@ -17,9 +17,8 @@ def test_tables_agree_after_each_iteration(iterations: int) -> None:
     truth, start = DiscreteNetwork.random(graph, seed=1), DiscreteNetwork.random(graph, seed=2)
     data = truth.sample(40, seed=3)
     expected = pgmpy_tables(start, data, iterations)
-    model = EM(graph, restarts=1, iterations=iterations, tolerance=0.0, prior=0.0, start=start, progress=False).fit(
-        data
-    )
+    settings = {"max_steps": iterations, "relative_tolerance": 0.0, "prior": 0.0, "progress": False}
+    model = EM(graph, restarts=1, start=start, **settings).fit(data).match_states(DiscreteNetwork(graph, expected))
     assert expected.keys() == model.network.cpts.keys()
     for name, table in model.network.cpts.items():
         torch.testing.assert_close(table, expected[name], rtol=0.0, atol=1e-6, msg=name)

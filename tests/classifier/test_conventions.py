@@ -87,7 +87,7 @@ def test_missing_training_values_are_left_to_the_learner(table):
     hidden = np.random.default_rng(0).random(frame.shape) < 0.1
     gaps = frame.assign(x1=frame["x1"].mask(hidden[:, 0]), x3=frame["x3"].mask(hidden[:, 2]))
     assert gaps.isna().any().tolist() == [True, False, True]
-    learner = EM(graph, restarts=1, iterations=20, progress=False)
+    learner = EM(graph, restarts=1, max_steps=20, progress=False)
     fitted = GenerativeClassifier(graph, lambda _: copy.deepcopy(learner)).fit(gaps, y)
     assert fitted.labels_["x1"] == tuple(WORDS["x1"])
     complete = GenerativeClassifier(graph, lambda _: copy.deepcopy(learner)).fit(frame, y)

@@ -14,6 +14,7 @@ from torchpbp import (
     PBP,
     DiscreteNetwork,
     KernelPBP,
+    MaximumLikelihood,
     NormalGraphLearner,
     OnlineEM,
     RefinedPBP,
@@ -26,7 +27,7 @@ TRUTH = DiscreteNetwork.random(templates.naive_bayes(4, observed_states=3), seed
 GRAPH = TRUTH.graph
 COLOURS = ["red", "green", "blue"]
 """Labels of x1, in an order of their own; the other variables go by number."""
-QUICK = {"restarts": 2, "iterations": 20, "progress": False}
+QUICK = {"restarts": 2, "max_steps": 20, "progress": False}
 
 
 def with_nets(model: PBP) -> PBP:
@@ -42,6 +43,7 @@ LEARNERS: dict[str, Callable[[], Any]] = {
     "PBP with nets and classes": lambda: with_nets(PBP(GRAPH, rank=2, condition="x1")),
     "RefinedPBP": lambda: RefinedPBP(GRAPH, steps=2, folds=2, progress=False),
     "KernelPBP": lambda: KernelPBP(GRAPH),
+    "MaximumLikelihood": lambda: MaximumLikelihood(GRAPH, max_steps=20, progress=False),
     "EM": lambda: EM(GRAPH, **QUICK),
     "OnlineEM": lambda: OnlineEM(GRAPH, exponents=[0.7, 1.0], **QUICK),
     "SpectralJunctionTree": lambda: SpectralJunctionTree(GRAPH),

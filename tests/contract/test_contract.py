@@ -26,12 +26,17 @@ from tests.contract.models import (
 )
 from torchpbp import DiscreteNetwork, Evidence
 from torchpbp.contract.abilities import JointQueries, Learner, Sampling
+from torchpbp.contract.intervals import Intervals
 from torchpbp.contract.latent_model import LatentModel
+from torchpbp.contract.latent_queries import LatentQueries
 from torchpbp.errors import ArgumentError, CheckpointError, DataError, NotFittedError, QueryError, QueryWarning
 from torchpbp.files.loading import MODULES
 from torchpbp.settings import Settings
 
 JOINT = [name for name in NAMES if isinstance(fitted(name), JointQueries)]
+INTERVALS: dict[str, dict[str, Any]] = {"PBP": {"data": training_table(), "replicates": 50}}
+"""Models with intervals, and what they need for them."""
+LATENT = [name for name in NAMES if isinstance(fitted(name), LatentQueries)]
 SAMPLING = [name for name in NAMES if isinstance(fitted(name), Sampling)]
 
 
@@ -50,6 +55,11 @@ def sampling(request: pytest.FixtureRequest) -> Any:
     return fitted(request.param)
 
 
+@pytest.fixture(params=LATENT)
+def hidden(request: pytest.FixtureRequest) -> Any:
+    return fitted(request.param)
+
+
 @pytest.fixture(autouse=True)
 def _no_gradients() -> Iterator[None]:
     with torch.no_grad():
@@ -61,6 +71,7 @@ def test_every_model_with_files_is_tested_here() -> None:
     assert all(type(fitted(name)).__name__ == CLASSES[name] for name in NAMES)
     assert all(isinstance(fitted(name), LatentModel) for name in NAMES)
     assert [isinstance(fitted(name), Learner) for name in NAMES] == [name in LEARNERS for name in NAMES]
+    assert {CLASSES[n] for n in NAMES if isinstance(fitted(n), Intervals)} == set(INTERVALS)
 
 
 # -- errors ----------------------------------------------------------------------------------------------------------
@@ -102,13 +113,15 @@ def test_bad_questions_raise(model: Any, query: Any, given: Any, message: str) -
             ask(query, given)
 
 
-def test_questions_about_latents_raise_unless_the_tables_are_known(model: Any) -> None:
-    if isinstance(model, DiscreteNetwork):
+def test_questions_about_latents_raise_unless_there_are_tables_of_them(model: Any) -> None:
+    if isinstance(model, LatentQueries):
         assert model.posterior("h", {"x4": [0, 1]}).shape == (2, 3)
+    else:
+        with pytest.raises(QueryError, match=r"Query of 'h': it is latent.*MaximumLikelihood learn tables of latents"):
+            model.posterior("h", {"x4": [0]})
+    if isinstance(model, DiscreteNetwork):
         assert model.log_evidence({"h": [0, 1]}).shape == (2,)
         return
-    with pytest.raises(QueryError, match="Query of 'h': it is latent"):
-        model.posterior("h", {"x4": [0]})
     with pytest.raises(QueryError, match="Evidence on 'h': it is latent"):
         model.log_evidence({"h": [0]})
 
@@ -201,7 +214,7 @@ def test_the_score_is_the_mean_log_evidence(model: Any) -> None:
 def test_diagnostics_are_a_table(model: Any) -> None:
     table = model.diagnostics()
     assert isinstance(table, pd.DataFrame)
-    assert len(table) > 1
+    assert len(table) >= 1
     assert table.columns.is_unique
 
 
@@ -262,7 +275,80 @@ def test_joint_tables_and_their_maximum(joint: Any) -> None:
     assert list(best.itertuples(index=False, name=None)) == frame.idxmax(axis=1).tolist()
 
 
+# -- hidden variables ------------------------------------------------------------------------------------------------
+
+
+def test_posteriors_of_latents(hidden: Any) -> None:
+    answers = hidden.posteriors(evidence(), include_latent=True)
+    assert set(answers) == set(GRAPH.names)
+    torch.testing.assert_close(answers["h"], hidden.posterior("h", evidence()))
+    torch.testing.assert_close(answers["h"].sum(dim=1), torch.ones(3).double())
+    assert list(hidden.posteriors(evidence())) == ["x1", "x2", "x3", "x4"]
+    assert "h" in hidden.posteriors(evidence_table(), include_latent=True).columns.get_level_values("variable")
+
+
+def test_memberships_have_the_index_of_the_table(hidden: Any) -> None:
+    table = training_table(6).set_axis([f"r{i}" for i in range(6)])
+    table.loc["r2", "x3"] = None
+    chances, best = hidden.predict_proba(table), hidden.predict(table, "h")
+    assert chances.shape == (6, 3)
+    assert chances.index.equals(table.index)
+    assert best.index.equals(table.index)
+    assert best.name == "h"
+    assert best.tolist() == chances.to_numpy().argmax(axis=1).tolist()
+    assert np.allclose(chances, hidden.posterior("h", table))
+    codes = {
+        v: torch.tensor(table[v].cat.codes.to_numpy() if v == "x1" else table[v].fillna(-1).to_numpy()) for v in table
+    }
+    torch.testing.assert_close(hidden.predict_proba(codes), torch.tensor(chances.to_numpy()))
+    assert hidden.predict(codes).tolist() == best.tolist()
+    with pytest.raises(QueryError, match=r"Expected the name of a latent, got 'x1'\. The model has: h"):
+        hidden.predict(table, "x1")
+
+
+def test_profiles_are_distributions_given_each_state(hidden: Any) -> None:
+    table = hidden.profiles("h")
+    assert table.index.names == ["variable", "state"]
+    assert table.columns.name == "h"
+    assert table.loc["x1"].index.tolist() == COLOURS
+    assert np.allclose(table.groupby(level="variable").sum(), 1.0)
+    shares = hidden.network.joint("h").numpy()
+    assert np.allclose(table.loc["x4"].to_numpy() @ shares, hidden.posterior("x4")[0])
+    with pytest.raises(QueryError, match="Expected the name of a latent"):
+        hidden.profiles("x1")
+
+
+def test_states_can_be_matched(hidden: Any, tmp_path: Path) -> None:
+    hidden.save(tmp_path / "model.pt")
+    model, other = torchpbp.load(tmp_path / "model.pt"), torchpbp.load(tmp_path / "model.pt")
+    given, expected = model.posterior("h", evidence()), model.log_evidence(evidence())
+    assert other.reordered({"h": [2, 0, 1]}) is other
+    torch.testing.assert_close(other.posterior("h", evidence()), given[:, [2, 0, 1]])
+    torch.testing.assert_close(other.log_evidence(evidence()), expected)
+    other.save(tmp_path / "other.pt")
+    torch.testing.assert_close(torchpbp.load(tmp_path / "other.pt").posterior("h"), other.posterior("h"))
+    other.match_states(model)
+    torch.testing.assert_close(other.posterior("h", evidence()), given)
+    if isinstance(model, Learner):
+        assert model.posterior("h")[0].tolist() == sorted(model.posterior("h")[0].tolist(), reverse=True)
+
+
 # -- draws -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", INTERVALS)
+def test_intervals_surround_the_answers(name: str) -> None:
+    model, options = fitted(name), INTERVALS[name]
+    table = model.interval("x1", evidence_table(), **options)
+    answer = model.posterior("x1", evidence_table())
+    assert list(table.columns) == [(part, c) for part in ("estimate", "lower", "upper") for c in COLOURS]
+    pd.testing.assert_frame_equal(table["estimate"], answer, check_names=False)
+    assert (table["lower"] <= table["upper"]).all(axis=None)
+    assert table["lower"].ge(0).all(axis=None)
+    assert table["upper"].le(1).all(axis=None)
+    estimate, lower, upper = model.interval(None, evidence(), 0.8, **options)
+    assert torch.allclose(estimate, model.log_evidence(evidence()))
+    assert bool((lower <= upper).all())
 
 
 def test_draws_repeat_with_their_seed(sampling: Any) -> None:

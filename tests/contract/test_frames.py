@@ -69,7 +69,7 @@ def test_samples_are_tables_that_can_be_learned_from(
 def test_learners_hand_their_labels_to_the_network_they_learned(
     truth: DiscreteNetwork, data: pd.DataFrame, tmp_path: Path
 ) -> None:
-    em = EM(truth.graph, restarts=1, iterations=5, progress=False).fit(data)
+    em = EM(truth.graph, restarts=1, max_steps=5, progress=False).fit(data)
     em.save(tmp_path / "em.pt")
     for learner in (em, EM.load(tmp_path / "em.pt")):
         hidden = learner.network.posterior("h", pd.DataFrame({"x1": ["green", "blue"]}))
@@ -89,7 +89,7 @@ def test_indices_are_kept_only_where_they_say_something(truth: DiscreteNetwork) 
 def test_states_without_a_label_go_by_their_number(truth: DiscreteNetwork, data: pd.DataFrame) -> None:
     few = data[data["x1"] != "blue"].assign(x1=lambda f: f["x1"].cat.remove_unused_categories())
     with pytest.warns(LabelWarning, match=r"'x1' \(2 of 3\)"):
-        model = EM(truth.graph, restarts=1, iterations=2, progress=False).fit(few)
+        model = EM(truth.graph, restarts=1, max_steps=2, progress=False).fit(few)
     assert model.posterior("x1", WHO).columns.tolist() == ["red", "green", 2]
     plain = truth.sample_frame(20, seed=0)
     assert (plain.dtypes == np.int64).all()

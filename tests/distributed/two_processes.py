@@ -104,10 +104,10 @@ def fit_by_likelihood() -> dict[str, list[torch.Tensor]]:
     data["b1"][::5] = -1
     share = {v: x[own_share(301)] for v, x in data.items()}
     learners = {
-        "em": EM(network.graph, restarts=3, iterations=15, progress=False),
-        "em, one stops early": EM(network.graph, restarts=3, iterations=60, tolerance=1e-3, progress=False),
+        "em": EM(network.graph, restarts=3, max_steps=15, progress=False),
+        "em, one stops early": EM(network.graph, restarts=3, max_steps=60, relative_tolerance=1e-3, progress=False),
         # Mini-batches so small that some have no row of one of the processes.
-        "online em": OnlineEM(network.graph, batch_size=3, iterations=2, exponents=(0.6, 0.9), progress=False),
+        "online em": OnlineEM(network.graph, batch_size=3, max_steps=2, exponents=(0.6, 0.9), progress=False),
     }
     found = {}
     for name, learner in learners.items():

@@ -139,7 +139,7 @@ def test_the_answer_shares_no_memory_with_the_network():
 
 
 def test_a_hub_with_many_observables_does_not_underflow():
-    network = DiscreteNetwork.random(templates.naive_bayes(1500, 3, 4), seed=1)
+    network = DiscreteNetwork.random(templates.naive_bayes(700, 3, 4), seed=1)
     row = {v: int(x) for v, x in network.sample(1, seed=0).items()}
     assert network._queries.elimination.posterior("h", row) is not None
     torch.testing.assert_close(network.posterior("h", row), by_tree(network, "h", row))

@@ -66,7 +66,7 @@ def test_half_a_point_is_no_point() -> None:
 
 @pytest.mark.parametrize(
     "learner",
-    [partial(EM, restarts=1, iterations=20, progress=False), SpectralJunctionTree, PBP],
+    [partial(EM, restarts=1, max_steps=20, progress=False), SpectralJunctionTree, PBP],
     ids=["em", "sp", "pbp"],
 )
 def test_discrete_learners_read_digits(learner: Any) -> None:

@@ -18,7 +18,7 @@ from torchpbp.experiments.jt_synthetic.run import measure
 GRAPHS = {"chain": templates.hmm(4, states=2, observed_states=3), "class": templates.naive_bayes(3, states=2)}
 OTHERS = {
     "spectral": SpectralJunctionTree,
-    "EM": functools.partial(EM, restarts=1, iterations=5, progress=False),
+    "EM": functools.partial(EM, restarts=1, max_steps=5, progress=False),
 }
 SMALL = {"sizes": [100, 300], "repeats": 2, "test_rows": 40, "concentration": 1.0, "verbose": False}
 

@@ -83,7 +83,7 @@ def test_kl_is_zero_for_equals_and_counts_impossible_answers() -> None:
 
 def test_run_notes_errors_of_answers_and_messages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     metrics = run_learners(
-        lambda graph: EM(graph, restarts=1, iterations=30, progress=False),
+        lambda graph: EM(graph, restarts=1, max_steps=30, progress=False),
         {"chain": CHAIN},
         {"blind": Blind},
         rows=2000,

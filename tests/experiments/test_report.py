@@ -82,7 +82,7 @@ def run_dir(tmp_path: Path) -> Path:
     draw(folder / "more" / f"{EVIL.replace('/', '')}.png", 3.0)
     (folder / "broken.png").write_bytes(b"not a picture")
     PBP(NETWORK.graph).fit(NETWORK.sample(500, seed=2)).save(folder / "model.pt")
-    EM(NETWORK.graph, restarts=1, iterations=2, progress=False).fit(NETWORK.sample(50, seed=2)).save(folder / "em.pt")
+    EM(NETWORK.graph, restarts=1, max_steps=2, progress=False).fit(NETWORK.sample(50, seed=2)).save(folder / "em.pt")
     torch.save({"state": 1}, folder / "state.pt")
     return folder
 

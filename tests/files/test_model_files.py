@@ -38,8 +38,8 @@ REMEDIES = (
 MAKERS: dict[str, Callable[[], Any]] = {
     "PBP": lambda: PBP(GRAPH).fit(DATA),
     "RefinedPBP": lambda: RefinedPBP(GRAPH, steps=1).fit(DATA),
-    "EM": lambda: EM(GRAPH, iterations=2, restarts=1).fit(DATA),
-    "OnlineEM": lambda: OnlineEM(GRAPH, iterations=1, restarts=1).fit(DATA),
+    "EM": lambda: EM(GRAPH, max_steps=2, restarts=1).fit(DATA),
+    "OnlineEM": lambda: OnlineEM(GRAPH, max_steps=1, restarts=1).fit(DATA),
     "SpectralJunctionTree": lambda: SpectralJunctionTree(GRAPH).fit(DATA),
     "NormalGraphLearner": lambda: NormalGraphLearner(GRAPH, epochs=2, restarts=1).fit(DATA),
     "KernelPBP": lambda: KernelPBP(GRAPH).fit({v: x[:20] for v, x in DATA.items()}),

@@ -56,7 +56,7 @@ def test_other_models_are_asked_as_well(kind: str) -> None:
     data = network.sample(200, seed=1)
     first, second, *_ = network.graph.observed
     made: dict[str, Any] = {
-        "EM": lambda: EM(network.graph, restarts=1, iterations=3, progress=False).fit(data),
+        "EM": lambda: EM(network.graph, restarts=1, max_steps=3, progress=False).fit(data),
         "KernelPBP": lambda: KernelPBP(network.graph).fit(data),
         "DiscreteNetwork": lambda: network,
     }

@@ -22,8 +22,8 @@ LEARNERS: dict[str, Callable[[LatentGraph], Any]] = {
     "KernelPBP": KernelPBP,
     "RefinedPBP": lambda graph: RefinedPBP(graph, steps=1, folds=2, progress=False),
     "ScoreAverage": lambda graph: ScoreAverage([PBP(graph), KernelPBP(graph)]),
-    "EM": lambda graph: EM(graph, restarts=1, iterations=3, progress=False),
-    "OnlineEM": lambda graph: OnlineEM(graph, exponents=(0.7,), iterations=2, progress=False),
+    "EM": lambda graph: EM(graph, restarts=1, max_steps=3, progress=False),
+    "OnlineEM": lambda graph: OnlineEM(graph, exponents=(0.7,), max_steps=2, progress=False),
     "SpectralJunctionTree": SpectralJunctionTree,
     "NormalGraphLearner": lambda graph: NormalGraphLearner(graph, epochs=3, progress=False),
 }

@@ -95,7 +95,7 @@ def mixed() -> PBP:
         (lambda: PBP(GRAPH).fit_population(GRAPH), "network: expected a DiscreteNetwork, got LatentGraph"),
         (lambda: EM(GRAPH, seed="a"), "seed: expected a whole number of at least 0, got 'a'"),
         (lambda: EM(GRAPH, restarts=1.5), "restarts: expected a whole number of at least 1, got 1.5"),
-        (lambda: EM(GRAPH, tolerance="x"), "tolerance: expected a non-negative number, got 'x'"),
+        (lambda: EM(GRAPH, relative_tolerance="x"), "tolerance: expected a non-negative number, got 'x'"),
         (lambda: torchpbp.SpectralJunctionTree(GRAPH, rank="x"), "rank: expected None or a whole number .* got 'x'"),
         (lambda: NormalGraphLearner(GRAPH, seed=None), "seed: expected a whole number .* got None"),
         (lambda: torchpbp.RefinedPBP(GRAPH, steps="many"), "steps: expected a whole number of at least 1, got 'many'"),
@@ -192,7 +192,7 @@ def test_no_rows_get_no_answers_from_a_normal_graph(rows) -> None:
 
 
 def test_a_printed_em_says_what_it_is(rows) -> None:
-    learned = EM(GRAPH, restarts=1, iterations=2, progress=False).fit(rows)
+    learned = EM(GRAPH, restarts=1, max_steps=2, progress=False).fit(rows)
     assert repr(learned) == f"EM({GRAPH!r}, fitted)"
 
 

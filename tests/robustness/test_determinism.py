@@ -42,7 +42,7 @@ for name, graph in {"diamond": templates.diamond(2, 3, 2), "grid": templates.gri
     found[name + " spectral"] = digest([SpectralJunctionTree(graph).fit(data).log_evidence(data)])
 graph = templates.hmm(4, 2, 3)
 data = DiscreteNetwork.random(graph, seed=1).sample(200, seed=2)
-found["em"] = digest([EM(graph, iterations=5, restarts=2, seed=1).fit(data).log_evidence(data)])
+found["em"] = digest([EM(graph, max_steps=5, restarts=2, seed=1).fit(data).log_evidence(data)])
 found["auto"] = digest(PBP(graph, rank="auto").fit(data).state_dict().values())
 mixed = LatentGraph([("h", "x"), ("h", "y"), ("h", "z")], {"h": 2, "x": 2, "y": Continuous(), "z": 2}, ["h"])
 columns = list(data.values())

@@ -66,7 +66,7 @@ def test_odd_evidence_on_a_continuous_variable(value: Any) -> None:
 def test_odd_columns_to_learn_from(column: Any, learner: str) -> None:
     name = "y" if learner == "continuous" else NAMES[0]
     data = {**(MIXED_DATA if learner == "continuous" else DATA), name: column}
-    model: Any = {"PBP": PBP(GRAPH), "EM": EM(GRAPH, iterations=1, restarts=1), "continuous": PBP(MIXED_GRAPH)}[learner]
+    model: Any = {"PBP": PBP(GRAPH), "EM": EM(GRAPH, max_steps=1, restarts=1), "continuous": PBP(MIXED_GRAPH)}[learner]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.simplefilter("ignore", TorchPBPWarning)

@@ -65,7 +65,7 @@ ACCEPTED: dict[str, Callable[[Tensor], Tensor]] = {
 
 COLUMNS: dict[str, Callable[[Any], Any]] = {
     "fit": lambda c: PBP(GRAPH).fit({**DATA, "x1": c}),
-    "fit EM": lambda c: EM(GRAPH, iterations=1, restarts=1).fit({**DATA, "x1": c}),
+    "fit EM": lambda c: EM(GRAPH, max_steps=1, restarts=1).fit({**DATA, "x1": c}),
     "count": lambda c: PBP(GRAPH).count({**DATA, "x1": c}),
     "mini-batches": lambda c: PBP(GRAPH).fit([{**DATA, "x1": c}] * 2),
     "mini-batches of tuples": lambda c: PBP(GRAPH).fit([(c, DATA["x2"], DATA["x3"])] * 2),

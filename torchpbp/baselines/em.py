@@ -1,7 +1,7 @@
 """Expectation maximisation: the classical way to learn a network with hidden variables.
 
-All runs, each from a start of its own, go on side by side: :mod:`torchpbp.baselines.expectation` takes their tables as the
-rows of one matrix. In several processes, each with a share of the rows, expected counts are summed over all of them, and
+All runs, each from a start of its own, go on side by side: :mod:`torchpbp.models.likelihood.expectation` takes their tables as
+the rows of one matrix. In several processes, each with a share of the rows, expected counts are summed over all of them, and
 all end with the same tables.
 """
 
@@ -17,17 +17,16 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from torchpbp.baselines.expectation import ExpectationStep, numbered
-from torchpbp.baselines.network_learner import NetworkLearner
-from torchpbp.distributed import gather_objects
-from torchpbp.errors import DataError, StructureError
+from torchpbp.errors import ConvergenceWarning, DataError, StructureError, warn_caller
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.graph.latent_graph import LatentGraph, require_graph, require_states
-from torchpbp.inputs.columns import ColumnReader, DataLike
-from torchpbp.inputs.missing_values import informative
+from torchpbp.inputs.columns import DataLike
 from torchpbp.lazy import pandas as pd
-from torchpbp.learning.fitting import check_labels
-from torchpbp.settings import Settings, flag, non_negative, setting, whole
+from torchpbp.models.likelihood.expectation import ExpectationStep
+from torchpbp.models.likelihood.polish import polish
+from torchpbp.models.likelihood.rows import WeightedRows, read_rows
+from torchpbp.models.network_learner import NetworkLearner
+from torchpbp.settings import Settings, choice, flag, non_negative, setting, whole
 from torchpbp.settings import seed as seed_constraint
 
 
@@ -36,11 +35,12 @@ class EMSettings(Settings):
     """Settings of :class:`EM`, described there."""
 
     restarts: int = setting(5, whole(1))
-    iterations: int = setting(500, whole(1))
-    tolerance: float = setting(1e-4, non_negative())
+    max_steps: int = setting(500, whole(1))
+    relative_tolerance: float = setting(1e-6, non_negative())
     prior: float = setting(0.01, non_negative())
     seed: int = setting(0, seed_constraint())
     progress: bool = setting(True, flag())
+    method: str = setting("em", choice("em", "gauss_newton"))
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class Run:
 
     Args:
         seed: of the start.
-        objective: after each iteration, the log-likelihood per row plus the prior's term.
-        converged: whether it met the tolerance before the last iteration allowed.
+        objective: after each step, the log-likelihood per row plus the prior's term.
+        converged: whether it met the tolerance within the steps allowed.
         exponent: of the step sizes of stepwise online EM.
     """
 
@@ -70,15 +70,17 @@ class EM(NetworkLearner):
     Args:
         graph: directed, discrete, with a number of states for each latent.
         restarts: random starts; the run with the highest objective is kept.
-        iterations: of each run, at most.
-        tolerance: a run has converged when the objective f changes by no more than this share of its size:
-            |f(t) − f(t−1)| ≤ tolerance · |f(t) + f(t−1)| / 2 [JT 9]. The paper's 1e-4 stops early: with many rows 1e-6
-            comes several times closer, in several times as many iterations.
+        max_steps: of each run, at most. A warning says when the run that is kept stopped there.
+        relative_tolerance: a run has converged when the objective f changes by no more than this share of its size:
+            |f(t) − f(t−1)| ≤ relative_tolerance · |f(t) + f(t−1)| / 2 [JT 9]. The paper's 1e-4 stops early: with many rows
+            1e-6 comes several times closer, in several times as many steps.
         prior: pseudo-rows per entry of a table (a Dirichlet prior with concentration 1 + prior). 0 gives maximum
             likelihood, with tables that may hold zeros; evidence that never occurred may then be impossible.
         seed: of the starts.
         start: where the first run begins, in place of a random start; the others are random.
         progress: show a progress bar.
+        method: "gauss_newton" takes the best run on to the maximum, to 0.01 nats in total, by the Gauss–Newton steps of
+            :class:`~torchpbp.MaximumLikelihood`.
 
     Attributes:
         settings: as an :class:`EMSettings`.
@@ -97,12 +99,13 @@ class EM(NetworkLearner):
         graph: LatentGraph,
         *,
         restarts: int = 5,
-        iterations: int = 500,
-        tolerance: float = 1e-4,
+        max_steps: int = 500,
+        relative_tolerance: float = 1e-6,
         prior: float = 0.01,
         seed: int = 0,
         start: DiscreteNetwork | None = None,
         progress: bool = True,
+        method: str = "em",
     ) -> None:
         require_graph(graph, "EM")
         if not graph.directed:
@@ -113,37 +116,32 @@ class EM(NetworkLearner):
                 "start: expected a network on the learner's own graph, with the same parents and states."
             )
         super().__init__(graph)
-        self.settings = EMSettings(restarts, iterations, tolerance, prior, seed, progress)
+        self.settings = EMSettings(restarts, max_steps, relative_tolerance, prior, seed, progress, method)
         self.start = start
         self.runs: list[Run] = []
 
-    def fit(self, data: DataLike) -> EM:
+    def fit(self, data: DataLike, weights: Any = None) -> EM:
         """Learn from rows of the observables, in which values may be missing at random.
 
         Args:
-            data: as for :meth:`torchpbp.PBP.fit`. Missing values: -1, NaN, None or pandas NA. A missing value says nothing;
-                the row's other values count in full. In several processes, this one's share of the rows.
+            data: as for :meth:`torchpbp.PBP.fit`; of a table on a cluster its distinct rows are found there. Missing values: -1,
+                NaN, None or pandas NA. A missing value says nothing; the row's other values count in full. In several
+                processes, this one's share of the rows.
+            weights: (rows,) how much each row counts; 1 by default.
 
         Returns:
             The learner itself.
 
         Raises:
-            DataError: a column without any value, or rows that ``start`` holds for impossible.
+            DataError: a column without any value, negative weights, or rows that ``start`` holds for impossible.
         """
-        states = {v: self.graph.num_states(v) for v in self.graph.observed}
-        reader = ColumnReader(states, missing=True)
-        codes = informative(states, torch.cat(list(reader.batches(data)), dim=1))
-        check_labels(reader.labels)
-        empty = [rank for rank, rows in enumerate(gather_objects(codes.shape[1])) if not rows]
-        if empty:  # said in all processes: one that waits for the others would wait for ever
-            raise DataError(f"EM: processes {empty} hold no row with a value. Give each process some rows.")
-        step = self._expectation_step(dict(zip(states, codes, strict=True)))
+        rows, step = self._prepared(data, weights)
         candidates = self._candidates()
         starts = self._starts(candidates)
         bar = tqdm(
-            total=self.settings.iterations,
+            total=self.settings.max_steps,
             desc=type(self).__name__,
-            unit="iteration",
+            unit="step",
             delay=2,
             leave=False,
             disable=not self.settings.progress,
@@ -151,10 +149,21 @@ class EM(NetworkLearner):
         with bar:
             vectors, self.runs = self._run(step, starts, candidates, bar)
         best = _best(self.runs)
-        tables = step.layout.tables(vectors[best : best + 1])
-        learned = {scope[-1]: table[0] for scope, table in tables.items()}
-        self._adopt(learned, reader.labels, reader.missing_values.over_processes().shares)
+        vector = vectors[best]
+        if self.settings.method == "gauss_newton":
+            vector = polish(step, vector, self.settings.prior).vector
+        elif not self.runs[best].converged:
+            warn_caller(
+                f"{type(self).__name__}: the best run stopped at the limit of {self.settings.max_steps} steps, before it had "
+                "converged. Raise max_steps or relative_tolerance.",
+                ConvergenceWarning,
+            )
+        self._adopt(step.layout.named(vector), rows.labels, rows.missing)
         return self
+
+    def _prepared(self, data: DataLike, weights: Any) -> tuple[WeightedRows, ExpectationStep]:
+        rows = read_rows(self.graph, data, weights, type(self).__name__)
+        return rows, ExpectationStep(self.graph, rows.table, rows.weights)
 
     def _candidates(self) -> list[tuple[int, float | None]]:
         """Seeds of the starts, with the exponents of online EM.
@@ -169,10 +178,6 @@ class EM(NetworkLearner):
         for seed in {seed for seed, _ in candidates} - set(drawn):
             drawn[seed] = DiscreteNetwork.random(self.graph, seed)
         return [drawn[seed] for seed, _ in candidates]
-
-    def _expectation_step(self, table: Mapping[str, Tensor]) -> ExpectationStep:
-        numbers, firsts = numbered([x + 1 for x in table.values()])  # equal rows once
-        return ExpectationStep(self.graph, {v: x[firsts] for v, x in table.items()}, torch.bincount(numbers))
 
     def _run(
         self,
@@ -190,7 +195,7 @@ class EM(NetworkLearner):
         final = vectors.clone()
         objectives: list[list[float]] = [[] for _ in candidates]
         going = list(range(len(candidates)))
-        for _ in range(self.settings.iterations):
+        for _ in range(self.settings.max_steps):
             log_likelihood, counts = step(vectors)
             stay = self._record(objectives, going, log_likelihood, vectors, step.rows)
             final[going] = vectors
@@ -235,17 +240,17 @@ class EM(NetworkLearner):
         if len(objective) < 2:
             return False
         now, before = objective[-1], objective[-2]
-        return math.isfinite(before) and abs(now - before) <= self.settings.tolerance * abs(now + before) / 2
+        return math.isfinite(before) and abs(now - before) <= self.settings.relative_tolerance * abs(now + before) / 2
 
     def diagnostics(self) -> pd.DataFrame:
-        """One row per run: seed, iterations, objective at the end, whether it converged, and whether it was kept."""
+        """One row per run: seed, steps, objective at the end, whether it converged, and whether it was kept."""
         self.require_fitted()
         best = _best(self.runs)
         rows = [
             (r.seed, r.exponent, len(r.objective), r.objective[-1], r.converged, i == best)
             for i, r in enumerate(self.runs)
         ]
-        columns = ["seed", "exponent", "iterations", "objective", "converged", "kept"]
+        columns = ["seed", "exponent", "steps", "objective", "converged", "kept"]
         frame = pd.DataFrame(rows, columns=columns)
         return frame.drop(columns="exponent") if all(r.exponent is None for r in self.runs) else frame
 

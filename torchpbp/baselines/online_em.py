@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +11,14 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from torchpbp.baselines.em import EM, EMSettings, Run
-from torchpbp.baselines.expectation import ExpectationStep, TableLayout
 from torchpbp.distributed import gather_objects, process_rank
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.graph.latent_graph import LatentGraph
-from torchpbp.settings import Constraint, between, setting, several, whole
+from torchpbp.inputs.columns import DataLike
+from torchpbp.models.likelihood.expectation import ExpectationStep
+from torchpbp.models.likelihood.layout import TableLayout
+from torchpbp.models.likelihood.rows import WeightedRows, distinct_rows, read_rows
+from torchpbp.settings import Constraint, between, non_negative, setting, several, whole
 
 
 def _exponents() -> Constraint:
@@ -35,7 +38,8 @@ class OnlineEMSettings(EMSettings):
     """Settings of :class:`OnlineEM`, described there."""
 
     restarts: int = setting(1, whole(1))
-    iterations: int = setting(100, whole(1))
+    max_steps: int = setting(100, whole(1))
+    relative_tolerance: float = setting(1e-4, non_negative())
     exponents: tuple[float, ...] = setting((0.6, 0.7, 0.8, 0.9, 1.0), _exponents())
     batch_size: int = setting(100, whole(1))
 
@@ -54,8 +58,9 @@ class OnlineEM(EM):
         exponents: values of a, above 0.5 and at most 1.
         batch_size: rows per mini-batch, over all processes.
         restarts: random starts for each exponent.
-        iterations: passes over the rows, at most.
-        tolerance, prior, seed, start, progress: as for :class:`EM`.
+        max_steps: passes over the rows, at most.
+        relative_tolerance: as for :class:`EM`, of the objective after each pass, which keeps changing by small amounts.
+        prior, seed, start, progress, method: as for :class:`EM`.
     """
 
     def __init__(
@@ -65,21 +70,23 @@ class OnlineEM(EM):
         exponents: Sequence[float] = (0.6, 0.7, 0.8, 0.9, 1.0),
         batch_size: int = 100,
         restarts: int = 1,
-        iterations: int = 100,
-        tolerance: float = 1e-4,
+        max_steps: int = 100,
+        relative_tolerance: float = 1e-4,
         prior: float = 0.01,
         seed: int = 0,
         start: DiscreteNetwork | None = None,
         progress: bool = True,
+        method: str = "em",
     ) -> None:
         super().__init__(graph, start=start)
         self.settings: OnlineEMSettings = OnlineEMSettings(
             restarts,
-            iterations,
-            tolerance,
+            max_steps,
+            relative_tolerance,
             prior,
             seed,
             progress,
+            method,
             exponents,  # type: ignore[arg-type]
             batch_size,
         )
@@ -87,9 +94,9 @@ class OnlineEM(EM):
     def _candidates(self) -> list[tuple[int, float | None]]:
         return [(seed, a) for seed, _ in super()._candidates() for a in self.settings.exponents]
 
-    def _expectation_step(self, table: Mapping[str, Tensor]) -> ExpectationStep:
-        rows = len(next(iter(table.values())))
-        return ExpectationStep(self.graph, table, torch.ones(rows, dtype=torch.float64))
+    def _prepared(self, data: DataLike, weights: Any) -> tuple[WeightedRows, ExpectationStep]:
+        rows = read_rows(self.graph, data, weights, type(self).__name__, distinct=False)
+        return rows, ExpectationStep(self.graph, rows.table, rows.weights, block=len(rows.weights))
 
     def _run(
         self,
@@ -103,21 +110,21 @@ class OnlineEM(EM):
         vectors = torch.stack([known[id(s)][0] for s in starts])
         averages = torch.stack([known[id(s)][1] for s in starts])
         exponents = torch.tensor([float(a or 1.0) for _, a in candidates], dtype=torch.float64)[:, None]
-        whole = super()._expectation_step(step.table)  # the objective looks at equal rows once
+        whole = ExpectationStep(self.graph, *distinct_rows(step.table, step.weights))  # for the objective
         generator = torch.Generator().manual_seed(self.settings.seed)
-        shares = gather_objects(len(step.counts))  # mini-batches are drawn from the rows of all processes
+        shares = gather_objects(len(step.weights))  # mini-batches are drawn from the rows of all processes
         first = sum(shares[: process_rank()])
-        last = first + len(step.counts)
+        last = first + len(step.weights)
         final = vectors.clone()
         objectives: list[list[float]] = [[] for _ in candidates]
         going = list(range(len(candidates)))
         k = 0
-        for _ in range(self.settings.iterations):
+        for _ in range(self.settings.max_steps):
             for batch in torch.split(torch.randperm(sum(shares), generator=generator), self.settings.batch_size):
                 own = batch[(batch >= first) & (batch < last)] - first
                 share = (k + 2) ** -exponents
                 averages = torch.lerp(averages, step(vectors, own)[1] / len(batch), share)
-                vectors = layout.maximised(step.rows * averages, self.settings.prior)
+                vectors = layout.maximised(sum(shares) * averages, self.settings.prior)
                 k += 1
             stay = self._record(objectives, going, whole.log_likelihood(vectors), vectors, step.rows)
             final[going] = vectors

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,9 +40,6 @@ class LatentModel(Saved):
     labels: dict[str, tuple[Any, ...]]
     missing: dict[str, float]
     fitted: bool
-
-    latent_remedy: ClassVar[str] = ""
-    """What to do instead of asking about a latent variable, for the error."""
 
     @property
     def device(self) -> torch.device:
@@ -93,7 +90,7 @@ class LatentModel(Saved):
         """
         self.require_fitted()
         observed = {v: d for v, d in self.evidence_domains().items() if v in self.graph.observed}
-        reader = ColumnReader(observed, self.labels, missing=True, quiet=True)
+        reader = ColumnReader(observed, self.labels, missing=True, quiet=True, device=self.device)
         total, rows = 0.0, 0
         for table in reader.tables(data, SCORED_ROWS):
             states = {v: x for v, x in table.items() if isinstance(observed[v], int)}
@@ -138,6 +135,10 @@ class LatentModel(Saved):
         """Number of states, or range, of each variable that may be observed and asked about."""
         return {v: self.graph.variables[v] for v in self.graph.observed}
 
+    def query_domains(self) -> dict[str, Domain]:
+        """Those that may be asked about, by default the same."""
+        return self.evidence_domains()
+
     def read_evidence(self, evidence: EvidenceLike) -> Evidence:
         """Evidence, checked and in one form, on the model's device."""
         self.require_fitted()
@@ -156,14 +157,14 @@ class LatentModel(Saved):
 
     def check_query(self, names: Sequence[str], evidence: Evidence) -> None:
         """Raise a QueryError, with the reason, for a question that the model cannot answer."""
-        known = self.evidence_domains()
+        known = self.query_domains()
         if not names or len(set(names)) != len(names):
             raise QueryError(f"Expected one or more different variables to query, got {names}.")
         for name in names:
             if name not in known and name in self.graph.latent:
                 raise QueryError(
                     f"Query of '{name}': it is latent. {type(self).__name__} answers about observables only: "
-                    f"{', '.join(known)}.{self.latent_remedy}"
+                    f"{', '.join(known)}. EM and MaximumLikelihood learn tables of latents."
                 )
             if name not in known:
                 raise QueryError(f"Query of unknown variable '{name}'. The model observes: {', '.join(known)}.")

@@ -31,9 +31,17 @@ class Queries:
         graph: discrete.
         states: number of states of each variable.
         factors: (scope, table) pairs whose product is proportional to the joint distribution.
+        budget: most bytes of the clique tree's tables; None: no limit.
     """
 
-    def __init__(self, graph: LatentGraph, states: Mapping[str, int], factors: Sequence[tuple[Scope, Tensor]]) -> None:
+    def __init__(
+        self,
+        graph: LatentGraph,
+        states: Mapping[str, int],
+        factors: Sequence[tuple[Scope, Tensor]],
+        budget: float | None = None,
+    ) -> None:
+        self.budget = budget
         self.graph, self.states, self.factors = graph, states, factors
         self.device = factors[0][1].device
 
@@ -49,12 +57,12 @@ class Queries:
             not self.graph.directed
         ):  # they may have any size, and products of large or small ones leave the range of numbers
             factors = [(scope, _moderate(table)) for scope, table in factors]
-        return potential_tree(self.tree, self.states, factors)
+        return potential_tree(self.tree, self.states, factors, self.budget)
 
     @cached_property
     def elimination(self) -> Elimination | None:
-        """The way of single rows; it has no gradient, so it is not taken where a table needs one."""
-        if any(table.requires_grad for _, table in self.factors):
+        """The way of single rows on the CPU; it has no gradient, so it is not taken where a table needs one."""
+        if self.device.type != "cpu" or any(table.requires_grad for _, table in self.factors):
             return None
         return Elimination(self.graph, self.tree, self.factors)
 

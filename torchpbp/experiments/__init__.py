@@ -57,6 +57,7 @@ EXPERIMENTS = {
     ),
     "run_patches": Experiment("patches.run", "PatchesSettings"),
     "run_pbp_synthetic": Experiment("pbp_synthetic.run", "PBPSyntheticSettings", shares_rows=True),
+    "run_precision": Experiment("precision.run", "PrecisionSettings"),
     "run_sequence_labelling": Experiment("labelling.run", "LabellingSettings", shares_rows=True),
     "run_splice": Experiment("splice.run", "SpliceSettings", replaces=("ridge",)),
     "run_synthetic": Experiment("synthetic.run", "SyntheticSettings", shares_rows=True),

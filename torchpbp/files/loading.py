@@ -16,6 +16,7 @@ LEARNERS = {
     "PBP": "torchpbp.models.pbp",
     "RefinedPBP": "torchpbp.models.refinement.learner",
     "KernelPBP": "torchpbp.models.kernel.kernel_pbp",
+    "MaximumLikelihood": "torchpbp.models.likelihood.learner",
     "EM": "torchpbp.baselines.em",
     "OnlineEM": "torchpbp.baselines.online_em",
     "SpectralJunctionTree": "torchpbp.baselines.spectral",

@@ -108,15 +108,15 @@ def leaf_messages(
     elif not any(soft):
         messages, scale = _gathered(flat, groups, evidence), None
     else:
-        order = sorted(range(len(groups)), key=soft.__getitem__)  # those with states first
-        hard, weighted = order[: soft.count(False)], order[soft.count(False) :]
-        gathered = _gathered(flat[hard], [groups[i] for i in hard], evidence)
-        message, scale = _weighted(flat[weighted], [groups[i] for i in weighted], evidence)
-        back = sorted(range(len(groups)), key=order.__getitem__)
-        messages = torch.cat([gathered, message])[back]
-        scale = torch.cat(
-            [scale.new_ones(len(hard), 1, evidence.batch), scale.expand(len(weighted), 1, evidence.batch)]
-        )[back]
+        nodes = list(zip(flat.unbind(), groups, soft, strict=True))
+        hard, weighted = ([(w, g) for w, g, s in nodes if s is kind] for kind in (False, True))
+        gathered = _gathered(torch.stack([w for w, _ in hard]), [g for _, g in hard], evidence)
+        message, scales = _weighted(torch.stack([w for w, _ in weighted]), [g for _, g in weighted], evidence)
+        one = scales.new_ones(1, evidence.batch)
+        parts = {False: iter(gathered.unbind()), True: iter(message.unbind())}
+        messages = torch.stack([next(parts[s]) for s in soft])
+        sizes = iter(scales.expand(len(weighted), 1, evidence.batch).unbind())
+        scale = torch.stack([next(sizes) if s else one for s in soft])
     messages = messages.reshape(*weight.shape[:own], evidence.batch)
     return messages, scale if scale is None or own == 2 else scale.unsqueeze(1)
 

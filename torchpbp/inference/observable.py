@@ -43,11 +43,12 @@ class Observable(nn.Module):
     def __init__(self, name: str, domain: Domain, map: FeatureMap) -> None:
         super().__init__()
         self.name, self.domain, self.map = name, domain, map
-        self.register_buffer("bounds", torch.zeros(2, dtype=torch.float64))
+        self.register_buffer("bounds", torch.zeros(2, dtype=torch.float64, device="cpu"))
         entries = torch.Size(map.shape).numel() if isinstance(map, EncodedMap) else 1
         rows = map.dim if self.continuous else 0
-        self.register_buffer("functionals", torch.zeros(rows, 2 * entries, dtype=torch.float64))
-        self.register_buffer("marginal", torch.ones(0 if self.continuous else map.dim, dtype=torch.float64) / map.dim)
+        self.register_buffer("functionals", torch.zeros(rows, 2 * entries, dtype=torch.float64, device="cpu"))
+        states = 0 if self.continuous else map.dim
+        self.register_buffer("marginal", torch.ones(states, dtype=torch.float64, device="cpu") / map.dim)
 
     @property
     def continuous(self) -> bool:
@@ -74,7 +75,7 @@ class Observable(nn.Module):
         self.bounds[1] = high + margin if self.domain.high is None else self.domain.high
         features = self.map.features(values)
         gram = features.T @ features
-        ridge = 1e-6 * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype)
+        ridge = 1e-6 * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
         centre, scale = self._units()
         standard = (values - centre) / scale
         targets = torch.stack([standard, standard**2], dim=1)

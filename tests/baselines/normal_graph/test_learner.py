@@ -75,7 +75,7 @@ def test_with_one_inner_iteration_the_likelihood_never_falls() -> None:
         assert all(b >= a - 1e-8 for a, b in itertools.pairwise(run.log_evidence))
         assert run.log_evidence[-1] > run.log_evidence[0] + 1
     assert float(model.log_evidence(data).sum()) == pytest.approx(model.runs[model.best].log_evidence[-1])
-    em = EM(POLYTREE, restarts=3, prior=0.0, tolerance=1e-6, progress=False).fit(data)
+    em = EM(POLYTREE, restarts=3, prior=0.0, relative_tolerance=1e-6, progress=False).fit(data)
     reached = max(run.log_evidence[-1] for run in model.runs)
     assert reached == pytest.approx(float(em.log_evidence(data).sum()), rel=0.01)
 

@@ -53,8 +53,7 @@ def held_out(model, objective, rows, seed=0):
 
 
 @pytest.mark.parametrize("form", ["nonnegative", "signed"])
-@pytest.mark.parametrize("name", ["joint", "conditional", "class"])
-@pytest.mark.parametrize("rate", [0.01, 1e6])
+@pytest.mark.parametrize(("name", "rate"), [("joint", 0.01), ("conditional", 0.01), ("class", 0.01), ("joint", 1e6)])
 def test_never_worse_than_the_start_on_held_out_rows(model, rows, form, name, rate):
     objective = OBJECTIVES[name]
     before = held_out(model, objective, rows)
@@ -143,8 +142,7 @@ def test_both_forms_come_closer_to_the_truth_from_a_poor_start(network, rows):
         assert true - float(model.log_evidence(other).detach().mean()) + total < gap
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
-@pytest.mark.parametrize("form", ["nonnegative", "signed"])
+@pytest.mark.parametrize(("name", "form"), [("joint", "nonnegative"), ("conditional", "signed")])
 def test_the_same_seed_gives_the_same_model(network, rows, name, form):
     def refined(seed):
         model = PBP(network.graph).fit(network.sample(100, seed=3))

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from torchpbp.baselines.network_learner import NetworkLearner
 from torchpbp.baselines.normal_graph.block_learning import STARTS, LearningTrace, Start, WeightedRows, learn
 from torchpbp.baselines.normal_graph.conversion import convert, tables_from_thetas, thetas_from_tables
 from torchpbp.baselines.normal_graph.rules import RULES, Rule
@@ -23,6 +22,7 @@ from torchpbp.inputs.columns import ColumnReader, DataLike
 from torchpbp.inputs.evidence import Evidence, EvidenceLike, read_evidence
 from torchpbp.inputs.missing_values import informative
 from torchpbp.lazy import pandas as pd
+from torchpbp.models.network_learner import NetworkLearner
 from torchpbp.settings import Settings, choice, flag, non_negative, setting, whole
 from torchpbp.settings import seed as seed_constraint
 
@@ -136,7 +136,7 @@ class NormalGraphLearner(NetworkLearner):
         Returns:
             The learner itself.
         """
-        reader = ColumnReader(self._states(), missing=True)
+        reader = ColumnReader(self._states(), self.graph.labels, missing=True)
         codes = torch.cat(list(reader.batches(data)), dim=1)
         known = informative(self._states(), codes)
         codes = known if mask is None else codes  # the entries of a mask keep their rows

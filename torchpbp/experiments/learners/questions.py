@@ -35,7 +35,7 @@ def kinds() -> tuple[Kind, ...]:
         Kind("P(complete row)", lambda m, t, r: relative_error(m, t, r), relative),
         Kind("P(part of a row)", lambda m, t, r: relative_error(m, t, thinned(r)), relative),
         Kind("P(one | all others)", _one_given_others, nats),
-        Kind("P(each | part of a row)", _each_given_part, nats),
+        Kind("P(each | part of a row)", each_given_part, nats),
         Kind("P(two | others)", _two_given_others, nats),
         Kind("soft evidence", _soft, nats),
         Kind("P(latent | row)", _latent, nats),
@@ -70,7 +70,8 @@ def _one_given_others(model: Any, truth: DiscreteNetwork, rows: Columns) -> floa
     return float(kl(truth.posterior(query, evidence), model.posterior(query, evidence)).mean())
 
 
-def _each_given_part(model: Any, truth: DiscreteNetwork, rows: Columns) -> float:
+def each_given_part(model: Any, truth: DiscreteNetwork, rows: Columns) -> float:
+    """Mean KL of the posteriors of all variables that half a row does not observe."""
     evidence = thinned(rows)
     exact, learned = truth.posteriors(evidence), model.posteriors(evidence)
     total, count = 0.0, 0

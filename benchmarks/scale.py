@@ -1,7 +1,7 @@
-"""Scaling of PBP's time and memory with rows, chain length, numbers of states and treewidth.
+"""Scaling of PBP with rows, chain length, states, treewidth, batch size and workers; counting a large table.
 
 Each point is measured in its own process. Time is processor time. Memory is the increase of the process's peak, above
-libraries and data (rows are read from a memory map).
+libraries and data (rows are read from a memory map). Counting a large table: :mod:`benchmarks.cluster_counting`.
 """
 
 from __future__ import annotations
@@ -10,30 +10,35 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from benchmarks import cluster_counting
 from benchmarks.report import Claim, Panel, Report
 from benchmarks.side_by_side import RunOptions
-from benchmarks.this_library.scaling import LENGTH, MEASURES, ROWS, STATES, WIDTH, Point
+from benchmarks.this_library.scaling import BATCH, LENGTH, MEASURES, ROWS, STATES, WIDTH, Point
 from benchmarks.workers import STARTUP_SECONDS, TooSlow, WorkerError, Workers
 
 MANY = 10_000_000
 """Number of rows of the memory target."""
 MOST_MEGABYTES = 1_500
+LONG = 3_000
+"""Chain length from which on there is one round."""
 
 
 def run(settings: RunOptions) -> Report:
     """All axes."""
-    report = Report("growth")
+    report = Report("scale")
     axes: dict[str, Sequence[int]] = {
-        ROWS: settings.choose([100_000, 1_000_000, MANY, 3 * MANY, 6 * MANY], [100_000, 1_000_000], [200]),
-        LENGTH: settings.choose([10, 30, 100, 300, 1_000], [25, 100], [4]),
+        ROWS: settings.choose([10_000, 100_000, 1_000_000, MANY, 10 * MANY], [10_000, 100_000, 1_000_000], [200]),
+        LENGTH: settings.choose([10, 30, 100, 300, 1_000, LONG, 10_000], [25, 100], [4]),
         STATES: settings.choose([2, 4, 8, 16, 32, 64], [], []),
         WIDTH: settings.choose([1, 2, 3, 4, 5], [], []),
+        BATCH: settings.choose([1, 10, 100, 1_000, 10_000, 100_000], [1, 100, 10_000], [2]),
     }
     for axis, values in axes.items():
         points = {value: _measured(settings, report, axis, value) for value in values}
         measured = {value: point for value, point in points.items() if point}
         if measured:
             _report_axis(settings, report, axis, measured)
+    cluster_counting.run(settings, report)
     return report
 
 
@@ -41,7 +46,7 @@ def _measured(settings: RunOptions, report: Report, axis: str, value: int) -> di
     """Seconds and bytes at one point, from a fresh process; empty if it failed or took too long."""
     label = f"{axis} {value:,}"
     settings.note(label)
-    point = Point(label, axis, value, settings.rounds)
+    point = Point(label, axis, value, 1 if axis == LENGTH and value >= LONG else settings.rounds)
     with Workers(settings.workers.threads) as workers:
         worker = workers.of(point)
         try:
@@ -74,7 +79,7 @@ def _report_axis(settings: RunOptions, report: Report, axis: str, points: dict[i
     report.records.append({"axis": axis, **{f"exponent_{name}": s for name, s in slopes.items()}})
     if settings.size != "full":
         return  # fixed costs dominate
-    for name in {ROWS: ("fit",), LENGTH: ("build", "fit", "query")}.get(axis, ()):
+    for name in {ROWS: ("fit",), LENGTH: ("build", "fit", "query"), BATCH: ("query",)}.get(axis, ()):
         slope = slopes[name]
         text = f"{axis}: exponent of {MEASURES[name]}, distance from 1"
         note = "" if slope is None else f"exponent {slope:.3f}"

@@ -1,4 +1,4 @@
-"""Answers of classifiers about strokes with hidden points, and the figures made of them."""
+"""Answers of classifiers about rows with hidden leaves, and the figures made of them."""
 
 from __future__ import annotations
 
@@ -12,43 +12,33 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from torchpbp.datasets.digits import CLASSES
-from torchpbp.datasets.splits import hide_points
 from torchpbp.experiments.running.scores import accuracy, calibration_error, log_loss
 
 Classify = Callable[[Tensor], Tensor]
-"""(rows, 16) coordinates, NaN where hidden -> (rows, classes) log-probabilities."""
-
-PUBLISHED = {
-    "InceptionTime": 0.9877,
-    "ResNet": 0.9854,
-    "ROCKET": 0.9831,
-    "Arsenal": 0.9826,
-    "HIVE-COTE 2": 0.9791,
-    "1-NN by dynamic time warping": 0.9771,
-}
-"""Published accuracies of multivariate time series classifiers on the same test rows, learned from all 7,494 training rows."""
+"""(rows, …) values, NaN where hidden -> (rows, classes) log-probabilities."""
 
 
 @dataclass(frozen=True)
 class Masks:
-    """Which points are hidden from classifiers: the same for all of them, whatever seed they are trained with.
+    """Which leaves are hidden from classifiers: the same for all of them, whatever seed they are trained with.
 
     Args:
-        hidden: numbers of points to hide.
-        draws: of the points, for each number; their results are averaged.
+        hidden: numbers of leaves to hide.
+        draws: of the leaves, for each number; their results are averaged.
+        hide: rows, number of leaves and number of the draw -> rows with so many leaves NaN.
     """
 
     hidden: tuple[int, ...]
     draws: int
+    hide: Callable[[Tensor, int, int], Tensor]
 
     def of(self, x: Tensor) -> dict[int, list[Tensor]]:
-        """Number of hidden points -> rows with so many hidden, one tensor per draw; complete rows once."""
-        return {k: [hide_points(x, k, i) for i in range(self.draws if k else 1)] for k in self.hidden}
+        """Number of hidden leaves -> rows with so many hidden, one tensor per draw; complete rows once."""
+        return {k: [self.hide(x, k, i) for i in range(self.draws if k else 1)] for k in self.hidden}
 
 
 def ask(classify: Classify, x: Tensor, masks: Masks) -> tuple[dict[int, Tensor], float]:
-    """Number of hidden points -> (draws, rows, classes) log-probabilities, and the seconds for the first of them."""
+    """Number of hidden leaves -> (draws, rows, classes) log-probabilities, and the seconds for the first of them."""
     answers, seconds = {}, float("nan")
     for k, draws in masks.of(x).items():
         parts = []
@@ -61,11 +51,11 @@ def ask(classify: Classify, x: Tensor, masks: Masks) -> tuple[dict[int, Tensor],
 
 
 def judged(answers: Mapping[int, Tensor], true: Tensor) -> pd.DataFrame:
-    """A row per number of hidden points: hidden, accuracy, log_loss (nats), calibration_error, averaged over draws.
+    """A row per number of hidden leaves: hidden, accuracy, log_loss (nats), calibration_error, averaged over draws.
 
     Args:
-        answers: number of hidden points -> (draws, rows, classes) log-probabilities.
-        true: (rows,) digits.
+        answers: number of hidden leaves -> (draws, rows, classes) log-probabilities.
+        true: (rows,) classes.
     """
     digits = true.numpy()
     lines = []
@@ -77,7 +67,7 @@ def judged(answers: Mapping[int, Tensor], true: Tensor) -> pd.DataFrame:
             figures.append(
                 (
                     accuracy(predicted, digits),
-                    log_loss(logs, np.arange(CLASSES), digits),
+                    log_loss(logs, np.arange(logs.shape[1]), digits),
                     calibration_error(confidence, predicted == digits),
                 )
             )

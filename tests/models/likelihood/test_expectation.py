@@ -10,10 +10,10 @@ import torch
 
 from tests.baselines.test_em import GRAPHS, with_missing_values
 from torchpbp import DiscreteNetwork, LatentGraph, templates
-from torchpbp.baselines import expectation
-from torchpbp.baselines.expectation import ExpectationStep, TableLayout, numbered
-from torchpbp.baselines.rowwise import ROW, RUN, rowwise_product
-from torchpbp.exact.contraction import contract
+from torchpbp.inputs.distinct_rows import numbered
+from torchpbp.models.likelihood import expectation
+from torchpbp.models.likelihood.expectation import ExpectationStep
+from torchpbp.models.likelihood.layout import TableLayout
 
 
 def enumerated(network: DiscreteNetwork, rows: dict[str, torch.Tensor], counts: torch.Tensor):
@@ -73,18 +73,16 @@ def test_patterns_and_blocks_change_nothing(name, monkeypatch):
     step = ExpectationStep(graph, rows, torch.ones(40))
     vectors = vectors_of(step.layout, *networks)
     one_by_one = [step(vectors, torch.tensor([i])) for i in range(40)]
-    assert len(step.tree) == 1 or any(step._static(n, torch.arange(40)) for n in range(len(step.tree)))
-    assert not any(step._static(n, torch.tensor([0])) for n in range(len(step.tree)))
-    for cells, messages in (
-        (1 << 18, 1 << 28),
-        (3 * 7, 1 << 28),
-        (1 << 18, 3 * 5 * step.message_entries),
-        (1 << 18, 1),
+    for block, cells, messages in (
+        (1 << 14, 1 << 20, 1 << 26),
+        (7, 1 << 20, 1 << 26),
+        (1 << 14, 1, 1 << 26),
+        (1 << 14, 1, 1),
     ):
         monkeypatch.setattr(expectation, "CELLS_AT_ONCE", cells)
         monkeypatch.setattr(expectation, "LARGEST_MESSAGES", messages)
-        sizes = {len(part) for part in step._blocks(torch.arange(40), 3)}
-        assert max(sizes) == {(3 * 7): 7, (1 << 18): min(40, max(1, messages // step.message_entries // 3))}[cells]
+        step = ExpectationStep(graph, rows, torch.ones(40), block)
+        assert (len(step.groups) >= 40) == (messages == 1)
         total, counts = step(vectors)
         torch.testing.assert_close(total, sum(t for t, _ in one_by_one))
         torch.testing.assert_close(counts, sum(c for _, c in one_by_one))
@@ -136,16 +134,40 @@ def test_tables_and_vectors():
         torch.testing.assert_close(tables[scope], torch.stack([table, table]))
 
 
-def test_products_over_rows_equal_einsum():
-    draw = torch.Generator().manual_seed(0)
-    sizes = {RUN: 2, ROW: 5, "a": 2, "b": 3, "c": 4}
-    every = [(RUN, "b", "a"), (RUN, "a", ROW), (RUN, "b", ROW), (RUN, "b", "c", ROW), ("c", ROW), (RUN, "c", "a")]
-    for count in range(1, len(every) + 1):
-        for scopes in itertools.combinations(every, count):
-            present = {m for scope in scopes for m in scope}
-            parts = [(torch.rand([sizes[m] for m in s], generator=draw, dtype=torch.float64), s) for s in scopes]
-            for kept in [(), ("a",), ("b", "c"), ("c", "a")]:
-                output = (RUN, *kept, ROW)
-                if set(output) <= present:
-                    expected = contract([t for t, _ in parts], [s for _, s in parts], output)
-                    torch.testing.assert_close(rowwise_product(parts, output), expected)
+@pytest.mark.parametrize("missing", [0.0, 0.4])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_scores_are_derivatives_of_each_row(name, missing):
+    graph = GRAPHS[name]
+    network = DiscreteNetwork.random(graph, 1)
+    rows = with_missing_values(network.sample(7, seed=2), missing, seed=3)
+    step = ExpectationStep(graph, rows, torch.arange(1.0, 8.0))
+    vector = step.layout.vector(dict(network.factors))
+    logits = vector.log().requires_grad_()
+    raised = logits.exp()
+    tables = step.layout.named(raised / step.layout.sums(raised[None])[0])
+    order = [i for g in range(len(step.groups)) for i in (step._number == g).nonzero().flatten().tolist()]
+    exact = DiscreteNetwork(graph, tables | {})
+    exact.factors = tuple((scope, tables[scope[-1]]) for scope, _ in exact.factors)  # with their gradients
+    logs = exact.log_evidence({v: x[order] for v, x in rows.items()})
+    expected = torch.stack([torch.autograd.grad(p, logits, retain_graph=True)[0] for p in logs])[:, step.layout.free]
+    scores = torch.cat([s for s, _ in step.scores(vector)])
+    torch.testing.assert_close(scores, expected)
+    weights = step.weights[order]
+    torch.testing.assert_close(step.information(vector), (expected * weights[:, None]).T @ expected)
+
+
+def test_many_groups_of_missing_inner_variables_become_one(monkeypatch):
+    names = list("abcd")
+    graph = LatentGraph(
+        list(itertools.pairwise([*names, "h", "x"])), dict.fromkeys([*names, "h", "x"], 2), latent=["h"]
+    )
+    network = DiscreteNetwork.random(graph, 1)
+    rows = with_missing_values(network.sample(60, seed=2), 0.4, seed=3)
+    vectors = vectors_of(TableLayout(graph), network)
+    expected = ExpectationStep(graph, rows, torch.ones(60))
+    assert len(expected.groups) > 4
+    monkeypatch.setattr(expectation, "MOST_GROUPS", 4)
+    step = ExpectationStep(graph, rows, torch.ones(60))
+    assert len(step.groups) == 1
+    for found, wanted in zip(step(vectors), expected(vectors), strict=True):
+        torch.testing.assert_close(found, wanted)

@@ -10,21 +10,22 @@ from torch import Tensor
 from typing_extensions import Self
 
 from torchpbp.contract.abilities import JointQueries, Learner, Sampling
+from torchpbp.contract.latent_queries import LatentQueries
 from torchpbp.contract.model_files import SaveOptions
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.files.checkpoint import checked_labels, require_finite
-from torchpbp.graph.latent_graph import LatentGraph
+from torchpbp.graph.latent_graph import Domain, LatentGraph
 from torchpbp.inputs.evidence import EvidenceLike
 
 
-class NetworkLearner(Learner, JointQueries, Sampling):
+class NetworkLearner(Learner, JointQueries, Sampling, LatentQueries):
     """The query side of a learner of tables. Learning is done on the CPU; the fitted network may be moved.
+
+    The states of each latent are ordered by their probability, the largest first.
 
     Args:
         graph: directed and discrete.
     """
-
-    latent_remedy = " Its network answers about latents too: model.network.posterior(…)."
 
     def __init__(self, graph: LatentGraph) -> None:
         self.graph = graph
@@ -56,23 +57,40 @@ class NetworkLearner(Learner, JointQueries, Sampling):
         tables: Mapping[str, Any],
         labels: Mapping[str, tuple[Any, ...]] | None = None,
         missing: Mapping[str, float] | None = None,
+        *,
+        ordered: bool = False,
     ) -> None:
-        """Take over what was learned, or what a file holds."""
+        """Take over what was learned, or what a file holds: there the states of latents are in their order already."""
         network = DiscreteNetwork(self.graph, tables)
+        if not ordered:
+            network.reordered(by_size(network))
         self.labels, self.missing = dict(labels or {}), dict(missing or {})
         network.labels = self.labels
         self._network = network
         self.fitted = True
 
+    def reordered(self, orders: Mapping[str, Sequence[int]]) -> Self:
+        """Number the states of latents anew, in place; see :class:`~torchpbp.contract.latent_queries.LatentQueries`."""
+        self.network.reordered(orders)
+        return self
+
     # -- answers -------------------------------------------------------------------------------------------------
 
+    def query_domains(self) -> dict[str, Domain]:
+        """All variables: latents may be asked about, though not observed."""
+        return {v: self.graph.variables[v] for v in self.graph.names}
+
     def posterior(self, query: str | Sequence[str], evidence: EvidenceLike = None) -> Any:
-        """P(query | evidence) of observables, (batch, states…); a DataFrame for a DataFrame."""
+        """P(query | evidence) of observables and latents, (batch, states…); a DataFrame for a DataFrame."""
         return self._ask(query, evidence, lambda names, checked: self.network.posterior(names, checked))
 
-    def posteriors(self, evidence: EvidenceLike = None) -> Any:
-        """Posteriors of all observables that some row does not observe; a DataFrame for a DataFrame."""
-        return self._ask_all(evidence, lambda names, checked: self.network.posteriors(checked) if names else {})
+    def posteriors(self, evidence: EvidenceLike = None, *, include_latent: bool = False) -> Any:
+        """Posteriors of all observables, and latents on request, that some row does not observe; a DataFrame for a DataFrame."""
+        return self._ask_all(
+            evidence,
+            lambda names, checked: self.network.posteriors(checked, include_latent=include_latent) if names else {},
+            self.graph.names if include_latent else None,
+        )
 
     def log_evidence(self, evidence: EvidenceLike = None) -> Tensor:
         """(batch,) log P(evidence); -inf where it is impossible."""
@@ -104,5 +122,10 @@ class NetworkLearner(Learner, JointQueries, Sampling):
     def _restore(self, content: Mapping[str, Any], name: object) -> Self:
         """Take over what :meth:`pack` has written."""
         labels = checked_labels(content["labels"], self.graph.variables, name)
-        self._adopt(content["tables"], labels, content.get("missing"))
+        self._adopt(content["tables"], labels, content.get("missing"), ordered=True)
         return self
+
+
+def by_size(network: DiscreteNetwork) -> dict[str, list[int]]:
+    """latent -> its states, the most probable first."""
+    return {h: network.joint(h).argsort(descending=True, stable=True).tolist() for h in network.graph.latent}

@@ -1,0 +1,167 @@
+"""Questions about hidden variables, of models that hold tables of them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+from typing_extensions import Self
+
+from torchpbp.contract.frames import labelled, posterior_frame, posteriors_frame, state_labels
+from torchpbp.contract.latent_model import SCORED_ROWS, LatentModel
+from torchpbp.errors import IdentificationWarning, QueryError, StructureError, warn_caller
+from torchpbp.graph.views import Views, find_views
+from torchpbp.inputs.columns import ColumnReader, DataLike
+from torchpbp.inputs.evidence import Evidence, EvidenceLike
+from torchpbp.lazy import is_frame
+from torchpbp.lazy import pandas as pd
+
+
+class LatentQueries(LatentModel):
+    """A model that answers about its latents."""
+
+    @abstractmethod
+    def posteriors(self, evidence: EvidenceLike = None, *, include_latent: bool = False) -> Any:
+        """Posteriors of all observables, and latents on request, that some row does not observe."""
+
+    @property
+    @abstractmethod
+    def network(self) -> Any:
+        """The network with all tables."""
+
+    @abstractmethod
+    def reordered(self, orders: Mapping[str, Sequence[int]]) -> Self:
+        """Number the states of latents anew, in place.
+
+        Args:
+            orders: latent -> the present numbers of its states, in the new order.
+        """
+
+    @cached_property
+    def latent_views(self) -> dict[str, Views]:
+        """Groups of observables through which each latent of a directed graph is seen; three determine its states."""
+        return find_views(self.graph) if self.graph.directed else {h: Views(h, ()) for h in self.graph.latent}
+
+    def predict(self, data: DataLike, name: str | None = None) -> Any:
+        """The most probable state of a latent in each row.
+
+        Args:
+            data: as for ``fit``; values may be missing.
+            name: of the latent; all by default.
+
+        Returns:
+            (rows,) states, or latent -> states where there are several and none is named. For a DataFrame a Series, or a
+            DataFrame with a column for each latent, with the same index.
+        """
+        answers = {h: p.argmax(dim=1) for h, p in self._memberships(data, name).items()}
+        if not is_frame(data):
+            return next(iter(answers.values())) if len(answers) == 1 else answers
+        frame = pd.DataFrame({h: labelled(self, h, x.cpu().numpy()) for h, x in answers.items()}).set_axis(data.index)
+        return frame[next(iter(answers))] if len(answers) == 1 else frame
+
+    def predict_proba(self, data: DataLike, name: str | None = None) -> Any:
+        """Probabilities of the states of a latent in each row.
+
+        Args:
+            data, name: as for :meth:`predict`.
+
+        Returns:
+            (rows, states), or latent -> (rows, states) where there are several and none is named. For a DataFrame a DataFrame
+            with the same index and a column for each state, or for each (variable, state).
+        """
+        answers = self._memberships(data, name)
+        if not is_frame(data):
+            return next(iter(answers.values())) if len(answers) == 1 else answers
+        if len(answers) == 1:
+            ((h, p),) = answers.items()
+            return posterior_frame(self, [h], p).set_axis(data.index)
+        return posteriors_frame(self, answers, data.index)
+
+    def profiles(self, name: str) -> pd.DataFrame:
+        """P(x | state of a latent) of all observables.
+
+        Args:
+            name: of the latent.
+
+        Returns:
+            A row for each (variable, state), a column for each state of the latent.
+        """
+        self.require_fitted()
+        self._check_latent(name)
+        states = torch.arange(self.graph.num_states(name), device=self.device)
+        answers = self.network.posteriors(Evidence(len(states), {name: states}))
+        tables = {
+            x: pd.DataFrame(answers[x].detach().cpu().numpy().T, index=pd.Index(state_labels(self, x), dtype=object))
+            for x in self.graph.observed
+        }
+        frame = pd.concat(tables, names=["variable", "state"])
+        return frame.set_axis(pd.Index(state_labels(self, name), name=name), axis=1)
+
+    def match_states(self, other: LatentQueries) -> Self:
+        """Number the states of all latents as in another model of the same variables, in place.
+
+        States are matched by the joint probabilities P(x, h) of all observables: the assignment with the smallest sum of
+        absolute differences is taken.
+        """
+        self.require_fitted()
+        other.require_fitted()
+        if self.graph.variables != other.graph.variables or set(self.graph.latent) != set(other.graph.latent):
+            raise StructureError("match_states: expected a model with the same variables, states and latents.")
+        from scipy.optimize import linear_sum_assignment
+
+        orders = {}
+        for h in self.graph.latent:
+            mine, theirs = self._joint_profile(h), other._joint_profile(h).to(self.device)
+            cost = (theirs.unsqueeze(2) - mine.unsqueeze(1)).abs().sum(dim=0)  # (their states, my states)
+            orders[h] = linear_sum_assignment(cost.cpu().numpy())[1].tolist()
+        return self.reordered(orders)
+
+    # -- for models to build on ----------------------------------------------------------------------------------
+
+    def _joint_profile(self, name: str) -> Tensor:
+        """(indicators of all observables, states) P(x, h)."""
+        tables = [self.network.joint((x, name)) for x in self.graph.observed]
+        return torch.cat([*tables, self.network.joint(name)[None]]).detach()
+
+    def _check_latent(self, name: str) -> None:
+        if name not in self.graph.latent:
+            known = ", ".join(self.graph.latent) or "none"
+            raise QueryError(f"Expected the name of a latent, got {name!r}. The model has: {known}.")
+
+    @torch.no_grad()
+    def _memberships(self, data: DataLike, name: str | None) -> dict[str, Tensor]:
+        """latent -> (rows, states) posteriors."""
+        self.require_fitted()
+        if name is None and not self.graph.latent:
+            raise QueryError("The model has no latent variable to predict.")
+        if name is not None:
+            self._check_latent(name)
+        names = list(self.graph.latent) if name is None else [name]
+        self._warn_unidentified(names)
+        observed: dict[str, Any] = {v: self.graph.variables[v] for v in self.graph.observed}
+        reader = ColumnReader(observed, self.labels, missing=True, quiet=True)
+        parts: dict[str, list[Tensor]] = {h: [] for h in names}
+        for table in reader.tables(data, SCORED_ROWS):
+            rows = len(next(iter(table.values())))
+            states = {v: x.to(self.device) for v, x in table.items()}
+            if len(names) == 1:
+                parts[names[0]].append(self.network.posterior(names[0], Evidence(rows, states)))
+            else:
+                answers = self.network.posteriors(Evidence(rows, states), include_latent=True)
+                for h in names:
+                    parts[h].append(answers[h])
+        return {h: torch.cat(x) for h, x in parts.items()}
+
+    def _warn_unidentified(self, names: Sequence[str]) -> None:
+        """Warn of latents whose states another model of the same distribution may number or mix differently."""
+        free = [h for h in names if len(self.latent_views[h].groups) < 3 and self.graph.num_states(h) > 1]
+        if free:
+            warn_caller(
+                f"The states of {free} are not identified: fewer than three groups of observables are independent given it, so "
+                "other tables give the observables the same distribution. Do not read a meaning into them; see diagnostics().",
+                IdentificationWarning,
+            )

@@ -1,0 +1,1 @@
+"""How precise learners are, and what it costs: moments against likelihood."""

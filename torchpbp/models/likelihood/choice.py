@@ -1,0 +1,129 @@
+"""How many states the latents have: by BIC, or by the likelihood of rows that are held out."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchpbp.distributed import sum_over_processes
+from torchpbp.exact.network import DiscreteNetwork
+from torchpbp.graph.latent_graph import LatentGraph
+from torchpbp.inputs.evidence import Evidence
+from torchpbp.lazy import pandas as pd
+from torchpbp.models.likelihood.climb import climb
+from torchpbp.models.likelihood.expectation import ExpectationStep
+from torchpbp.models.likelihood.rows import WeightedRows
+
+if TYPE_CHECKING:
+    from torchpbp.models.likelihood.learner import MaximumLikelihoodSettings
+
+CHOICES = ("auto", "bic", "held_out")
+HELD_OUT = 0.1
+"""Share of the rows that is held out."""
+PATIENCE = 2
+"""Larger common numbers of states that are tried without success before the search goes on one latent at a time."""
+
+
+def choose_states(
+    graph: LatentGraph, rows: WeightedRows, settings: MaximumLikelihoodSettings
+) -> tuple[LatentGraph, pd.DataFrame]:
+    """Numbers of states for the latents that have none; for all, if the graph gives each a number.
+
+    One number for all is sought first, then each latent in turn gets one state more or fewer as long as the score improves.
+
+    Args:
+        graph: directed and discrete.
+        rows: to learn from.
+        settings: of the learner; its ``states`` name the criterion.
+
+    Returns:
+        The graph with the numbers chosen, and a line for each attempt: states of each latent that was open, parameters,
+        log-likelihood, AIC, BIC, relative entropy of the memberships (1: every row is certain, 0: none tells anything), the mean
+        log-likelihood of held-out rows if that decides, and whether it was chosen.
+    """
+    open_latents = [h for h in graph.latent if graph.variables[h] is None] or list(graph.latent)
+    held_out = settings.states == "held_out"
+    learned, tested = _split(rows, settings.seed) if held_out else (rows.weights, None)
+    tried: dict[tuple[int, ...], dict[str, Any]] = {}
+
+    def score(numbers: tuple[int, ...]) -> float:
+        if numbers not in tried:
+            sized = graph.with_states(dict(zip(open_latents, numbers, strict=True)))
+            tried[numbers] = _scores(sized, rows.table, learned, tested, settings)
+        line = tried[numbers]
+        return float(line["held_out"]) if held_out else -float(line["BIC"])
+
+    best, waited = (1,) * len(open_latents), 0
+    for number in range(1, settings.most_states + 1):
+        same = (number,) * len(open_latents)
+        if score(same) > score(best):
+            best, waited = same, 0
+        elif number > 1:
+            waited += 1
+        if waited >= PATIENCE:
+            break
+    improved = len(open_latents) > 1
+    while improved:
+        improved = False
+        for i in range(len(open_latents)):
+            for number in (best[i] + 1, best[i] - 1):
+                changed = (*best[:i], number, *best[i + 1 :])
+                if 1 <= number <= settings.most_states and score(changed) > score(best):
+                    best, improved = changed, True
+                    break
+    frame = pd.DataFrame(
+        {**dict(zip(open_latents, numbers, strict=True)), **line, "chosen": numbers == best}
+        for numbers, line in tried.items()
+    )
+    return graph.with_states(dict(zip(open_latents, best, strict=True))), frame
+
+
+def _scores(
+    graph: LatentGraph,
+    table: dict[str, Tensor],
+    weights: Tensor,
+    tested: Tensor | None,
+    settings: MaximumLikelihoodSettings,
+) -> dict[str, Any]:
+    """One line of the table."""
+    used = weights > 0
+    step = ExpectationStep(graph, {v: x[used] for v, x in table.items()}, weights[used])
+    end = climb(graph, step, settings.prior, settings.tolerance, settings.max_steps, settings.seed).end
+    log_likelihood, parameters = float(step.log_likelihood(end.vector[None])), step.layout.parameters
+    network = DiscreteNetwork(graph, step.layout.named(end.vector))
+    line: dict[str, Any] = {
+        "parameters": parameters,
+        "log_likelihood": log_likelihood,
+        "AIC": 2 * parameters - 2 * log_likelihood,
+        "BIC": parameters * math.log(step.rows) - 2 * log_likelihood,
+        "entropy": _relative_entropy(network, step),
+    }
+    if tested is not None:
+        held = ExpectationStep(graph, table, tested)
+        line["held_out"] = float(held.log_likelihood(end.vector[None])) / held.rows
+    return line
+
+
+def _relative_entropy(network: DiscreteNetwork, step: ExpectationStep) -> float:
+    """1 minus the mean entropy of the latents' posteriors, relative to uniform ones."""
+    latent = [h for h in network.graph.latent if network.states[h] > 1]
+    if not latent:
+        return 1.0
+    posteriors = network.posteriors(Evidence(len(step.weights), dict(step.table)), include_latent=True)
+    entropy = sum(torch.special.entr(posteriors[h]).sum(dim=1) for h in latent)
+    total = float(sum_over_processes((torch.as_tensor(entropy) @ step.weights).clone()))
+    return 1 - total / (step.rows * sum(math.log(network.states[h]) for h in latent))
+
+
+def _split(rows: WeightedRows, seed: int) -> tuple[Tensor, Tensor]:
+    """Weights of the rows to learn from, and of those held out: a tenth of the copies of each distinct row, by chance."""
+    generator = np.random.default_rng([seed, 2])
+    weights = rows.weights.numpy()
+    copies = np.floor(weights)
+    part = generator.binomial(np.maximum(copies, 1).astype(np.int64), HELD_OUT) / np.maximum(copies, 1)
+    held = torch.from_numpy(weights * part)
+    return rows.weights - held, held

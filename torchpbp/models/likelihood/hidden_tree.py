@@ -1,0 +1,77 @@
+"""Clique trees of hidden variables, for rows that observe the same inner variables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+
+from torchpbp.exact.calibration import Scope
+from torchpbp.graph.clique_tree import CliqueTree, build_clique_tree
+from torchpbp.graph.latent_graph import LatentGraph
+
+
+class HiddenTree:
+    """A clique tree of the hidden variables, and below it one node for the observed children of each set of parents.
+
+    Each family's hidden variables are in one clique. Nodes are numbered from the root, which is 0, downward.
+
+    Args:
+        graph: directed and discrete.
+        joined: inner observables that some rows do not observe; they are hidden there.
+
+    Attributes:
+        hidden: hidden variables of each family, sorted, in the order of the graph's names.
+        cliques, separators: of each node, sorted; the separator is that with its parent.
+        parent, children: of each node.
+        home: node of each family.
+        top: node nearest the root that has a hidden variable.
+        cells: joint states of the largest clique.
+        entries: joint states of all cliques.
+    """
+
+    def __init__(self, graph: LatentGraph, joined: Collection[str] = ()) -> None:
+        self.joined = tuple(joined)
+        self.states = {v: graph.num_states(v) for v in graph.names}
+        inside = {v for v in graph.names if v in joined or graph.is_latent(v)}
+        families = [(*graph.parents(v), v) for v in graph.names]
+        self.hidden: list[Scope] = [tuple(sorted(v for v in scope if v in inside)) for scope in families]
+        tree = CliqueTree((frozenset(),), (-1,))
+        if inside:
+            pairs = {(a, b) for scope in self.hidden for i, a in enumerate(scope) for b in scope[i + 1 :]}
+            sizes = {v: self.states[v] for v in sorted(inside)}
+            tree = build_clique_tree(LatentGraph(sorted(pairs), sizes, directed=False))
+        self.cliques: list[Scope] = [tuple(sorted(c)) for c in tree.cliques]
+        self.separators: list[Scope] = [tuple(sorted(s)) for s in tree.separators]
+        self.parent = list(tree.parent)
+        self.home: list[int] = []
+        holders: dict[str, list[int]] = {}
+        for n, clique in enumerate(tree.cliques):
+            for v in clique:
+                holders.setdefault(v, []).append(n)
+        ends: dict[Scope, int] = {}
+        for scope, names in zip(families, self.hidden, strict=True):
+            near = min((holders[v] for v in names), key=len) if names else [0]
+            fitting = [n for n in near if tree.cliques[n].issuperset(names)]
+            home = min(fitting, key=lambda n: (len(tree.cliques[n]), tree.depth[n]))
+            if len(names) < len(scope):  # some of its variables are observed
+                if names not in ends:
+                    ends[names] = len(self.cliques)
+                    self.cliques.append(names)
+                    self.separators.append(names)
+                    self.parent.append(home)
+                home = ends[names]
+            self.home.append(home)
+        self.children: list[list[int]] = [[] for _ in self.cliques]
+        for node, above in enumerate(self.parent):
+            if above >= 0:
+                self.children[above].append(node)
+        self.top = {v: nodes[0] for v, nodes in holders.items()}
+        sizes_of = [math.prod(self.shape(node)) for node in range(len(self))]
+        self.cells, self.entries = max(sizes_of), sum(sizes_of)
+
+    def __len__(self) -> int:
+        return len(self.cliques)
+
+    def shape(self, node: int) -> list[int]:
+        """States of the variables of a clique."""
+        return [self.states[v] for v in self.cliques[node]]

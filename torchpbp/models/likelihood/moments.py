@@ -1,0 +1,127 @@
+"""Moments of linear forms of the observables' indicators, from pair tables and, for three factors and more, from the rows.
+
+Indicators are centred, and divided by the share of rows that have the value; a missing value is 0. If values are missing
+completely at random, forms then have the same conditional means as if nothing were missing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from torchpbp.distributed import sum_over_processes
+
+ENTRIES_AT_ONCE = 1 << 23
+"""Entries of the matrix of indicators that is held at once."""
+
+
+class FormMoments:
+    """First and second moments of all indicators, over all processes.
+
+    A form is a (values, 1 + indicators) matrix: a constant, then a coefficient for each state of each observable.
+
+    Args:
+        states: of the observables.
+        table: name -> (rows,) states; -1 where missing.
+        weights: (rows,) of the rows.
+
+    Attributes:
+        rows: total weight.
+        mean: (indicators,) probabilities.
+        second: (1 + indicators, 1 + indicators) second moments of the constant and the centred indicators.
+        noise: the same, for what is observed in rows with missing values.
+    """
+
+    def __init__(self, states: Mapping[str, int], table: Mapping[str, Tensor], weights: Tensor) -> None:
+        self.states, self.table, self.weights = dict(states), table, weights
+        self.place: dict[str, slice] = {}
+        start = 0
+        for v, count in self.states.items():
+            self.place[v] = slice(start, start + count)
+            start += count
+        self.size = start
+        raw = weights.new_zeros(start, start)
+        for indicators, part in self._indicators():
+            raw += indicators.T @ (indicators * part[:, None])
+        self.rows = float(sum_over_processes(weights.sum()))
+        sum_over_processes(raw)
+        member = torch.zeros(start, len(self.states), dtype=torch.float64)
+        for i, place in enumerate(self.place.values()):
+            member[place, i] = 1.0
+        pairs = member.T @ raw @ member  # weight of the rows that have both values
+        joint = raw / (member @ pairs @ member.T).clamp(min=1e-300)
+        marginal = (joint @ member) @ member.T  # of a row's state among the rows that have the column's variable
+        self.mean = raw.diagonal() / (member @ pairs.diagonal()).clamp(min=1e-300)
+        self.share = (member @ (pairs.diagonal() / self.rows)).clamp(min=1e-300)
+        covariance = joint - marginal * marginal.T
+        self.second = torch.block_diag(torch.ones(1, 1, dtype=torch.float64), covariance)
+        own = member @ member.T  # states of the same variable
+        self.noise = torch.block_diag(
+            torch.ones(1, 1, dtype=torch.float64), covariance * (1 + own * (1 / self.share - 1))
+        )
+
+    def columns(self, names: Sequence[str]) -> Tensor:
+        """Numbers of the indicators of some observables, the constant being 0."""
+        return torch.cat([torch.arange(self.place[v].start, self.place[v].stop) for v in names]) + 1
+
+    def one_hot(self, name: str) -> Tensor:
+        """The form of an observable's own indicators."""
+        form = torch.zeros(self.states[name], 1 + self.size, dtype=torch.float64)
+        form[:, 0] = self.mean[self.place[name]]
+        form[:, self.columns([name])] = torch.eye(self.states[name], dtype=torch.float64)
+        return form
+
+    def products(self, requests: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+        """E[⊗ forms] of each list of forms; lists of three and more in one pass over the rows."""
+        result: list[Tensor] = []
+        long = []
+        for forms in requests:
+            if len(forms) == 1:
+                result.append(forms[0][:, 0])
+            elif len(forms) == 2:
+                result.append(forms[0] @ self.second @ forms[1].T)
+            else:
+                long.append(len(result))
+                result.append(self.mean.new_zeros(math.prod(len(f) for f in forms[:-1]), len(forms[-1])))
+        if long:
+            every = torch.cat([form for i in long for form in requests[i]])
+            for values, weights in self.values(every):
+                parts = iter(values.split([len(form) for i in long for form in requests[i]], dim=1))
+                for i in long:
+                    product = next(parts) * weights[:, None]
+                    for _ in range(len(requests[i]) - 2):
+                        product = (product.unsqueeze(2) * next(parts).unsqueeze(1)).flatten(1)
+                    result[i] += product.T @ next(parts)
+        for i in long:
+            result[i] = (sum_over_processes(result[i]) / self.rows).reshape([len(f) for f in requests[i]])
+        return result
+
+    def values(self, forms: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """(rows, values) of stacked forms and (rows,) weights, block by block."""
+        scaled = forms[:, 1:] / self.share
+        shift = torch.zeros(self.size, len(forms), dtype=torch.float64)
+        shift += scaled.T
+        mean = torch.stack([(scaled[:, p] @ self.mean[p]) for p in self.place.values()])  # (observables, values)
+        constant = forms[:, 0]
+        for start, (indicators, weights) in self._blocks():
+            seen = torch.stack([self.table[v][start : start + len(weights)] >= 0 for v in self.states], dim=1).double()
+            yield constant + indicators @ shift - seen @ mean, weights
+
+    def _indicators(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for _, block in self._blocks():
+            yield block
+
+    def _blocks(self) -> Iterator[tuple[int, tuple[Tensor, Tensor]]]:
+        """(rows, indicators) matrices of zeros and ones, with the rows' weights."""
+        step = max(1, ENTRIES_AT_ONCE // self.size)
+        for start in range(0, len(self.weights), step):
+            weights = self.weights[start : start + step]
+            indicators = torch.zeros(len(weights), self.size + 1, dtype=torch.float64)
+            for v, place in self.place.items():
+                codes = self.table[v][start : start + step]
+                index = torch.where(codes >= 0, codes + place.start, self.size)  # the last column takes what is missing
+                indicators.scatter_(1, index[:, None], 1.0)
+            yield start, (indicators[:, :-1], weights)
