@@ -330,6 +330,10 @@ class DiscreteNetwork(JointQueries, Sampling, LatentQueries):
         pool = self.graph.names if include_latent else self.graph.observed
         return self._ask_all(evidence, lambda names, checked: self._queries.posteriors(names, checked, method), pool)
 
+    def clique_posteriors(self, scopes: Sequence[Scope], evidence: Evidence) -> dict[Scope, Tensor]:
+        """scope -> (batch, states…) posterior of variables that share a clique, such as those of a table, given checked evidence."""
+        return self._queries.clique_posteriors(scopes, evidence)
+
     def log_evidence(self, evidence: EvidenceLike = None, method: Method = "hugin") -> Tensor:
         """(batch,) log P(evidence); -inf where the evidence is impossible."""
         checked = self.read_evidence(evidence)

@@ -94,6 +94,17 @@ class Queries:
         """name -> (batch, states), from one upward and one downward pass."""
         return self._marginals(wanted, evidence, method)
 
+    def clique_posteriors(self, scopes: Sequence[Scope], evidence: Evidence) -> dict[Scope, Tensor]:
+        """scope -> (batch, states…) posterior of variables that share a clique, from one upward and one downward pass."""
+        cliques = [set(s) for s in self.potential_tree.scopes]
+        nodes = {s: next(n for n, clique in enumerate(cliques) if clique.issuperset(s)) for s in scopes}
+        chunks = [
+            [c.marginal(n, s) for s, n in nodes.items()]
+            for c in self._calibrations(evidence, "shafer-shenoy")
+            if isinstance(c, Calibration)
+        ]
+        return {s: torch.cat([chunk[i] for chunk in chunks]) for i, s in enumerate(nodes)}
+
     def log_evidence(self, evidence: Evidence, method: Method) -> Tensor:
         """(batch,) log P(evidence); -inf where it is impossible."""
         return self._log_sums(evidence, method) - self.log_partition
