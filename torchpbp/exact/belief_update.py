@@ -15,8 +15,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from torchpbp.exact.calibration import ROW, PotentialTree
-from torchpbp.exact.contraction import contract
+from torchpbp.exact.calibration import PotentialTree
 
 TINY = torch.finfo(torch.float64).tiny
 CELLS_AT_ONCE = 1 << 17
@@ -96,33 +95,18 @@ class Beliefs:
     Args:
         log_evidence: (batch,) log of the evidence's probability (for undirected models: times the partition function).
         tables: node -> (*own, batch) P(A, R | evidence); meaningless in rows whose evidence is impossible.
-        messages: node -> (*above, batch) all that is known from outside R, up to the potential.
-        rows: per node the (*own, batch) product of evidence and messages from below.
-        update: by which they were made.
+        places: variable -> its node, and for each dimension of the table there whether it is the variable's.
     """
 
     log_evidence: Tensor
     tables: Mapping[int, Tensor]
-    messages: Mapping[int, Tensor]
-    rows: Sequence[Tensor]
-    update: BeliefUpdate
+    places: Mapping[str, tuple[int, tuple[bool, ...]]]
 
     def marginal(self, variable: str) -> Tensor:
         """(states, batch) posterior of one variable."""
-        node, kept = self.update.places[variable]
+        node, kept = self.places[variable]
         small = _sums(self.tables[node], kept)
         return small.expand(len(small), len(self.log_evidence))
-
-    def joint(self, node: int, variables: Sequence[str]) -> Tensor:
-        """(batch, *variables) posterior of several variables of one clique, whose whole table is summed here."""
-        clique, batch = self.update.nodes[node], len(self.log_evidence)
-        above, own = self.update.variables(node)
-        rest = [v for v in own if v not in above]
-        potential = clique.potential.reshape(*clique.above, *clique.own[len(own) - len(rest) :])
-        message = self.messages[node].expand(*clique.above, batch)
-        rows = self.rows[node].expand(*clique.own, batch)
-        modes = [(*above, *rest), (*above, ROW), (*own, ROW)]
-        return contract([potential, message, rows], modes, (ROW, *variables))
 
 
 class BeliefUpdate:
@@ -175,10 +159,6 @@ class BeliefUpdate:
             pure,
             tuple(v in above for v in target),
         )
-
-    def variables(self, node: int) -> tuple[list[str], list[str]]:
-        """Variables of a node's messages and of its tables, in the order of their dimensions."""
-        return self._above[node], self._own[node]
 
     def _with_evidence(self, weights: Mapping[str, Tensor]) -> set[int]:
         """Nodes that hold evidence in their subtrees; the root always."""
@@ -254,7 +234,6 @@ class BeliefUpdate:
         exact = total.log() + sum((up.logs[c] for c in self.model.tree.children[0]), torch.zeros_like(total))
         posterior = {0: torch.ones_like(total)}  # of what each node shares with its parent
         tables: dict[int, Tensor] = {}
-        messages: dict[int, Tensor] = {}
         for n in range(len(self.nodes)) if wanted is None else self._path(wanted):
             node = self.nodes[n]
             if n:
@@ -262,10 +241,9 @@ class BeliefUpdate:
                 message = posterior[n] / up.sent[n].clamp(min=TINY)  # 0 / 0: ruled out either way
             else:
                 message = total.reciprocal()
-            pure = up.pure[n]
-            messages[n] = message if pure is None else message * pure
-            tables[n] = node.down(messages[n]) * up.rows[n]
-        return Beliefs(exact.expand(batch), tables, messages, up.rows, self)
+            own = up.pure[n]
+            tables[n] = node.down(message if own is None else message * own) * up.rows[n]
+        return Beliefs(exact.expand(batch), tables, self.places)
 
 
 def _product(parts: Sequence[Tensor]) -> Tensor:
