@@ -9,12 +9,12 @@ from types import ModuleType
 import torch
 from tqdm.auto import tqdm
 
-from benchmarks import digits, hmm, queries, scale, training
+from benchmarks import digits, hmm, planning, queries, scale, training
 from benchmarks.report import Claim
 from benchmarks.side_by_side import RunOptions
 from benchmarks.workers import Workers
 
-BENCHMARKS: tuple[ModuleType, ...] = (training, hmm, queries, digits, scale)
+BENCHMARKS: tuple[ModuleType, ...] = (training, hmm, queries, digits, scale, planning)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import digits, hmm, queries, scale, side_by_side, training
+from benchmarks import digits, hmm, planning, queries, scale, side_by_side, training
 from benchmarks.cluster_counting import write_table
 from benchmarks.command import main
 from benchmarks.side_by_side import RunOptions
 from benchmarks.this_library.scaling import memory_map
 from benchmarks.workers import Workers
 
-ALL = ["training", "hmm", "queries", "digits", "scale"]
+ALL = ["training", "hmm", "queries", "digits", "scale", "planning"]
 LIBRARIES = {"pgmpy", "pyagrum", "pomegranate", "hmmlearn", "scikit-learn"}
 
 
@@ -39,7 +39,7 @@ def test_all_benchmarks_run_and_say_what_is_left_out(tmp_path: Path, capsys: pyt
         assert content["environment"]["threads"] == 1
         assert content["records"]
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-        if name != "scale":  # which has no other libraries
+        if name not in ("scale", "planning"):  # which have no other libraries
             assert any("pip install -c constraints.txt" in reason for reason in content["left_out"].values())
     for library in LIBRARIES:
         assert f"not installed (pip install -c constraints.txt {library})" in printed.out
@@ -50,14 +50,14 @@ def test_the_list_tells_what_each_is(capsys: pytest.CaptureFixture[str]) -> None
     main(["--list"])
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ALL
-    for line, module in zip(lines, (training, hmm, queries, digits, scale), strict=True):
+    for line, module in zip(lines, (training, hmm, queries, digits, scale, planning), strict=True):
         assert str(module.__doc__).splitlines()[0] in line
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nothing"], "expected some of training, hmm, queries, digits, scale, got nothing"),
+        (["nothing"], "expected some of training, hmm, queries, digits, scale, planning, got nothing"),
         (["--threads", "0"], "expected a whole number of at least 1, got '0'"),
         (["--rounds", "few"], "expected a whole number of at least 1, got 'few'"),
         (["--quick", "--tiny"], "not allowed with argument"),

@@ -126,7 +126,7 @@ def test_bad_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "No model file" in capsys.readouterr().err
     torch.save({"format": "torchpbp.PBP", "version": 1, "learner": "Oracle"}, tmp_path / "other.pt")
     with pytest.raises(
-        CheckpointError, match="made by the learner Oracle; this torchpbp reads those of PBP, RefinedPBP"
+        CheckpointError, match="made by the learner Oracle; this torchpbp reads those of PBP, KernelPBP"
     ):
         torchpbp.load(tmp_path / "other.pt")
 

@@ -34,7 +34,10 @@ from torchpbp.files.loading import MODULES
 from torchpbp.settings import Settings
 
 JOINT = [name for name in NAMES if isinstance(fitted(name), JointQueries)]
-INTERVALS: dict[str, dict[str, Any]] = {"PBP": {"data": training_table(), "replicates": 50}}
+INTERVALS: dict[str, dict[str, Any]] = {
+    "PBP": {"data": training_table(), "replicates": 50},
+    "MaximumLikelihood": {},
+}
 """Models with intervals, and what they need for them."""
 LATENT = [name for name in NAMES if isinstance(fitted(name), LatentQueries)]
 SAMPLING = [name for name in NAMES if isinstance(fitted(name), Sampling)]

@@ -41,23 +41,30 @@ class Intervals(LatentModel):
             with the same index and columns (estimate, lower, upper) over those of ``posterior``.
         """
 
-    def _ask_interval(
-        self,
-        query: str | Sequence[str] | None,
-        evidence: EvidenceLike,
-        level: float,
-        answer: Callable[[tuple[str, ...], Evidence], Interval],
-    ) -> Any:
-        """Read and check a question, have it answered, and make a DataFrame of the answer if the evidence was one."""
-        between(0, 1, ends=False).check("level", level)
-        names = () if query is None else self.query_names(query)
-        checked = self.read_evidence(evidence)
-        if names:
-            self.check_query(names, checked)
-        result = answer(names, checked)
-        if not is_frame(evidence):
-            return result
-        if not names:
-            return pd.DataFrame({part: as_array(x) for part, x in result._asdict().items()}).set_axis(evidence.index)
-        frames = {part: posterior_frame(self, names, x) for part, x in result._asdict().items()}
-        return pd.concat(frames, axis=1).set_axis(evidence.index)
+
+def ask_interval(
+    model: LatentModel,
+    query: str | Sequence[str] | None,
+    evidence: EvidenceLike,
+    level: float,
+    answer: Callable[[tuple[str, ...], Evidence], Interval],
+) -> Any:
+    """Read and check a question, have it answered, and make a DataFrame of the answer if the evidence was one.
+
+    Args:
+        model: that knows the variables.
+        query, evidence, level: as given to :meth:`Intervals.interval`.
+        answer: of checked names, none for the log-evidence, and of checked evidence.
+    """
+    between(0, 1, ends=False).check("level", level)
+    names = () if query is None else model.query_names(query)
+    checked = model.read_evidence(evidence)
+    if names:
+        model.check_query(names, checked)
+    result = answer(names, checked)
+    if not is_frame(evidence):
+        return result
+    if not names:
+        return pd.DataFrame({part: as_array(x) for part, x in result._asdict().items()}).set_axis(evidence.index)
+    frames = {part: posterior_frame(model, names, x) for part, x in result._asdict().items()}
+    return pd.concat(frames, axis=1).set_axis(evidence.index)

@@ -196,9 +196,10 @@ class BeliefUpdate:
             parts.sort(key=torch.numel)  # small tables are multiplied first
             pure = [state.messages[c] for c in children if self.nodes[c].pure]
             state.rows[n] = _product(parts) if parts else one.reshape([1] * (len(node.own) + 1))
-            state.pure[n] = _product(pure) if pure else None
+            together = _product(pure) if pure else None
+            state.pure[n] = together
             raw = node.up(state.rows[n])
-            state.sent[n] = raw = raw * state.pure[n] if pure else raw
+            state.sent[n] = raw = raw if together is None else raw * together
             scale = raw.detach().flatten(0, -2).amax(dim=0) if raw.ndim > 1 else raw.detach()
             scale = scale.clamp(min=TINY)
             state.logs[n] = sum((state.logs[c] for c in children), scale.log())

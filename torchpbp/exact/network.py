@@ -28,6 +28,8 @@ from torchpbp.exact.tables import check_tables, check_variables, checked_table
 from torchpbp.files.checkpoint import checked_labels
 from torchpbp.files.tensors import with_own_storage
 from torchpbp.graph.bif import BIF, read_bif, write_bif
+from torchpbp.graph.clique_tree import families
+from torchpbp.graph.cost import BUDGET, table_cost
 from torchpbp.graph.domains import require_single_values
 from torchpbp.graph.latent_graph import Domain, LatentGraph, require_graph
 from torchpbp.inputs.evidence import Evidence, EvidenceLike, query_names
@@ -48,6 +50,8 @@ class DiscreteNetwork(JointQueries, Sampling, LatentQueries):
 
     Attributes:
         labels: name -> labels of its states, for networks read from a file.
+        budget: most bytes that exact inference may take for its tables, 4 GiB by default; None: no limit. Above it a
+            :class:`~torchpbp.errors.BudgetError` is raised before they are made.
 
     Example:
         >>> g = LatentGraph([("h", "x")], {"h": 2, "x": 2}, latent=["h"])
@@ -55,6 +59,8 @@ class DiscreteNetwork(JointQueries, Sampling, LatentQueries):
         >>> net.posterior("h", {"x": [0]}).round(decimals=3)
         tensor([[0.8180, 0.1820]], dtype=torch.float64)
     """
+
+    budget: float | None = BUDGET
 
     def __init__(self, graph: LatentGraph, cpts: Mapping[str, Any]) -> None:
         require_graph(graph, "DiscreteNetwork")
@@ -123,6 +129,9 @@ class DiscreteNetwork(JointQueries, Sampling, LatentQueries):
         require_single_values(graph.variables, "DiscreteNetwork.random")
         seed = Constraint("a whole number of at least 0", _any_seed).check("seed", seed)
         positive().check("concentration", concentration)
+        table_cost(families(graph), {v: graph.num_states(v) for v in graph.names}).require(
+            cls.budget, "A network on this graph", "Give variables fewer parents or fewer states."
+        )
         rng = np.random.default_rng(seed)
 
         def table(scope: Sequence[str]) -> Tensor:
@@ -233,7 +242,7 @@ class DiscreteNetwork(JointQueries, Sampling, LatentQueries):
 
     @cached_property
     def _queries(self) -> Queries:
-        return Queries(self.graph, self.states, self.factors)
+        return Queries(self.graph, self.states, self.factors, self.budget)
 
     @property
     def potential_tree(self) -> PotentialTree:
@@ -320,6 +329,10 @@ class DiscreteNetwork(JointQueries, Sampling, LatentQueries):
         """
         pool = self.graph.names if include_latent else self.graph.observed
         return self._ask_all(evidence, lambda names, checked: self._queries.posteriors(names, checked, method), pool)
+
+    def clique_posteriors(self, scopes: Sequence[Scope], evidence: Evidence) -> dict[Scope, Tensor]:
+        """scope -> (batch, states…) posterior of variables that share a clique, such as those of a table, given checked evidence."""
+        return self._queries.clique_posteriors(scopes, evidence)
 
     def log_evidence(self, evidence: EvidenceLike = None, method: Method = "hugin") -> Tensor:
         """(batch,) log P(evidence); -inf where the evidence is impossible."""

@@ -31,9 +31,17 @@ class Queries:
         graph: discrete.
         states: number of states of each variable.
         factors: (scope, table) pairs whose product is proportional to the joint distribution.
+        budget: most bytes of the clique tree's tables; None: no limit.
     """
 
-    def __init__(self, graph: LatentGraph, states: Mapping[str, int], factors: Sequence[tuple[Scope, Tensor]]) -> None:
+    def __init__(
+        self,
+        graph: LatentGraph,
+        states: Mapping[str, int],
+        factors: Sequence[tuple[Scope, Tensor]],
+        budget: float | None = None,
+    ) -> None:
+        self.budget = budget
         self.graph, self.states, self.factors = graph, states, factors
         self.device = factors[0][1].device
 
@@ -49,7 +57,7 @@ class Queries:
             not self.graph.directed
         ):  # they may have any size, and products of large or small ones leave the range of numbers
             factors = [(scope, _moderate(table)) for scope, table in factors]
-        return potential_tree(self.tree, self.states, factors)
+        return potential_tree(self.tree, self.states, factors, self.budget)
 
     @cached_property
     def elimination(self) -> Elimination | None:
@@ -85,6 +93,17 @@ class Queries:
     def posteriors(self, wanted: Sequence[str], evidence: Evidence, method: Method) -> dict[str, Tensor]:
         """name -> (batch, states), from one upward and one downward pass."""
         return self._marginals(wanted, evidence, method)
+
+    def clique_posteriors(self, scopes: Sequence[Scope], evidence: Evidence) -> dict[Scope, Tensor]:
+        """scope -> (batch, states…) posterior of variables that share a clique, from one upward and one downward pass."""
+        cliques = [set(s) for s in self.potential_tree.scopes]
+        nodes = {s: next(n for n, clique in enumerate(cliques) if clique.issuperset(s)) for s in scopes}
+        chunks = [
+            [c.marginal(n, s) for s, n in nodes.items()]
+            for c in self._calibrations(evidence, "shafer-shenoy")
+            if isinstance(c, Calibration)
+        ]
+        return {s: torch.cat([chunk[i] for chunk in chunks]) for i, s in enumerate(nodes)}
 
     def log_evidence(self, evidence: Evidence, method: Method) -> Tensor:
         """(batch,) log P(evidence); -inf where it is impossible."""

@@ -262,8 +262,8 @@ def _kinds() -> dict[str, type[KernelMap]]:
 def _kmeans(values: Tensor, size: int, rounds: int = 50) -> Tensor:
     """Centres of a one-dimensional k-means, started at evenly spaced quantiles of the distinct values."""
     distinct: Tensor = torch.unique(values)
-    like = {"dtype": torch.float64, "device": values.device}
-    centres = distinct[torch.linspace(0, len(distinct) - 1, size, **like).round().long()].clone()
+    places = torch.linspace(0, len(distinct) - 1, size, dtype=torch.float64, device=values.device)
+    centres = distinct[places.round().long()].clone()
     if len(distinct) <= size:
         return centres
     for _ in range(rounds):

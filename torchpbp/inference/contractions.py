@@ -1,4 +1,4 @@
-"""Contractions of operators with messages and evidence: the single steps of message passing.
+"""Contractions of operators with messages and evidence: the single steps of message passing, and where they keep messages.
 
 Operators of equal shape are stacked along a first dimension of nodes. A dimension of classes may follow; it is written … below, and
 operators and messages both have it. The rows of a batch come last, which makes all inner loops long: messages have few entries.
@@ -11,7 +11,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from torchpbp.inference.schedule import Step
 from torchpbp.inputs.evidence import Evidence
+
+Slots = dict[int, tuple[Tensor, int]]
+"""Node -> a (nodes, …, rank, batch) tensor of messages, and its place there."""
 
 
 def upward_message(weight: Tensor, below: Sequence[Tensor]) -> Tensor:
@@ -28,7 +32,7 @@ def upward_message(weight: Tensor, below: Sequence[Tensor]) -> Tensor:
         return weight @ below[0]
     pairs, matrix = _pairs(below[0], below[1]), weight.flatten(-2)
     if weight.ndim == 5 and pairs.shape[1] == 1:  # messages that all classes share: one product for all of them
-        return (matrix.flatten(1, 2) @ pairs.squeeze(1)).unflatten(1, matrix.shape[1:3])
+        return (matrix.flatten(1, 2) @ pairs.squeeze(1)).reshape(*matrix.shape[:3], pairs.shape[-1])
     return matrix @ pairs
 
 
@@ -79,7 +83,8 @@ def leaf_table(weight: Tensor, downward: Tensor) -> Tensor:
         (nodes, …, features of the leaf's observables, batch).
     """
     own = downward.ndim - 1
-    return (weight.flatten(own).mT @ downward).unflatten(-2, weight.shape[own:])
+    table = weight.flatten(own).mT @ downward
+    return table.reshape(*table.shape[:-2], *weight.shape[own:], table.shape[-1])
 
 
 def leaf_messages(
@@ -112,7 +117,7 @@ def leaf_messages(
         messages = torch.stack([next(parts[s]) for s in soft])
         sizes = iter(scales.expand(len(weighted), 1, evidence.batch).unbind())
         scale = torch.stack([next(sizes) if s else one for s in soft])
-    messages = messages.unflatten(1, weight.shape[1:own])
+    messages = messages.reshape(*weight.shape[:own], evidence.batch)
     return messages, scale if scale is None or own == 2 else scale.unsqueeze(1)
 
 
@@ -149,12 +154,46 @@ def _weighted(weight: Tensor, groups: Sequence[tuple[str, ...]], evidence: Evide
             inner = stacked.reshape(len(stacked), *[1] * (message.ndim - 3), *stacked.shape[1:])
             message = (message * inner).sum(dim=-2)
         else:
-            shape = message.shape[1:-1]
-            message, rows = (message.flatten(1, -2) @ stacked).unflatten(1, shape), True
+            flat = message.flatten(1, -2) @ stacked
+            message, rows = flat.reshape(*message.shape[:-1], evidence.batch), True
     return message, scale
 
 
 def rescaled(message: Tensor) -> tuple[Tensor, Tensor]:
     """(…, rank, batch) divided by the largest absolute entry of each row, and these, (…, 1, batch); rows of zeros stay so."""
-    scale = message.detach().abs().amax(dim=-2, keepdim=True).clamp(min=torch.finfo(message.dtype).tiny)
+    scale = message.detach().abs().amax(dim=-2, keepdim=True)
+    scale = scale.masked_fill(
+        scale < torch.finfo(message.dtype).tiny, 1.0
+    )  # or the gradients of zeros would be infinite
     return message / scale, scale
+
+
+def store_messages(slots: Slots, step: Step, messages: Tensor) -> None:
+    """Note where the messages of a step are, those used together in a tensor of their own."""
+    start = 0
+    for part in torch.split(messages, list(step.sizes)) if len(step.sizes) > 1 else (messages,):
+        slots.update({n: (part, i) for i, n in enumerate(step.nodes[start : start + len(part)])})
+        start += len(part)
+
+
+def gather_messages(slots: Slots, nodes: Sequence[int]) -> Tensor:
+    """(nodes, …, rank, batch) messages of some nodes, without a copy where they lie together."""
+    runs: list[tuple[Tensor, int, int]] = []  # tensor, first, stop
+    for n in nodes:
+        tensor, i = slots[n]
+        if runs and runs[-1][0] is tensor and runs[-1][2] == i:
+            runs[-1] = tensor, runs[-1][1], i + 1
+        else:
+            runs.append((tensor, i, i + 1))
+    parts = [t if stop - first == len(t) else t[first:stop] for t, first, stop in runs]
+    if len(parts) == 1:
+        return parts[0]
+    if len({p.shape[1:] for p in parts}) > 1:  # messages that all classes share beside those of each class
+        leading = [max(sizes) for sizes in zip(*(p.shape[1:] for p in parts), strict=True)]
+        parts = [p.expand(len(p), *leading) for p in parts]
+    return torch.cat(parts)
+
+
+def messages_by_node(slots: Slots, count: int) -> list[Tensor | None]:
+    """Per node a (…, batch, rank) message with a largest entry of 1; None where there is none."""
+    return [rescaled(slots[n][0][slots[n][1]])[0].mT if n in slots else None for n in range(count)]

@@ -123,7 +123,10 @@ class LeafReader:
         encoded = self.encoders(self.values(table, seen), flags)
         if next(iter(encoded.values())).features.dtype not in (torch.float16, torch.bfloat16):
             return encoded
-        return {v: Encoded(*(None if x is None else x.float() for x in e)) for v, e in encoded.items()}
+        return {
+            v: Encoded(e.features.float(), None if e.residual is None else e.residual.float())
+            for v, e in encoded.items()
+        }
 
     def batch_statistics(self, encoded: Mapping[str, Encoded], seen: Tensor) -> Statistics:
         """Mean and standard deviation over the rows that observe each leaf, with gradient."""

@@ -249,7 +249,7 @@ def as_distribution(estimate: Tensor, floor: float | Tensor, fallback: Tensor | 
             the uniform distribution.
     """
     absolute = estimate.abs().sum(dim=-1, keepdim=True)
-    empty = (absolute == 0).to(absolute.dtype)
+    empty = (absolute < torch.finfo(absolute.dtype).tiny).to(absolute.dtype)  # smaller ones have no reciprocal
     mass = absolute + empty
     least = empty + (floor.to(estimate.dtype) if isinstance(floor, Tensor) else floor)
     clipped = torch.maximum(estimate * mass.detach().reciprocal(), least)

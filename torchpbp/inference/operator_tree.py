@@ -19,20 +19,21 @@ import torch
 from torch import Tensor
 
 from torchpbp.inference.contractions import (
+    Slots,
     downward_message,
+    gather_messages,
     leaf_messages,
     leaf_table,
+    messages_by_node,
     rescaled,
     root_message,
+    store_messages,
     upward_message,
 )
 from torchpbp.inference.observable import Observable, prepare
-from torchpbp.inference.schedule import Schedule, Step, build_schedule
+from torchpbp.inference.schedule import Schedule, build_schedule
 from torchpbp.inputs.evidence import Evidence
 from torchpbp.planning.plan import Plan
-
-Slots = dict[int, tuple[Tensor, int]]
-"""Node -> a (nodes, …, rank, batch) tensor of messages, and its place there."""
 
 
 class UpwardMessages(NamedTuple):
@@ -53,7 +54,7 @@ class UpwardMessages(NamedTuple):
     @property
     def messages(self) -> list[Tensor | None]:
         """Per node a (…, batch, rank) message with a largest entry of 1 (None for the root)."""
-        return _by_node(self.slots, 1 + len(self.slots))
+        return messages_by_node(self.slots, 1 + len(self.slots))
 
     @property
     def log_scale(self) -> Tensor:
@@ -124,12 +125,14 @@ class OperatorTree:
             groups = [self.schedule.observables[n] for n in step.nodes]
             message, scale = leaf_messages(weights[-1], groups, evidence)
             scales.append(scale)
-            _store(slots, step, message)
+            store_messages(slots, step, message)
         for step in self.schedule.inner:
             weights.append(self._stack(step.nodes))
-            message, scale = rescaled(upward_message(weights[-1], [_gather(slots, nodes) for nodes in step.children]))
+            message, scale = rescaled(
+                upward_message(weights[-1], [gather_messages(slots, nodes) for nodes in step.children])
+            )
             scales.append(scale)
-            _store(slots, step, message)
+            store_messages(slots, step, message)
         leading = self.root.shape[: self.root.ndim - len(self.schedule.root_children)]
         return UpwardMessages(slots, weights, scales, self.root.new_empty(*leading, 1, evidence.batch))
 
@@ -143,7 +146,7 @@ class OperatorTree:
         Returns:
             Per node on the way a (batch, rank) message, scaled to a largest entry of 1.
         """
-        return _by_node(self._downward(upward, leaves)[0], len(self.operators))
+        return messages_by_node(self._downward(upward, leaves)[0], len(self.operators))
 
     def _downward(self, upward: UpwardMessages, leaves: Sequence[int] | None) -> tuple[Slots, Slots]:
         """Messages from the root to the leaves, and (nodes, …, 1, batch) factors divided out of them; those of leaves are as they are."""
@@ -159,7 +162,7 @@ class OperatorTree:
                 if scale is not None:
                     scales[n] = scale, i
 
-        below = [_gather(upward.slots, (c,))[0] for c in self.schedule.root_children]
+        below = [gather_messages(upward.slots, (c,))[0] for c in self.schedule.root_children]
         for k, child in enumerate(self.schedule.root_children):
             if wanted is None or child in wanted:
                 store((child,), root_message(self.root, below, k).unsqueeze(0))
@@ -170,8 +173,8 @@ class OperatorTree:
                 continue
             some = weight if len(chosen) == len(step.nodes) else weight[chosen]
             targets = [[children[i] for i in chosen] for children in step.children]
-            above = _gather(messages, [step.nodes[i] for i in chosen])
-            inputs = [_gather(upward.slots, nodes) for nodes in targets]
+            above = gather_messages(messages, [step.nodes[i] for i in chosen])
+            inputs = [gather_messages(upward.slots, nodes) for nodes in targets]
             for k, nodes in enumerate(targets):
                 if wanted is None or any(n in wanted for n in nodes):
                     store(nodes, downward_message(some, above, inputs, k))
@@ -195,11 +198,13 @@ class OperatorTree:
     ) -> dict[int, tuple[Tensor, Tensor]]:
         """:meth:`estimates` together with their factors: leaf -> (estimate, (batch,) log of what was divided out of it)."""
         upward = self.upward(evidence)
-        downward, scales = self._downward(upward, leaves)
-        return {
-            leaf: (t, self._outside_scale(leaf, upward, scales))
-            for leaf, t in self._leaf_tables(upward, downward, leaves).items()
-        }
+        downward, down = self._downward(upward, leaves)
+        tables, total = self._leaf_tables(upward, downward, leaves), upward.log_scale
+        up: Slots = {}
+        for step, scale in zip((*self.schedule.leaves, *self.schedule.inner), upward.scales, strict=True):
+            if scale is not None:
+                up.update({n: (scale, i) for i, n in enumerate(step.nodes)})
+        return {leaf: (t, total + self._outside_scale(leaf, up, down)) for leaf, t in tables.items()}
 
     def _leaf_tables(self, upward: UpwardMessages, downward: Slots, leaves: Sequence[int] | None) -> dict[int, Tensor]:
         """leaf -> (…, batch, features of its observables…)."""
@@ -210,29 +215,30 @@ class OperatorTree:
             if chosen:
                 nodes = [step.nodes[i] for i in chosen]
                 some = weight if len(chosen) == len(step.nodes) else weight[chosen]
-                tables = leaf_table(some, _gather(downward, nodes))
+                tables = leaf_table(some, gather_messages(downward, nodes))
                 result.update(zip(nodes, tables.movedim(-1, 1 + first).unbind(), strict=True))
         return result
 
-    def _outside_scale(self, node: int, upward: UpwardMessages, downward: Slots) -> Tensor:
-        """(batch,) log of what was divided out of a downward message: upwards off the way from the root, downwards on it."""
-        up: Slots = {}
-        for step, scale in zip((*self.schedule.leaves, *self.schedule.inner), upward.scales, strict=True):
-            if scale is not None:
-                up.update({n: (scale, i) for i, n in enumerate(step.nodes)})
-        total = upward.log_scale
+    def _outside_scale(self, node: int, up: Slots, down: Slots) -> Tensor | float:
+        """(batch,) log of what was divided out of a downward message, less all that was upwards: on the way from the root it is replaced.
+
+        Args:
+            node: where the message arrives.
+            up, down: factors divided out of messages in both directions.
+        """
+        total: Tensor | float = 0.0
         while node > 0:
-            if node in up:
-                total = total - up[node][0][up[node][1]].squeeze(-2).log()
-            if node in downward:
-                total = total + downward[node][0][downward[node][1]].squeeze(-2).log()
+            for sign, slots in ((-1, up), (1, down)):
+                if node in slots:
+                    scales, i = slots[node]
+                    total = total + sign * scales[i].squeeze(-2).log()
             node = self.plan.tree.parent[node]
         return total
 
     def mass(self, evidence: Evidence) -> Mass:
         """P(evidence) as it is estimated, T ×_all up: possibly negative, with the factor divided out."""
         upward = self.upward(evidence)
-        below = [_gather(upward.slots, (c,))[0] for c in self.schedule.root_children]
+        below = [gather_messages(upward.slots, (c,))[0] for c in self.schedule.root_children]
         terms = root_message(self.root, below, len(below) - 1) * below[-1]
         return Mass(terms.sum(dim=-2), terms.detach().abs().sum(dim=-2), upward.log_scale)
 
@@ -354,39 +360,6 @@ def _draw(
     for zeta in reversed(zetas):
         upward = (upward * zeta.mT).sum(dim=-2)
     return values, rescaled(upward)[0]
-
-
-def _store(slots: Slots, step: Step, messages: Tensor) -> None:
-    """Note where the messages of a step are, those used together in a tensor of their own."""
-    start = 0
-    for part in messages.split(step.sizes) if len(step.sizes) > 1 else (messages,):
-        slots.update({n: (part, i) for i, n in enumerate(step.nodes[start : start + len(part)])})
-        start += len(part)
-
-
-def _gather(slots: Slots, nodes: Sequence[int]) -> Tensor:
-    """(nodes, …, rank, batch) messages of some nodes, without a copy where they lie together."""
-    runs: list[tuple[Tensor, int, int]] = []  # tensor, first, stop
-    for n in nodes:
-        tensor, i = slots[n]
-        if runs and runs[-1][0] is tensor and runs[-1][2] == i:
-            runs[-1] = tensor, runs[-1][1], i + 1
-        else:
-            runs.append((tensor, i, i + 1))
-    parts = [t if stop - first == len(t) else t[first:stop] for t, first, stop in runs]
-    if len(parts) == 1:
-        return parts[0]
-    if any(
-        p.shape[1:] != parts[0].shape[1:] for p in parts
-    ):  # messages that all classes share beside those of each class
-        leading = torch.broadcast_shapes(*(p.shape[1:] for p in parts))
-        parts = [p.expand(len(p), *leading) for p in parts]
-    return torch.cat(parts)
-
-
-def _by_node(slots: Slots, count: int) -> list[Tensor | None]:
-    """Per node a (…, batch, rank) message with a largest entry of 1; None where there is none."""
-    return [rescaled(slots[n][0][slots[n][1]])[0].mT if n in slots else None for n in range(count)]
 
 
 def observable_estimates(

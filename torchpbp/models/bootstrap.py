@@ -18,6 +18,7 @@ from torchpbp.contract.intervals import Interval
 from torchpbp.errors import DataWarning, StructureError, warn_caller
 from torchpbp.inference.operator_tree import OperatorTree, own_estimate
 from torchpbp.inputs.columns import ColumnReader, DataLike
+from torchpbp.inputs.distinct_rows import numbered
 from torchpbp.inputs.evidence import Evidence
 from torchpbp.learning.fitting import Fitter
 from torchpbp.moments.joint_tables import JointTables
@@ -92,8 +93,10 @@ def replicated_trees(
     missing = [v for v, column in zip(fitter.states, codes, strict=True) if bool((column < 0).any())]
     tables = JointTables(fitter.required_tables([model.plan]), fitter.states, missing)
     wide = torch.tensor([[fitter.states[v]] for v in fitter.states])
-    different, counts = np.unique(torch.where(codes < 0, wide, codes).numpy(), axis=1, return_counts=True)
-    cells = torch.cat(list(tables.layout.cell_numbers(torch.from_numpy(different)))).numpy()
+    codes = torch.where(codes < 0, wide, codes)
+    number, firsts = numbered(list(codes))
+    counts = np.bincount(number.numpy())
+    cells = torch.cat(list(tables.layout.cell_numbers(codes[:, firsts]))).numpy()
     row_numbers = np.broadcast_to(np.arange(len(counts)), cells.shape)
     counting = scipy.sparse.csr_matrix(
         (np.ones(cells.size), (cells.reshape(-1), row_numbers.reshape(-1))), shape=(tables.layout.cells, len(counts))

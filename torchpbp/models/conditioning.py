@@ -38,19 +38,6 @@ def check_condition(graph: LatentGraph, condition: str | None, rank: Any) -> Non
         )
 
 
-def check_refinable(model: TwoStageModel) -> None:
-    """Raise a StructureError for a model that cannot be refined: one with an operator tree per class, or with encoders."""
-    if model.encoders is not None:
-        raise StructureError(
-            "Refinement maximises a likelihood, and leaves with an encoder have ratios of densities only. Train the model by PBPModule."
-        )
-    if model.condition is not None:
-        raise StructureError(
-            f"condition={model.condition!r}: refinement works on a single operator tree. Use PBP without refinement, or refine a "
-            "model of each class (GenerativeClassifier with learner=RefinedPBP)."
-        )
-
-
 def planned_graph(graph: LatentGraph, condition: str | None) -> LatentGraph:
     """The graph that the junction tree is made of: without the class variable."""
     return graph if condition is None else conditional_graph(graph, condition)

@@ -11,11 +11,12 @@ from torch import Tensor
 from typing_extensions import Self
 
 from torchpbp.contract.abilities import Counting
-from torchpbp.contract.intervals import Interval, Intervals
+from torchpbp.contract.intervals import Interval, Intervals, ask_interval
 from torchpbp.contract.model_files import SaveOptions
 from torchpbp.distributed import world_size
 from torchpbp.errors import ArgumentError, DataError, NotFittedError, StructureError
 from torchpbp.exact.network import DiscreteNetwork
+from torchpbp.graph.directed import directed_graph
 from torchpbp.inputs.columns import ROWS_PER_BATCH, ColumnReader
 from torchpbp.inputs.evidence import Evidence, EvidenceLike
 from torchpbp.inputs.missing_values import MissingValues
@@ -23,10 +24,14 @@ from torchpbp.inputs.partitioned import PartitionedTable, PartitionReader, parti
 from torchpbp.inputs.sources import DataLike, no_names_needed, open_data, with_progress
 from torchpbp.learning.fitting import FitResult, Fitter, check_labels
 from torchpbp.learning.message_nets import MessageNets
+from torchpbp.learning.population import learn_population
+from torchpbp.learning.ridge import Ridge
 from torchpbp.learning.stage1 import RowRegressor
 from torchpbp.models.bootstrap import bootstrap_interval
 from torchpbp.models.counts import Counts
+from torchpbp.models.likelihood.learner import MaximumLikelihood
 from torchpbp.models.net_model import NetModel
+from torchpbp.models.two_stage_model import EXACT_FLOOR
 from torchpbp.moments.partition_counts import count_partitions
 from torchpbp.settings import seed as seed_setting
 from torchpbp.settings import whole
@@ -72,6 +77,8 @@ class PBP(NetModel, Counting, Intervals):
         shrinkage: with ``condition``, the number of pseudo-rows from the distribution pooled over classes that are added to the
             moments of each class, so that classes with few rows are shrunk towards all rows. A class without rows gets the
             pooled moments.
+        budget: most bytes of memory that planning and a fit may take, by an estimate made before either: 4 GiB by default; None lifts
+            the limit. ``model.plan.cost()`` is the estimate. Above it a :class:`~torchpbp.errors.BudgetError` is raised.
 
     Attributes:
         counts: counts behind the fit, kept for :meth:`partial_fit`; ``None`` where learning needs more than counts, and
@@ -266,7 +273,35 @@ class PBP(NetModel, Counting, Intervals):
         def answer(names: tuple[str, ...], checked: Evidence) -> Interval:
             return bootstrap_interval(self, fitter, names, checked, data, level, replicates, seed)
 
-        return self._ask_interval(query, evidence, level, answer)
+        return ask_interval(self, query, evidence, level, answer)
+
+    def refine(self, data: DataLike, **options: Any) -> Self:
+        """Replace the operators by those of the maximum-likelihood network of the graph, from the network's exact moments.
+
+        Two-stage regression is consistent but uses low-order moments only; with many rows maximum likelihood is more precise.
+        An undirected graph is learned as a directed one that holds its distributions, and latents of unknown cardinality have
+        as many states as the rank that was chosen. Where few observables determine a latent, the two-stage fit may be better:
+        compare ``score`` on rows that neither has seen. Discrete variables only.
+
+        Args:
+            data: rows, as in :meth:`fit`; values may be missing at random.
+            **options: of :class:`~torchpbp.MaximumLikelihood`.
+
+        Raises:
+            StructureError: continuous variables, encoders, or ``condition``.
+        """
+        if self.condition is not None or not self.fitter().discrete:
+            raise StructureError(
+                "refine: expected discrete variables and one operator tree, got "
+                f"{'continuous variables' if self.condition is None else f'condition={self.condition!r}'}. Encoders and nets "
+                "are trained by PBPModule."
+            )
+        learned = MaximumLikelihood(directed_graph(self.tree.graph), **options).fit(data)
+        solution = learn_population(self.plan, learned.network, Ridge())
+        self._adopt(solution, round(learned.rows), EXACT_FLOOR, self._observables)
+        self._keep_nets(solution)
+        self.labels, self.missing, self.counts = learned.labels, learned.missing, None
+        return self
 
     def fit_population(self, network: DiscreteNetwork) -> Self:
         super().fit_population(network)

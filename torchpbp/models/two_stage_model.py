@@ -19,6 +19,7 @@ from torchpbp.features.maps import KernelMap
 from torchpbp.files.checkpoint import checked_labels, require_finite, require_none
 from torchpbp.files.tensors import copy_state, shape_fault
 from torchpbp.graph.conditioning import require_condition
+from torchpbp.graph.cost import BUDGET
 from torchpbp.graph.junction_tree import build_junction_tree
 from torchpbp.graph.latent_graph import Continuous, LatentGraph, require_graph
 from torchpbp.inference.density import warn_of_coarse_grids
@@ -95,12 +96,15 @@ class TwoStageSettings(Settings):
     seed: int = setting(0, seed())
     condition: str | None = setting(None, optional(text()))
     shrinkage: float = setting(10.0, non_negative())
+    budget: float | None = setting(BUDGET, optional(positive()))
 
     @property
     def plan_options(self) -> PlanOptions:
         """Options of the plan; its rank is left open where it is chosen on data."""
         rank = None if self.rank == "auto" else self.rank
-        return PlanOptions(rank, self.singles, self.pool, self.largest_group, self.strict, PROBE_SEED + self.seed)
+        return PlanOptions(
+            rank, self.singles, self.pool, self.largest_group, self.strict, PROBE_SEED + self.seed, self.budget
+        )
 
 
 class TwoStageModel(OperatorModel, Learner):
@@ -141,12 +145,13 @@ class TwoStageModel(OperatorModel, Learner):
         seed: int = 0,
         condition: str | None = None,
         shrinkage: float = 10.0,
+        budget: float | None = BUDGET,
     ) -> None:
         super().__init__()
         require_graph(graph, type(self).__name__)
         # mypy does not know that constraints bring values to the declared types
         plan_options = (singles, pool, largest_group, strict, max_rank, root)
-        options: Any = (rank, ridge, whitening, *plan_options, seed, condition, shrinkage)
+        options: Any = (rank, ridge, whitening, *plan_options, seed, condition, shrinkage, budget)
         self.settings = TwoStageSettings(*options)
         self.dtype: torch.dtype = floating_dtype().check("dtype", dtype)
         chosen = named_regressor(regressor) if isinstance(regressor, str) and regressor in NAMED else regressor

@@ -242,10 +242,18 @@ class JointTables:
         """P(v) of every variable."""
         if self.rows <= 0:
             raise NotFittedError("No rows have been counted yet.")
+        sizes = sorted(set(self.states.values()))
+        alike = [[v for v in self.states if self.states[v] == size] for size in sizes]
         key = "marginals", tuple(self.states.values())  # a layout does not tell a missing value from a state
-        read = reading(self.layout, key, lambda number: [number([(v,)], [n])[0] for v, n in self.states.items()])
-        sums = zip(self.states, read(self.counts), strict=True)
-        return {v: p / (self.known(p.sum(), [v]) if v in self.incomplete else self.rows) for v, p in sums}
+        read = reading(
+            self.layout,
+            key,
+            lambda number: [number([(v,) for v in names], [n]) for names, n in zip(alike, sizes, strict=True)],
+        )
+        sums = {v: p for names, t in zip(alike, read(self.counts), strict=True) for v, p in zip(names, t, strict=True)}
+        return {
+            v: sums[v] / (self.known(sums[v].sum(), [v]) if v in self.incomplete else self.rows) for v in self.states
+        }
 
     def missing_shares(self) -> dict[str, float]:
         """Share of missing values of each variable."""

@@ -17,8 +17,8 @@ from torchpbp.moments.covers import find_covers
 
 Scope = tuple[str, ...]
 
-LARGEST_TABLE = 1 << 26
-"""Most cells of one table: a larger one raises an error before memory is exhausted."""
+LARGEST_TABLE = 1 << 31
+"""Most cells of one table, 16 GiB: the last limit, where the budget of a plan has been lifted."""
 
 
 class TableLayout:
@@ -44,6 +44,8 @@ class TableLayout:
         for size in sizes:
             self.offsets.append(self.offsets[-1] + size)
         members = [frozenset(s) for s in self.scopes]
+        self._steps: dict[int, dict[str, tuple[int, int]]] = {}
+        self._own = {m: i for i, m in enumerate(members)}
         self._holders: dict[str, list[tuple[int, frozenset[str]]]] = {}  # smallest table first
         for i in sorted(range(len(sizes)), key=sizes.__getitem__):
             for v in self.scopes[i]:
@@ -89,7 +91,9 @@ class TableLayout:
 
     def holder(self, variables: Sequence[str]) -> int | None:
         """Number of the smallest table with all these variables, of which there is at least one."""
-        wanted = set(variables)
+        wanted = frozenset(variables)
+        if wanted in self._own:
+            return self._own[wanted]
         rarest = min(variables, key=lambda v: len(self._holders.get(v, ())))
         return next((i for i, members in self._holders.get(rarest, ()) if wanted <= members), None)
 
@@ -102,9 +106,11 @@ class TableLayout:
         best = self.holder(variables) if variables else 0  # the sum of all cells of any table
         if best is None:
             raise StructureError(f"No table holds the variables {tuple(variables)}.")
-        scope = self.scopes[best]
-        sizes = [self.states[v] for v in scope]
-        return self.offsets[best], dict(zip(scope, zip(sizes, strides(sizes), strict=True), strict=True))
+        if best not in self._steps:
+            scope = self.scopes[best]
+            sizes = [self.states[v] for v in scope]
+            self._steps[best] = dict(zip(scope, zip(sizes, strides(sizes), strict=True), strict=True))
+        return self.offsets[best], self._steps[best]
 
     def marginal(self, counts: Tensor, variables: Sequence[str]) -> Tensor:
         """Counts of the joint states of some variables, with dimensions in the order asked for.

@@ -135,8 +135,8 @@ class TableMoments(Moments):
         if len(unions[0]) == len(first) + len(second):
             return cells.reshape(sizes)
         result = np.zeros(sizes, dtype=cells.dtype)
-        columns = (_codes(unions[0], group, states) for group in (first, second))
-        result[(slice(None), *columns)] = cells.reshape(len(a), -1)
+        row, column = (_codes(unions[0], group, states) for group in (first, second))
+        result[:, row, column] = cells.reshape(len(a), -1)
         return result
 
     def _joint_cells(self, inside: Sequence[Sequence[str]], near: Sequence[Group], number: Number) -> Cells:

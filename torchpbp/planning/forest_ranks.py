@@ -9,9 +9,9 @@ no such formula; their functions of h are drawn at random, along the few edges t
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -139,7 +139,7 @@ class ForestRanks:
         steps: dict[str, tuple[int, str]] = {}
         for v in observables:
             way = self._way(v, h)
-            for i, (a, b) in enumerate(itertools.pairwise(way)):
+            for i, (a, b) in enumerate(pairwise(way)):
                 steps[a] = i - len(way), b
         return [(v, towards) for v, (_, towards) in sorted(steps.items(), key=lambda s: (s[1][0], self._number[s[0]]))]
 
@@ -161,7 +161,7 @@ class ForestRanks:
         for group in near:
             for v in group:
                 way = self._way(v, h)[::-1]
-                for a, b in itertools.pairwise(way):
+                for a, b in pairwise(way):
                     if b not in numbers:
                         numbers[b] = len(numbers)
                         ways.append((numbers[a], self._states[b]))

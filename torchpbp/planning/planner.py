@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
+from itertools import islice
 
 from torchpbp.errors import RankWarning, StructureError, warn_caller
 from torchpbp.graph.junction_tree import JunctionTree, build_junction_tree
@@ -16,11 +17,13 @@ from torchpbp.graph.latent_graph import Continuous, LatentGraph
 from torchpbp.planning.core_groups import group_size
 from torchpbp.planning.forest_ranks import ForestRanks
 from torchpbp.planning.plan import Group, Plan, PlanOptions, SeparatorPlan
+from torchpbp.planning.plan_cost import tree_cost
 from torchpbp.planning.probed_ranks import ProbedRanks
 from torchpbp.planning.rank_bounds import rank_bounds
 
 CANDIDATE_RANKS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
 """Ranks to choose from where the rank is selected on data."""
+REMEDY = "Give variables fewer states or fewer neighbours, or pass budget=<bytes> (None: no limit) to go on."
 
 
 def plan_graph(
@@ -70,11 +73,15 @@ def plan_tree(tree: JunctionTree, options: PlanOptions | None = None, dims: Mapp
         dims: feature dimensions of each observable, by which groups are limited; its number of states by default.
 
     Raises:
+        BudgetError: planning or a fit would take more than ``options.budget``.
         StructureError: with ``options.strict``, a separator whose instrument cannot reach the rank; otherwise a warning.
     """
     options = options or PlanOptions()
-    separators = _cached(tree, replace(options, strict=False), None if dims is None else tuple(dims.items()))
-    for separator in reversed(separators):
+    sizes = {v: tree.graph.num_states(v) for v in tree.leaf_of} if dims is None else dims
+    tree_cost(tree, rank_bounds(tree), sizes).require(options.budget, "Planning and fitting this model", REMEDY)
+    plan = Plan(tree, _cached(tree, replace(options, strict=False, budget=None), tuple(sizes.items())))
+    plan.cost(sizes).require(options.budget, "Fitting this model", REMEDY)
+    for separator in reversed(plan.separators):
         if separator.reached < separator.needed:
             text = (
                 f"Separator {tree.separator_name(separator.node)}: instrument rank {separator.reached}, needs "
@@ -84,7 +91,7 @@ def plan_tree(tree: JunctionTree, options: PlanOptions | None = None, dims: Mapp
             if options.strict:
                 raise StructureError(text)
             warn_caller(text, RankWarning)
-    return Plan(tree, separators)
+    return plan
 
 
 def clear_cached_plans() -> None:
@@ -93,10 +100,8 @@ def clear_cached_plans() -> None:
 
 
 @lru_cache(maxsize=64)
-def _cached(
-    tree: JunctionTree, options: PlanOptions, items: tuple[tuple[str, int], ...] | None
-) -> tuple[SeparatorPlan, ...]:
-    sizes = {v: tree.graph.num_states(v) for v in tree.leaf_of} if items is None else dict(items)
+def _cached(tree: JunctionTree, options: PlanOptions, items: tuple[tuple[str, int], ...]) -> tuple[SeparatorPlan, ...]:
+    sizes = dict(items)
     bounds = rank_bounds(tree)
     ranks = ForestRanks(tree, bounds, options.seed) if bounds.exact else ProbedRanks(tree, bounds, options.seed)
     separators: dict[int, SeparatorPlan] = {}
@@ -112,9 +117,9 @@ def _cached(
 
 def _near_leaves(tree: JunctionTree, node: int, options: PlanOptions, sizes: Mapping[str, int]) -> list[Group]:
     """Observables of each outside leaf, nearest leaf first; a leaf too large for one group is taken apart."""
-    nearest = tree.distances(node, max(options.singles, options.pool))
-    leaves = dict.fromkeys(tree.leaf_of[v] for _, v in nearest)
-    groups = [tree.leaf_observables[leaf] for leaf in leaves]
+    most = max(options.singles, options.pool)
+    leaves = dict.fromkeys(tree.leaf_of[v] for _, v in tree.distances(node, most))
+    groups = [tree.leaf_observables[leaf] for leaf in islice(leaves, most)]
     return [
         part for g in groups for part in ([g] if group_size(g, sizes) <= options.largest_group else [(v,) for v in g])
     ]

@@ -46,7 +46,7 @@ def is_forest(tree: JunctionTree) -> bool:
 def rank_bounds(tree: JunctionTree) -> RankBounds:
     """Bounds of all separators of a tree whose variables all have a number of states."""
     exact = is_forest(tree)
-    states = {v: tree.graph.num_states(v) for v in frozenset[str]().union(*tree.cliques)}
+    states = {v: tree.graph.num_states(v) for v in tree.graph.names}
     near = {v: frozenset(tree.graph.neighbors(v)) for v in tree.graph.names} if exact else {}
     inside, outside = [1] * len(tree), [1] * len(tree)
 

@@ -164,11 +164,11 @@ def with_missing(data: Columns, share: float, seed: int) -> Columns:
 
 def _ratios(summary: pd.DataFrame) -> Metrics:
     """The main learner against each other one."""
-    lines = summary.set_index(["graph", "learner", "rows"])
+    lines = {(line["graph"], line["learner"], line["rows"]): line for line in summary.to_dict(orient="records")}
     ratios: Metrics = {}
-    for graph, name, size in lines.index:
+    for (graph, name, size), line in lines.items():
         if name != MAIN:
-            main, line = lines.loc[(graph, MAIN, size)], lines.loc[(graph, name, size)]
+            main = lines[graph, MAIN, size]
             ratios[f"kl_ratio/{graph}/{name}/{size}"] = float(main["kl"] / line["kl"])
             ratios[f"seconds_ratio/{graph}/{name}/{size}"] = float(line["cpu_seconds"] / main["cpu_seconds"])
     return ratios

@@ -21,7 +21,7 @@ CONF = INSTALLED if INSTALLED.is_dir() else CHECKOUT
 SHARING = {"torchpbp.PBP", "torchpbp.EM", "torchpbp.OnlineEM", "torchpbp.SpectralJunctionTree"}
 """Learners that add up what several processes count."""
 USERS = {
-    "regressor": "learner=pbp, learner=pbp_pairs, learner=pbp_refined and learner=nystroem (pen digits)",
+    "regressor": "learner=pbp, learner=pbp_pairs and learner=nystroem (pen digits)",
     "trainer": "learner=neural (pen digits), regressor=mlp and model=sequence_labelling; with several processes (trainer=ddp) also "
     "models that share rows among them, with the learners pbp, pbp_pairs, nystroem, em, online_em and spectral",
     "logger": "learner=neural (pen digits)",

@@ -43,7 +43,7 @@ def criterion(folder: str | os.PathLike[str], runs: Sequence[Run], metrics: Sequ
     for run in runs:
         records = Path(folder) / run.job / ".hydra"
         if (records / "resolved.yaml").is_file() and (records / "hydra.yaml").is_file():
-            objective = read_mapping(records / "resolved.yaml").get("objective")
+            objective = str(read_mapping(records / "resolved.yaml").get("objective"))
             if objective in metrics:
                 hydra = read_mapping(records / "hydra.yaml").get("hydra") or {}
                 direction = (hydra.get("sweeper") or {}).get("direction")

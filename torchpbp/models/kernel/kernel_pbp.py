@@ -43,8 +43,10 @@ from torchpbp.models.kernel.gram_operators import GramOperator
 from torchpbp.models.kernel.kernel_settings import KernelPBPSettings
 from torchpbp.models.kernel.saved_rows import example_fault, operator_fault
 from torchpbp.models.kernel.structure import nearest_leaves, plan_on
-from torchpbp.moments.table_layout import LARGEST_TABLE
 from torchpbp.planning.plan import Plan, SeparatorPlan
+
+MOST_STATES = 1 << 26
+"""Of a discrete observable: each answer has an entry for each of them."""
 
 
 class KernelPBP(GramAnswers):
@@ -101,10 +103,10 @@ class KernelPBP(GramAnswers):
         require_single_values(graph.variables, "KernelPBP")
         if not isinstance(kernel, Kernel | None):
             raise ArgumentError(f"kernel: expected RBF(), Laplace(), Matern(…) or None, got {kernel!r}.")
-        many = [v for v in graph.observed if isinstance(n := graph.variables[v], int) and n > LARGEST_TABLE]
-        if many:  # each answer has an entry for each of them
+        many = [v for v in graph.observed if isinstance(n := graph.variables[v], int) and n > MOST_STATES]
+        if many:
             raise StructureError(
-                f"KernelPBP: expected at most {LARGEST_TABLE:,} states, {many[:8]} have more. Declare them Continuous()."
+                f"KernelPBP: expected at most {MOST_STATES:,} states, {many[:8]} have more. Declare them Continuous()."
             )
         self.settings = KernelPBPSettings(
             bandwidth,
