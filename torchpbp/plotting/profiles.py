@@ -48,8 +48,9 @@ def plot_profiles(
     if ax is None:
         size = (2.2 + 0.9 * table.shape[1], 0.8 + 0.26 * len(table))
         _, ax = plt.subplots(figsize=size, layout="constrained")
-    ax.imshow(table.to_numpy(), cmap="Blues", vmin=0, vmax=1, aspect="auto")
-    for (row, column), value in ((place, table.iat[place]) for place in _places(table.shape)):
+    values = table.to_numpy(dtype=float)
+    ax.imshow(values, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+    for (row, column), value in ((place, values[place]) for place in _places(table.shape)):
         ax.text(
             column, row, f"{value:.2f}", ha="center", va="center", fontsize=8, color="white" if value > 0.6 else "black"
         )
