@@ -65,7 +65,7 @@ def composed(*overrides: str) -> DictConfig:
     needed = (
         ["model=synthetic"]
         if choice.startswith("model/graph=")
-        or choice.startswith(("learner=pbp", "learner=em", "learner=online_em", "learner=spectral"))
+        or choice.startswith(("learner=pbp", "learner=em", "learner=online_em", "learner=spectral", "learner=maximum"))
         else []
     )
     if choice.startswith("regressor="):
@@ -82,7 +82,9 @@ def composed(*overrides: str) -> DictConfig:
 def test_the_promised_choices_exist() -> None:
     expected = "diamond factorial_hmm grid hmm hmm_order2 hmm_order3 latent_tree loopy_network naive_bayes nested_loops"
     assert set(expected.split()) <= set(options("model/graph"))
-    assert {"synthetic_consistency", "parity", "splice", "sequence_labelling"} == set(options("experiment"))
+    assert {"synthetic_consistency", "parity", "precision", "splice", "sequence_labelling"} == set(
+        options("experiment")
+    )
     assert {"digits_learning_curve", "digits_missing", "splice", "learners"} <= set(options("model"))
     assert {"pbp", "pen_average", "gram", "nystroem"} <= set(options("learner"))
     assert {"model=synthetic", "model=digits", "debug=default"} <= set(all_choices())
@@ -105,7 +107,9 @@ def test_every_choice_composes_and_builds_its_task_and_learner(choice: str) -> N
         assert learner(graph).graph is graph
     elif "graphs" in task.keywords:
         for graph in task.keywords["graphs"].values():
-            others = [m for name, m in task.keywords["others"].items() if name != "normal_graph"]  # takes no loops
+            others = [
+                m for name, m in task.keywords.get("others", {}).items() if name != "normal_graph"
+            ]  # takes no loops
             assert all(maker(graph).graph is graph for maker in (learner, *others))
     elif isinstance(task.keywords.get("data"), LabelSequences):
         graph = task.keywords["data"].network.graph
@@ -203,7 +207,7 @@ def test_the_learner_file_shows_every_option_of_the_constructor_with_its_default
     assert {**learner.keywords, "ridge": tuple(learner.keywords["ridge"]), "regressor": None} == defaults
 
 
-@pytest.mark.parametrize("name", ["em", "online_em", "normal_graph", "spectral"])
+@pytest.mark.parametrize("name", ["em", "maximum_likelihood", "online_em", "normal_graph", "spectral"])
 def test_the_file_of_a_baseline_shows_every_option_of_the_constructor_with_its_default(name: str) -> None:
     learner = instantiate(composed("model=synthetic", f"learner={name}").learner, _convert_="all")
     defaults = {p.name: p.default for p in inspect.signature(learner.func).parameters.values() if p.name != "graph"}
