@@ -9,12 +9,12 @@ from types import ModuleType
 import torch
 from tqdm.auto import tqdm
 
-from benchmarks import digits, growth, hmm, queries, training
+from benchmarks import digits, hmm, planning, queries, scale, training
 from benchmarks.report import Claim
 from benchmarks.side_by_side import RunOptions
 from benchmarks.workers import Workers
 
-BENCHMARKS: tuple[ModuleType, ...] = (training, hmm, queries, digits, growth)
+BENCHMARKS: tuple[ModuleType, ...] = (training, hmm, queries, digits, scale, planning)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -41,7 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     names = given.names or list(available)
     with Workers(given.threads) as workers, tqdm(names, unit="benchmark") as bar:
         budget = 4.0 if size == "quick" else 20.0
-        settings = RunOptions(workers, size, rounds, limit, budget, lambda text: bar.set_description(text[:70]))
+        settings = RunOptions(
+            workers, size, rounds, limit, budget, lambda text: bar.set_description(text[:70]), given.rows
+        )
         for name in bar:
             report = available[name].run(settings)
             report.write(given.output, size, given.threads)
@@ -66,6 +68,7 @@ def _parser(names: list[str]) -> argparse.ArgumentParser:
     parser.add_argument(
         "--limit", type=_positive, help="seconds for one call of an implementation (default 60; quick: 5)"
     )
+    parser.add_argument("--rows", type=_positive, help="of the table that scale counts (default 10^8; quick: 4·10^6)")
     parser.add_argument("--output", default="benchmarks/results", help="folder for the results")
     parser.add_argument("--list", action="store_true", help="list the benchmarks and exit")
     return parser

@@ -31,6 +31,7 @@ class RunOptions:
         limit: seconds that one call of an implementation may take.
         budget: seconds for all rounds of one implementation in one comparison; slower ones are measured once.
         note: called with the current step.
+        rows: of the table that is counted at scale, if other than the size says.
     """
 
     workers: Workers
@@ -39,6 +40,7 @@ class RunOptions:
     limit: float = 60.0
     budget: float = 20.0
     note: Callable[[str], None] = lambda text: None
+    rows: int | None = None
 
     def choose(self, full: T, quick: T, tiny: T) -> T:
         """The value for this size."""

@@ -12,13 +12,15 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 import torchpbp
-from torchpbp import PBP, Continuous, DiscreteNetwork, LatentGraph, PBPLayer, templates
+from torchpbp import PBP, Continuous, DiscreteNetwork, Evidence, LatentGraph, PBPLayer, templates
 
 Work = Callable[[], Any]
 Answer = Callable[[Any], Tensor]
@@ -53,11 +55,7 @@ def posteriors(graph: LatentGraph, rows: int) -> tuple[Work, Answer]:
     """All posteriors of many rows, each with its own 30 % of the variables observed."""
     truth = DiscreteNetwork.random(graph, seed=1)
     model = PBP(graph).fit(truth.sample(2_000, seed=2))
-    generator = torch.Generator().manual_seed(4)
-    evidence = {
-        v: torch.where(torch.rand(rows, generator=generator) < 0.3, x, -1)
-        for v, x in truth.sample(rows, seed=5).items()
-    }
+    evidence = shown_rows(truth, rows)
 
     def work() -> dict[str, Tensor]:
         with torch.no_grad():
@@ -65,6 +63,62 @@ def posteriors(graph: LatentGraph, rows: int) -> tuple[Work, Answer]:
             return answers
 
     return work, lambda answers: torch.cat([p[:20].flatten() for p in answers.values()])
+
+
+def alarm() -> DiscreteNetwork:
+    """ALARM, whose file comes with pgmpy."""
+    spec = find_spec("pgmpy")
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError("ALARM comes with pgmpy: pip install pgmpy")
+    network = DiscreteNetwork.from_bif(Path(spec.origin).parent / "utils" / "example_models" / "alarm.bif.gz")
+    return DiscreteNetwork(network.graph, network.cpts)  # states by number
+
+
+def shown_rows(network: DiscreteNetwork, rows: int) -> dict[str, Tensor]:
+    """name -> (rows,) states, each variable observed in 30 % of the rows, -1 in the others."""
+    generator = torch.Generator().manual_seed(4)
+    drawn = network.sample(rows, seed=5).items()
+    return {v: torch.where(torch.rand(rows, generator=generator) < 0.3, x, -1) for v, x in drawn}
+
+
+def exact_posteriors(rows: int) -> tuple[Work, Answer]:
+    """All posteriors of many rows by exact inference."""
+    network = alarm()
+    evidence = shown_rows(network, rows)
+    return lambda: network.posteriors(evidence), lambda answers: torch.cat([p[:20].flatten() for p in answers.values()])
+
+
+def exact_queries(rows: int) -> tuple[Work, Answer]:
+    """One variable, row by row, by exact inference."""
+    network = alarm()
+    evidence = shown_rows(network, rows)
+    query = list(evidence)[-1]
+    cells = {v: x.tolist() for v, x in evidence.items() if v != query}
+    given = [{v: x[i] for v, x in cells.items() if x[i] >= 0} for i in range(rows)]
+    return lambda: [network.posterior(query, row) for row in given], lambda answers: torch.cat(answers)
+
+
+def class_step(rows: int) -> tuple[Work, Answer]:
+    """Forward and backward through the operator trees of ten classes, with weights of eight leaves in float32."""
+    nodes = ["h", *(f"h{i}" for i in range(2, 8)), *(f"x{i}" for i in range(8))]  # a binary tree
+    hidden, leaves = nodes[:7], nodes[7:]
+    edges = [*((nodes[(i - 1) // 2], v) for i, v in enumerate(nodes) if i), *(("y", v) for v in nodes)]
+    graph = LatentGraph(edges, {"y": 10, **dict.fromkeys(hidden, 10), **dict.fromkeys(leaves, 8)}, hidden)
+    model = PBP(graph, condition="y", dtype=torch.float32)
+    generator = torch.Generator().manual_seed(7)
+    model.fit({v: torch.randint(graph.num_states(v), (4_000,), generator=generator) for v in graph.observed})
+    weights = {v: torch.rand(rows, 8, generator=generator).requires_grad_() for v in leaves}
+
+    def work() -> Tensor:
+        model.zero_grad()
+        for w in weights.values():
+            w.grad = None
+        estimate = model.operator_tree.class_estimates(Evidence(rows, {}, weights))
+        (estimate / estimate.detach().norm(dim=1, keepdim=True)).square().sum(dim=1)[:].mean().backward()
+        gradients = [w.grad for w in weights.values() if w.grad is not None]
+        return torch.stack(gradients)
+
+    return work, lambda gradients: gradients[:, :20] * rows
 
 
 def layer_step(rows: int) -> tuple[Work, Answer]:
@@ -107,6 +161,12 @@ def case(name: str, tiny: bool) -> tuple[Work, Answer]:
         return posteriors(templates.diamond(), rows // 2)
     if name == "posteriors, chain of 60":
         return posteriors(templates.hmm(60), rows // 20)
+    if name == "exact posteriors, ALARM":
+        return exact_posteriors(rows // 20)
+    if name == "exact queries one by one, ALARM":
+        return exact_queries(rows // 1000 or 2)
+    if name == "classes, forward and backward":
+        return class_step(32 if tiny else 256)
     if name == "PBPLayer, forward and backward":
         return layer_step(rows // 20)
     raise KeyError(name)

@@ -31,6 +31,9 @@ CASES = (
     "fit, mixed chain",
     "posteriors, diamond",
     "posteriors, chain of 60",
+    "exact posteriors, ALARM",
+    "exact queries one by one, ALARM",
+    "classes, forward and backward",
     "PBPLayer, forward and backward",
 )
 HERE = Path(__file__).resolve().parents[1]

@@ -29,7 +29,6 @@ PAGES = (
     "torchpbp.inference.operator_tree",
     "torchpbp.inputs.evidence",
     "torchpbp.inputs.sources",
-    "torchpbp.models.refinement",
     "torchpbp.planning.plan",
     "torchpbp.learning",
 )

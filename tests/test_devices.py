@@ -1,19 +1,50 @@
-"""Modules follow their parameters to any device.
+"""Everything runs on the device of the data or of the model.
 
-Where there is no GPU, the meta device stands in: its tensors have shapes but no values, and do not mix with others.
+Where there is no GPU, three things stand in. The meta device: its tensors have shapes but no values, and do not mix with others. Fake
+CUDA tensors, forward only. And :class:`tests.device_watch.DeviceWatch`, which notices tensors that would be made on the default
+device, or moved to the CPU, in a run on the CPU.
 """
 
 from __future__ import annotations
 
 import copy
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from hydra import compose, initialize_config_dir
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-from torchpbp import PBP, Continuous, DiscreteNetwork, LatentGraph, LeastSquaresLayer, Nystroem, PBPLayer, templates
+from tests.device_watch import DeviceWatch
+from tests.neural import small
+from tests.neural.small import class_table, context_model, loop_table, mixed_table, point_model
+from torchpbp import (
+    PBP,
+    Continuous,
+    DiscreteNetwork,
+    Evidence,
+    KernelPBP,
+    LatentGraph,
+    LeastSquaresLayer,
+    Nystroem,
+    PBPLayer,
+    PBPModule,
+    templates,
+)
+from torchpbp.errors import ArgumentError, DeviceError
+from torchpbp.experiments.running.program import train
 from torchpbp.features.maps import OneHot
+from torchpbp.inputs.arrays import require_device
 from torchpbp.learning.nets import HiddenNets, Inputs, NetsInTraining
+from torchpbp.moments.joint_tables import JointTables
 from torchpbp.moments.rows import TrainingRows
+from torchpbp.moments.table_reading import Reading
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
@@ -97,3 +128,247 @@ def test_a_tensor_left_behind_would_be_noticed(discrete):
     layer = PBPLayer(copy.deepcopy(discrete)).to("meta")
     with pytest.raises(RuntimeError, match="device"):
         layer({"a1": torch.ones(5, 6)})
+
+
+# -- nothing leaves the device of the data -----------------------------------------------------------------------------
+
+FINAL = {
+    "learning/compression.py:_array",  # a few figures of each separator, for diagnostics
+    "moments/table_reading.py:_cells",  # the way of counts that are on the CPU
+    "exact/elimination.py:<listcomp>",  # the way of single rows of a network on the CPU
+    "exact/queries.py:posterior_of_one",
+}
+"""What may be on the CPU."""
+
+
+def watched(action: Callable[[], Any]) -> list[str]:
+    with DeviceWatch(FINAL) as watch:
+        action()
+    return list(watch.seen)
+
+
+def mixed_rows(rows: int = 300) -> tuple[LatentGraph, dict[str, Tensor]]:
+    graph = LatentGraph([("h", "x"), ("h", "y"), ("h", "z")], {"h": 2, "x": Continuous(), "y": 3, "z": 3}, ["h"])
+    generator = torch.Generator().manual_seed(0)
+    h = torch.randint(2, (rows,), generator=generator)
+    return graph, {"x": 2.0 * h + torch.randn(rows, generator=generator), "y": 2 * h, "z": h}
+
+
+def test_the_watch_notices_what_leaves_a_device():
+    network = DiscreteNetwork.random(templates.hmm(3), seed=0)
+    with DeviceWatch() as watch:
+        network.posterior("x1", {"x2": torch.tensor([0])})
+    assert any(".cpu()" in call for call in watch.seen)  # one row of a network on the CPU goes by way of numpy
+    with DeviceWatch() as watch:
+        PBP(network.graph)
+    assert any("without device" in call for call in watch.seen)
+
+
+@pytest.mark.parametrize("rows", [500, 20_000])  # counted by index arithmetic, and by covers
+def test_a_discrete_fit_stays_on_the_device_of_its_rows(rows):
+    network = DiscreteNetwork.random(templates.hmm(3, 2, 3), seed=0)
+    model, table = PBP(network.graph), network.sample(rows, seed=1)
+    gaps = {v: x.where(torch.arange(rows) % 7 > 0, -1) for v, x in table.items()}
+    assert watched(lambda: model.fit(table)) == []
+    assert watched(lambda: model.partial_fit(gaps)) == []
+
+
+def test_other_fits_stay_on_their_device():
+    graph, table = mixed_rows()
+    model, kernel = PBP(graph, features=Nystroem(5)), KernelPBP(graph)
+    assert watched(lambda: model.fit(table)) == []
+    assert watched(lambda: kernel.fit(table)) == []
+    classes = LatentGraph([("c", "h"), *graph.edges], {"c": 2, "h": 2, "x": 3, "y": 3, "z": 3}, ["h"])
+    conditional = PBP(classes, condition="c")
+    states = {"c": table["z"], "x": table["y"], "y": table["y"], "z": table["z"]}
+    assert watched(lambda: conditional.fit(states)) == []
+
+
+def test_answers_stay_on_the_device_of_the_model(discrete, mixed):
+    evidence = {"a1": torch.tensor([0, 2, -1]), "b1": torch.rand(3, 6)}
+    value, state = {"x": torch.tensor([0.0, 1.0])}, {"z": torch.tensor([0, 1])}
+    network = DiscreteNetwork.random(templates.hmm(3), seed=0)
+    kernel = KernelPBP(mixed_rows()[0]).fit(mixed_rows()[1])
+    actions: dict[str, Callable[[], Any]] = {
+        "posterior": lambda: discrete.posterior("d1", evidence),
+        "joint": lambda: discrete.posterior(["d1", "d2"], evidence),
+        "posteriors": lambda: discrete.posteriors(evidence),
+        "log_evidence": lambda: discrete.log_evidence(evidence),
+        "sample": lambda: discrete.sample(2, evidence, seed=0),
+        "density": lambda: mixed.posterior("x", state).mean,
+        "mixed": lambda: (mixed.posterior("z", value), mixed.log_evidence(value), mixed.sample(3, seed=0)),
+        "layer": lambda: PBPLayer(discrete)(evidence),
+        "exact": lambda: (network.posteriors({"x1": torch.tensor([0, 1])}), network.sample(4, seed=0)),
+        "exact joint": lambda: network.posterior(["x1", "x2"], {"x3": torch.tensor([0, 1])}),
+        "kernel": lambda: (kernel.posterior("z", value), kernel.log_evidence(value), kernel.posterior("x", state).mean),
+    }
+    assert {name: watched(action) for name, action in actions.items()} == {name: [] for name in actions}
+
+
+def step_of(module: PBPModule, table: dict[str, Tensor]) -> Tensor:
+    """What a training step does with its rows, without the draws of what is hidden."""
+    seen = module.reader.seen(table)
+    solved = module.support_stage(table, seen, seen, seen, 1.0)
+    loss = module.answers.loss(solved, table, seen)
+    loss = loss + solved.error.to(loss)
+    loss.backward()
+    return loss
+
+
+def test_a_module_step_stays_on_its_device():
+    graph, table = class_table(60, 0)
+    for make in (point_model, context_model):
+        module = PBPModule(make(graph, condition="y"))
+        module.model.prepare_leaves([table])
+        assert watched(lambda module=module: step_of(module, table)) == []
+        assert watched(lambda module=module: module.solve([table])) == []
+
+
+@pytest.mark.parametrize(("make", "table", "target"), [(PBP, loop_table, "d1"), (point_model, mixed_table, None)])
+def test_a_module_step_runs_on_a_device_without_values(make, table, target):
+    graph, rows = table(60, 0)
+    module = PBPModule(make(graph), target=target)
+    module.model.prepare_leaves([rows])
+    module.to("meta")
+    loss = step_of(module, {v: x.to("meta") for v, x in rows.items()})
+    assert loss.is_meta
+    grads = [p.grad for p in module.model.nets.parameters()]
+    assert any(g is not None for g in grads)
+    assert all(g is None or g.is_meta for g in grads)
+
+
+def test_an_operator_tree_stays_on_a_device_without_values(discrete):
+    tree = copy.deepcopy(discrete).to("meta").operator_tree
+    logs = tree.log_mass(Evidence(4, {"a1": torch.empty(4, dtype=torch.int64, device="meta")}))
+    assert logs.is_meta
+    logs.sum().backward()
+
+
+def test_stage_2_stays_on_a_fake_gpu():
+    """What runs on the meta device may have a special case for it. A CPU build cannot index fake CUDA tensors, which leaves stage 2."""
+    with FakeTensorMode(), torch.no_grad():
+        h, g = torch.ones(9, 2, device="cuda"), torch.ones(9, 3, device="cuda")
+        weight = LeastSquaresLayer(intercept=True)(h, g)
+        assert weight.device.type == "cuda"
+        assert weight.shape == (2, 4)
+
+
+def test_counts_are_read_alike_on_all_devices():
+    tables = JointTables([("a", "b"), ("b", "c")], {"a": 2, "b": 3, "c": 2})
+    tables.add(torch.randint(2, (3, 50), generator=torch.Generator().manual_seed(0)))
+    scopes = {("a", "b"): [2, 3], ("b",): [3], ("c", "b"): [2, 3]}
+    read = Reading(tables.layout, lambda number: [number([scope], sizes) for scope, sizes in scopes.items()])
+    torch.testing.assert_close(read._gathered(tables.counts), read._cells(tables.counts))
+
+
+# -- mixed devices and precisions --------------------------------------------------------------------------------------
+
+
+def test_mixed_devices_raise(discrete):
+    where = torch.zeros(2, dtype=torch.int64, device="meta")
+    with pytest.raises(
+        DeviceError, match=r"'a1': expected a tensor on the device 'cpu' of the model, got one on 'meta'"
+    ):
+        discrete.posterior("d1", {"a1": where})
+    with pytest.raises(DeviceError, match=r"expected a tensor on the device 'meta' of the model, got one on 'cpu'"):
+        PBPLayer(copy.deepcopy(discrete).to("meta"))({"a1": torch.zeros(2, dtype=torch.int64)})
+    tables = JointTables([("a",)], {"a": 2})
+    tables.add([torch.tensor([0, 1])])
+    with pytest.raises(DeviceError, match="Rows to be counted: expected a tensor on the device 'cpu'"):
+        tables.add([where])
+    require_device("x", torch.zeros(1), "cpu", "the model")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_solves_stay_in_double_precision(dtype):
+    g, w = torch.randn(40, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([[1.0, -2.0, 0.5]])
+    layer = LeastSquaresLayer(penalty=1e-8)
+    h, expected = g @ w.T, layer(g @ w.T, g)
+    with torch.autocast("cpu", dtype=dtype):
+        torch.testing.assert_close(layer(h, g), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_mixed_precision_is_that_of_encoders_only():
+    graph, table = class_table(200, 0)
+    kinds: dict[str, set[torch.dtype]] = {"solve": set(), "encoder": set()}
+    module = PBPModule(point_model(graph, condition="y"))
+    module.model.encoders.register_forward_hook(
+        lambda m, i, out: kinds["encoder"].update(e.features.dtype for e in out.values())
+    )
+    module.support_stage.register_forward_hook(
+        lambda m, i, out: kinds["solve"].update(w.dtype for w in out.tree.operators[1:])
+    )
+    small.train(module, table, precision="bf16-mixed")
+    assert kinds == {"solve": {torch.float64}, "encoder": {torch.bfloat16, torch.float32}}
+    assert int(module.skipped) == 0
+    with pytest.raises(ArgumentError, match=r"precision=bf16-mixed: .* no encoders"):
+        small.train(PBPModule(PBP(loop_table(60, 0)[0]), "d1"), loop_table(60, 0)[1], precision="bf16-mixed")
+
+
+# -- on a GPU; none of these has been run so far (docs/devices.md) -----------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["discrete", "mixed", "kernel", "missing"])
+def test_a_fit_on_a_gpu_is_that_on_the_cpu(kind):
+    graph, table = mixed_rows() if kind in ("mixed", "kernel") else loop_table(20_000, 0)
+    if kind == "missing":
+        table = {v: x.where(torch.arange(len(x)) % 7 > 0, -1) for v, x in table.items()}
+    there = {v: x.to("cuda") for v, x in table.items()}
+
+    def make() -> Any:
+        return KernelPBP(graph) if kind == "kernel" else PBP(graph, features=Nystroem(5) if kind == "mixed" else None)
+
+    target = "z" if kind in ("mixed", "kernel") else "d1"
+    given = "x" if target == "z" else "a1"
+    here, moved = make().fit(table), make().to("cuda").fit(there)
+    found = moved.posterior(target, {given: there[given][:20]})
+    assert found.device.type == "cuda"
+    torch.testing.assert_close(found.cpu(), here.posterior(target, {given: table[given][:20]}), rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.gpu
+def test_mixed_devices_raise_on_a_gpu():
+    graph, table = loop_table(100, 0)
+    with pytest.raises(DeviceError, match="column"):
+        PBP(graph).fit({v: x.to("cuda") if v == "a1" else x for v, x in table.items()})
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["32-true", "16-mixed", "bf16-mixed"])
+def test_a_module_trains_on_a_gpu(precision):
+    graph, table = class_table(400, 0)
+    module = PBPModule(point_model(graph, condition="y"))
+    small.train(module, table, 2, accelerator="gpu", precision=precision)
+    answer = module.model.posterior("y", {v: table[v][:5].to(module.model.device) for v in ("a", "b")})
+    torch.testing.assert_close(answer.sum(dim=1).cpu(), torch.ones(5, dtype=answer.dtype))
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+def test_digits_train_on_a_gpu(tmp_path):
+    conf = str(Path(__file__).parents[1] / "conf")
+    with initialize_config_dir(conf, version_base="1.3"):
+        overrides = ["model=digits", "debug=default", "trainer=gpu", f"output_dir='{tmp_path}'"]
+        metrics = train(compose("config", overrides=overrides))
+    assert metrics["test/accuracy"] > 0.3
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+def test_two_gpus_train_as_one(tmp_path):
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two CUDA devices")
+    found = {}
+    for name, choice in {"gpu": ["trainer=gpu"], "ddp": ["trainer=ddp", "trainer.accelerator=gpu"]}.items():
+        command = [
+            sys.executable,
+            "train.py",
+            "model=digits",
+            "debug=default",
+            *choice,
+            f"hydra.run.dir={tmp_path / name}",
+        ]
+        subprocess.run(command, cwd=Path(__file__).parents[1], check=True, timeout=600)
+        found[name] = json.loads((tmp_path / name / "metrics.json").read_text())
+    assert found["ddp"]["test/log_loss"] == pytest.approx(found["gpu"]["test/log_loss"], rel=0.05)

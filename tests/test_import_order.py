@@ -17,7 +17,7 @@ ROOT = PACKAGE.parent
 
 ORDER: tuple[tuple[str, ...], ...] = (
     ("errors",),
-    ("distributed", "lazy", "settings"),
+    ("distributed", "lazy", "precision", "settings"),
     ("graph", "files"),
     ("inputs",),
     ("features", "contract"),

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from torchpbp.models.ensemble import ScoreAverage
     from torchpbp.models.kernel import KernelPBP
     from torchpbp.models.likelihood.learner import MaximumLikelihood
-    from torchpbp.models.refinement import RefinedPBP, refine
     from torchpbp.neural.auto import AutoRegressor
     from torchpbp.neural.averaging import WeightAverage
     from torchpbp.neural.batches import TableLoader
@@ -58,7 +57,6 @@ __all__ = [
     "PBPModule",
     "PointEncoder",
     "RandomFourier",
-    "RefinedPBP",
     "Ridge",
     "ScoreAverage",
     "SpectralJunctionTree",
@@ -68,7 +66,6 @@ __all__ = [
     "errors",
     "load",
     "plotting",
-    "refine",
     "templates",
 ]
 
@@ -85,7 +82,6 @@ DEFINITIONS = {
     "neural.layer": ("PBPDistribution", "PBPLayer"),
     "files.loading": ("load",),
     "models": ("PBP", "Counts"),
-    "models.refinement": ("RefinedPBP", "refine"),
     "learning": ("KernelRidge", "LeastSquaresLayer", "Messages", "Ridge"),
     "neural.auto": ("AutoRegressor",),
     "neural.averaging": ("WeightAverage",),

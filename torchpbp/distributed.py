@@ -6,7 +6,8 @@ order.
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -33,6 +34,40 @@ def sum_over_processes(tensor: Tensor) -> Tensor:
         if moved is not tensor:
             tensor.copy_(moved)
     return tensor
+
+
+class _SharedSum(torch.autograd.Function):
+    """The sum over processes; each share's gradient is the sum of the gradients that all of them have of it."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:
+        return sum_over_processes(tensor.detach().clone(memory_format=torch.contiguous_format))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return sum_over_processes(gradient.clone(memory_format=torch.contiguous_format))
+
+
+def shared_sums(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Sums over all processes, differentiable, of tensors with the same shapes in each; in one process the tensors themselves.
+
+    They travel together, in float64. If process p minimises ℓ_p, which depends on sums of all of them, the gradient of its
+    share is that of Σ ℓ_p; ``DistributedDataParallel`` then takes the mean over processes.
+    """
+    if world_size() == 1 or not tensors:
+        return list(tensors)
+    flat = torch.cat([t.reshape(-1).double() for t in tensors])
+    total: Tensor = _SharedSum.apply(flat)  # type: ignore[no-untyped-call]
+    parts = zip(total.split([t.numel() for t in tensors]), tensors, strict=True)
+    return [(part if t.requires_grad else part.detach()).reshape(t.shape).to(t.dtype) for part, t in parts]
+
+
+def shares(*numbers: int) -> list[list[int]]:
+    """Whole numbers of each process, in their order, on all of them."""
+    table = torch.zeros(world_size(), len(numbers), dtype=torch.int64, device="cpu")
+    table[process_rank()] = torch.tensor(numbers, device="cpu")
+    result: list[list[int]] = sum_over_processes(table).tolist()
+    return result
 
 
 def _reduction_device(tensor: Tensor) -> torch.device:

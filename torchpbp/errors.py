@@ -19,6 +19,10 @@ class StructureError(TorchPBPError, ValueError):
     """The graph, tree or model parameters do not describe a valid model."""
 
 
+class BudgetError(StructureError):
+    """What a structure would take in memory, by an estimate made beforehand, is above the budget."""
+
+
 class ShapeError(TorchPBPError, ValueError):
     """A tensor has the wrong shape or length."""
 
@@ -29,6 +33,10 @@ class DataError(TorchPBPError, ValueError):
 
 class QueryError(TorchPBPError, ValueError):
     """The question cannot be asked of this model (latent, unknown or already observed variable)."""
+
+
+class DeviceError(TorchPBPError, RuntimeError):
+    """Tensors that are used together are on different devices."""
 
 
 class NotFittedError(TorchPBPError, RuntimeError):

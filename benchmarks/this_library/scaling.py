@@ -18,8 +18,12 @@ from torchpbp import PBP, DiscreteNetwork, LatentGraph, templates
 QUERIES = 100
 DRAWN = 1_000_000
 """Number of distinct rows; a longer file repeats them."""
-ROWS, LENGTH, STATES, WIDTH = "rows", "chain length", "states of an observable", "treewidth"
-MEASURES = {"build": "construction", "fit": "fit", "query": f"all posteriors of {QUERIES} rows"}
+ROWS, LENGTH, STATES, WIDTH, BATCH = "rows", "chain length", "states of an observable", "treewidth", "batch size"
+MEASURES = {
+    "build": "construction",
+    "fit": "fit",
+    "query": f"all posteriors of a batch (of {QUERIES} rows, or the batch size)",
+}
 
 
 @dataclass
@@ -38,7 +42,7 @@ class Point(Implementation):
 
     def graph(self) -> LatentGraph:
         """The structure at this point."""
-        if self.axis == ROWS:
+        if self.axis in (ROWS, BATCH):
             return templates.diamond()
         if self.axis == LENGTH:
             return templates.hmm(self.value)
@@ -49,12 +53,14 @@ class Point(Implementation):
     def prepare(self) -> None:
         graph = self.graph()
         rows = self.value if self.axis == ROWS else self.rows
+        queries = self.value if self.axis == BATCH else QUERIES
         drawn = DiscreteNetwork.random(graph, seed=1).sample(min(rows, DRAWN), seed=2)
         self._data: Any = memory_map(drawn, rows) if self.axis == ROWS else drawn
         self._columns = list(drawn) if self.axis == ROWS else None
-        shown = np.random.default_rng(0).random((len(drawn), QUERIES)) < 0.3
+        chosen = torch.arange(queries) % min(rows, DRAWN)
+        shown = np.random.default_rng(0).random((len(drawn), queries)) < 0.3
         self._evidence = {
-            v: torch.where(torch.from_numpy(s), x[:QUERIES], -1) for (v, x), s in zip(drawn.items(), shown, strict=True)
+            v: torch.where(torch.from_numpy(s), x[chosen], -1) for (v, x), s in zip(drawn.items(), shown, strict=True)
         }
         small = templates.naive_bayes(3)  # lazy imports and first calls
         PBP(small).fit(DiscreteNetwork.random(small, seed=1).sample(100)).posteriors()

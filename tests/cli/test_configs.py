@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.util
 import inspect
 from collections.abc import Iterator
@@ -24,7 +25,13 @@ from torchpbp.experiments.digits.distortions import Distortions
 from torchpbp.experiments.digits.neural import NeuralDigits
 from torchpbp.experiments.normal_graph.one_embedding import embedding_graph
 from torchpbp.experiments.patches.learner import PatchNets
-from torchpbp.experiments.running.configuration import check_configuration, check_overrides, check_size, check_used
+from torchpbp.experiments.running.configuration import (
+    LOGGERS,
+    check_configuration,
+    check_overrides,
+    check_size,
+    check_used,
+)
 
 CONF = Path(__file__).parents[2] / "conf"
 SETTINGS = {"model", "learner", "seed", "threads", "objective", "output_dir", "ckpt_path", "resume"}
@@ -59,13 +66,16 @@ def all_choices() -> list[str]:
     return [f"{group}={o}" for group in sorted(groups) if not group.startswith("hydra") for o in options(group)]
 
 
+@functools.cache
 def composed(*overrides: str) -> DictConfig:
-    """The configuration of a choice, with the model it is meant for."""
+    """The configuration of a choice, with the model it is meant for; nobody changes it."""
     choice = overrides[0] if overrides else ""
     needed = (
         ["model=synthetic"]
         if choice.startswith("model/graph=")
-        or choice.startswith(("learner=pbp", "learner=em", "learner=online_em", "learner=spectral"))
+        or choice.startswith(
+            ("learner=pbp", "learner=em", "learner=online_em", "learner=maximum_likelihood", "learner=spectral")
+        )
         else []
     )
     if choice.startswith("regressor="):
@@ -82,7 +92,9 @@ def composed(*overrides: str) -> DictConfig:
 def test_the_promised_choices_exist() -> None:
     expected = "diamond factorial_hmm grid hmm hmm_order2 hmm_order3 latent_tree loopy_network naive_bayes nested_loops"
     assert set(expected.split()) <= set(options("model/graph"))
-    assert {"synthetic_consistency", "parity", "splice", "sequence_labelling"} == set(options("experiment"))
+    assert {"synthetic_consistency", "parity", "precision", "splice", "sequence_labelling"} == set(
+        options("experiment")
+    )
     assert {"digits_learning_curve", "digits_missing", "splice", "learners"} <= set(options("model"))
     assert {"pbp", "pen_average", "gram", "nystroem"} <= set(options("learner"))
     assert {"model=synthetic", "model=digits", "debug=default"} <= set(all_choices())
@@ -95,6 +107,10 @@ def test_every_choice_composes_and_builds_its_task_and_learner(choice: str) -> N
     assert isinstance(resolved, dict)
     assert SETTINGS <= set(resolved) <= SETTINGS | GROUPS
     check_used(cfg)
+    package = LOGGERS.get(str((cfg.get("logger") or {}).get("_target_")).rpartition(".")[2])
+    here = package is None or importlib.util.find_spec(package) is not None
+    if here and (choice != "trainer=gpu" or torch.cuda.is_available()):
+        check_configuration(cfg)
     task = instantiate(cfg.model, _convert_="all")
     inspect.signature(task.func).bind(learner=None, **task.keywords)
     assert type(task.keywords.get("sizes", [])) is list  # no DictConfig or ListConfig reaches the library
@@ -105,7 +121,9 @@ def test_every_choice_composes_and_builds_its_task_and_learner(choice: str) -> N
         assert learner(graph).graph is graph
     elif "graphs" in task.keywords:
         for graph in task.keywords["graphs"].values():
-            others = [m for name, m in task.keywords["others"].items() if name != "normal_graph"]  # takes no loops
+            others = [
+                m for name, m in task.keywords.get("others", {}).items() if name != "normal_graph"
+            ]  # takes no loops
             assert all(maker(graph).graph is graph for maker in (learner, *others))
     elif isinstance(task.keywords.get("data"), LabelSequences):
         graph = task.keywords["data"].network.graph
@@ -141,9 +159,8 @@ def test_every_choice_composes_and_builds_its_task_and_learner(choice: str) -> N
         ("model=jt_synthetic", "torchpbp.PBP"),
     ],
 )
-def test_each_model_has_its_default_learner_and_the_command_line_wins(choice: str, learner: str) -> None:
+def test_each_model_has_its_default_learner(choice: str, learner: str) -> None:
     assert composed(choice).learner._target_ == learner
-    assert composed(choice, "learner=gram").learner._target_ == "torchpbp.KernelPBP"
 
 
 def test_digits_are_the_default() -> None:
@@ -170,8 +187,12 @@ def test_debug_makes_every_model_tiny(model: str) -> None:
         assert tiny.learner.steps < 10 < full.learner.steps
     else:
         assert full.learner == tiny.learner
-    with_other = composed(f"model={model}", "learner=gram", "debug=default")
-    assert with_other.learner == composed(f"model={model}", "learner=gram").learner
+
+
+def test_a_learner_on_the_command_line_wins() -> None:
+    other = composed("model=digits", "learner=gram")
+    assert other.learner._target_ == "torchpbp.KernelPBP"
+    assert composed("model=digits", "learner=gram", "debug=default").learner == other.learner
 
 
 @pytest.mark.parametrize("model", options("size/paper"))
@@ -312,10 +333,10 @@ def test_a_logger_without_its_package_raises(package: str, monkeypatch: pytest.M
     check_configuration(cfg)
 
 
-@pytest.mark.parametrize("choice", ["trainer=ddp", "trainer.devices=2"])
-def test_the_neural_learner_trains_in_one_process(choice: str) -> None:
-    with pytest.raises(ArgumentError, match=r"^trainer: NeuralDigits trains in one process.*Choose trainer=cpu"):
-        check_configuration(composed("seed=0", "model=digits", choice))
+def test_several_devices_are_for_several_processes() -> None:
+    check_configuration(composed("seed=0", "model=digits", "trainer=ddp"))
+    with pytest.raises(ArgumentError, match=r"^trainer\.devices=2: expected 1 with strategy=auto.*trainer=ddp"):
+        check_configuration(composed("seed=0", "model=digits", "trainer.devices=2"))
 
 
 def test_the_neural_learner_file_shows_every_option_with_its_default() -> None:

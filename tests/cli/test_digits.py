@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pandas as pd
 import pytest
 from hydra import compose, initialize_config_dir
 
+from tests.processes import run_script
 from torchpbp.__main__ import main
 from torchpbp.datasets import FEATURES, DigitsDataModule
 from torchpbp.errors import StructureError
@@ -35,8 +35,7 @@ CLASS_FILES = {
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "train.py"), *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
+    return run_script(ROOT / "train.py", *arguments, folder=folder)
 
 
 def train_with(*overrides: str) -> dict[str, Any]:

@@ -62,8 +62,9 @@ def test_pages_run(page: str, quickstart: tuple[dict[str, Any], Path], monkeypat
     monkeypatch.chdir(folder)
     own = dict(namespace)
     for number, block in enumerate(blocks(PAGES[page], "python"), start=1):
-        if "pgmpy" in block:
-            pytest.importorskip("pgmpy")
+        for package in ("pgmpy", "dask"):
+            if package in block:
+                pytest.importorskip(package)
         exec(compile(block, f"{page} block {number}", "exec"), own)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
+
+from tests.processes import run_script
 
 pytestmark = pytest.mark.slow
 
@@ -16,10 +16,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_debug_run_as_people_start_it(tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "train.py"), "model=sequence_labelling", "debug=default", "model.repeats=1"]
-    result = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL
-    )
+    settings = ["model=sequence_labelling", "debug=default", "model.repeats=1"]
+    result = run_script(ROOT / "train.py", *settings, folder=tmp_path)
     assert result.returncode == 0, result.stderr
     (output,) = (tmp_path / "outputs").iterdir()
     expected = {

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +126,7 @@ def test_bad_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "No model file" in capsys.readouterr().err
     torch.save({"format": "torchpbp.PBP", "version": 1, "learner": "Oracle"}, tmp_path / "other.pt")
     with pytest.raises(
-        CheckpointError, match="made by the learner Oracle; this torchpbp reads those of PBP, RefinedPBP"
+        CheckpointError, match="made by the learner Oracle; this torchpbp reads those of PBP, KernelPBP"
     ):
         torchpbp.load(tmp_path / "other.pt")
 
@@ -141,12 +139,7 @@ def test_a_learner_rejects_the_files_of_others(name: str, files: dict[str, Path]
         getattr(torchpbp, name).load(files["PBP"])
 
 
-@pytest.mark.slow
-def test_as_people_call_it(files: dict[str, Path]) -> None:
-    command = [sys.executable, "-m", "torchpbp", "query", str(files["EM"]), "--evidence", "x1=1", "--target", "x2"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert result.returncode == 0, result.stderr
-    assert "P(x2 | x1=1)" in result.stdout
-    assert (
-        "usage" in subprocess.run([sys.executable, "-m", "torchpbp", "--help"], capture_output=True, text=True).stdout
-    )
+def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help"])
+    assert "usage" in capsys.readouterr().out

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+import shutil
 import statistics
 import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import yaml
 from hydra import compose, initialize_config_dir
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
+from tests.cli.test_train import FILES
+from tests.processes import run_script
+from tests.robustness.runs import results
 from torchpbp.errors import ArgumentError, DataError
+from torchpbp.experiments.running.parallel_jobs import JOBLIB, jobs_at_once, parallel_settings, threads_per_job
 from torchpbp.experiments.running.program import start
 
 ROOT = Path(__file__).parents[2]
@@ -23,8 +29,7 @@ QUICK = ("model=synthetic", "debug=default", "model.sizes=[200]", "model.questio
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "train.py"), *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240, stdin=subprocess.DEVNULL)
+    return run_script(ROOT / "train.py", *arguments, folder=folder)
 
 
 def composed(*overrides: str, hydra: bool = False) -> DictConfig:
@@ -39,6 +44,7 @@ def test_a_multirun_ends_with_its_summary(tmp_path: Path) -> None:
     assert "raised" not in result.stderr  # a callback that fails leaves only a warning
     (sweep,) = (tmp_path / "multirun").iterdir()
     assert {"0", "1", "2", "3", "sweep.csv", "summary.csv", "sweep.png"} <= {path.name for path in sweep.iterdir()}
+    assert all({path.name for path in (sweep / str(job)).iterdir()} == FILES for job in range(4))
     kl = [json.loads((sweep / str(job) / "metrics.json").read_text())["kl/200"] for job in range(4)]
     assert len(set(kl)) == 4  # both the seed and the ridge matter
     table = pd.read_csv(sweep / "summary.csv")
@@ -61,6 +67,61 @@ def test_a_multirun_with_a_failure_has_its_summary_too(tmp_path: Path) -> None:
     assert "job 1: no metrics.json: failed or not finished" in result.stdout
     (sweep,) = (tmp_path / "multirun").iterdir()
     assert pd.read_csv(sweep / "summary.csv")["failed"].tolist() == [0, 1]
+
+
+@pytest.mark.slow
+def test_jobs_run_at_once_and_an_interrupted_sweep_goes_on_with_what_is_missing(tmp_path: Path) -> None:
+    pytest.importorskip("hydra_plugins.hydra_joblib_launcher", reason="needs the extra 'sweep'")
+    met, sweep = tmp_path / "met", tmp_path / "sweep"
+    met.mkdir()
+    meet = f"+callbacks.meet={{_target_:tests.cli.meeting.Meet,folder:'{met}',jobs:2}}"  # fails unless two run at once
+    arguments = ("-m", "model=digits", "debug=default", "seed=1,2", meet, f"hydra.sweep.dir={sweep}")
+    result = run(tmp_path, *arguments, "hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
+    assert result.returncode == 0, result.stderr
+    assert "2 jobs, 2 with results" in result.stdout
+    assert "step/s" not in result.stderr  # no progress bars that overwrite each other
+    parallel, kept = [results(sweep / job) for job in "01"], (sweep / "0" / "metrics.json").stat().st_mtime_ns
+    assert parallel[0] != parallel[1]
+    shutil.rmtree(sweep / "1")  # as if the sweep had ended before it
+    result = run(tmp_path, *arguments, "resume=true")  # one job after the other
+    assert result.returncode == 0, result.stderr
+    assert (sweep / "0" / "metrics.json").stat().st_mtime_ns == kept
+    again = results(sweep / "1")
+    assert {k: v for k, v in again.items() if isinstance(v, str)} == {
+        k: v for k, v in parallel[1].items() if isinstance(v, str)
+    }
+    numbers = {k: v for k, v in parallel[1].items() if not isinstance(v, str)}
+    assert {k: again[k] for k in numbers} == pytest.approx(numbers, rel=1e-6)
+    assert pd.read_csv(sweep / "summary.csv")["runs"].tolist() == [2]  # resumed jobs are not another setting
+
+
+def test_threads_are_shared_by_the_jobs_that_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("joblib.cpu_count", lambda: 8)
+    assert [threads_per_job(None, jobs) for jobs in (2, 3, 16)] == [4, 2, 1]
+    assert threads_per_job(None, 1) is None
+    assert (threads_per_job(16, 1), threads_per_job(4, 2)) == (16, 4)
+    with pytest.raises(ArgumentError, match=r"expected at most 4 with 2 jobs at once on 8 cores, got 5.*n_jobs=1\."):
+        threads_per_job(5, 2)
+
+
+@pytest.mark.parametrize(("n_jobs", "jobs"), [(3, 3), (-1, 8), (-2, 7), (-20, 1)])
+def test_jobs_at_once_are_counted_as_joblib_does(n_jobs: int, jobs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    hydra = {"launcher": {"_target_": JOBLIB, "n_jobs": n_jobs}, "mode": RunMode.MULTIRUN}
+    monkeypatch.setattr("joblib.cpu_count", lambda: 8)
+    monkeypatch.setattr(HydraConfig, "initialized", lambda: True)
+    monkeypatch.setattr(HydraConfig, "get", lambda: OmegaConf.create(hydra))
+    assert jobs_at_once() == jobs
+    hydra["mode"] = RunMode.RUN
+    with pytest.raises(ArgumentError, match=r"expected a multirun \(train\.py -m …\), got a single run"):
+        jobs_at_once()
+
+
+def test_a_job_of_several_cannot_start_processes() -> None:
+    cfg = composed("model=sequence_labelling", "trainer=ddp")
+    assert parallel_settings(cfg, 1) == cfg
+    with pytest.raises(ArgumentError, match=r"trainer=ddp: expected jobs one after the other"):
+        parallel_settings(cfg, 2)
+    assert not parallel_settings(composed(*QUICK), 2).model.verbose
 
 
 def test_train_returns_its_objective(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 
+from tests.processes import run_script
 from torchpbp import PBP
 from train import train
 
@@ -23,8 +23,7 @@ FILES = {"metrics.json", "metrics.csv", "kl.png", "model.pt", "report.html", "tr
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "train.py"), *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
+    return run_script(ROOT / "train.py", *arguments, folder=folder)
 
 
 def train_with(*overrides: str) -> dict[str, Any]:
@@ -90,23 +89,6 @@ def test_same_seed_same_metrics(debug_run: tuple[subprocess.CompletedProcess[str
     assert without_timings(again) == without_timings(train_with("seed=3"))
     assert again["kl/2000"] != other["kl/2000"]
     assert again["question/1"] != other["question/1"]
-
-
-@pytest.mark.slow
-def test_multirun_gives_each_job_its_folder(tmp_path: Path) -> None:
-    result = run(
-        tmp_path, "-m", "model=synthetic", "debug=default", "seed=1", "model/graph=hmm,naive_bayes", "model.sizes=[300]"
-    )
-    assert result.returncode == 0, result.stderr
-    (sweep,) = (tmp_path / "multirun").iterdir()
-    graphs = []
-    for job in ("0", "1"):
-        assert {path.name for path in (sweep / job).iterdir()} == FILES
-        graphs.append(json.loads((sweep / job / "metrics.json").read_text())["graph"])
-    assert graphs == [
-        "LatentGraph(directed, 6 observed, 6 latent, 11 edges)",
-        "LatentGraph(directed, 5 observed, 1 latent, 5 edges)",
-    ]
 
 
 @pytest.mark.slow

@@ -26,6 +26,7 @@ from tests.contract.models import (
 )
 from torchpbp import DiscreteNetwork, Evidence
 from torchpbp.contract.abilities import JointQueries, Learner, Sampling
+from torchpbp.contract.intervals import Intervals
 from torchpbp.contract.latent_model import LatentModel
 from torchpbp.contract.latent_queries import LatentQueries
 from torchpbp.errors import ArgumentError, CheckpointError, DataError, NotFittedError, QueryError, QueryWarning
@@ -33,6 +34,11 @@ from torchpbp.files.loading import MODULES
 from torchpbp.settings import Settings
 
 JOINT = [name for name in NAMES if isinstance(fitted(name), JointQueries)]
+INTERVALS: dict[str, dict[str, Any]] = {
+    "PBP": {"data": training_table(), "replicates": 50},
+    "MaximumLikelihood": {},
+}
+"""Models with intervals, and what they need for them."""
 LATENT = [name for name in NAMES if isinstance(fitted(name), LatentQueries)]
 SAMPLING = [name for name in NAMES if isinstance(fitted(name), Sampling)]
 
@@ -68,6 +74,7 @@ def test_every_model_with_files_is_tested_here() -> None:
     assert all(type(fitted(name)).__name__ == CLASSES[name] for name in NAMES)
     assert all(isinstance(fitted(name), LatentModel) for name in NAMES)
     assert [isinstance(fitted(name), Learner) for name in NAMES] == [name in LEARNERS for name in NAMES]
+    assert {CLASSES[n] for n in NAMES if isinstance(fitted(n), Intervals)} == set(INTERVALS)
 
 
 # -- errors ----------------------------------------------------------------------------------------------------------
@@ -298,7 +305,7 @@ def test_memberships_have_the_index_of_the_table(hidden: Any) -> None:
     }
     torch.testing.assert_close(hidden.predict_proba(codes), torch.tensor(chances.to_numpy()))
     assert hidden.predict(codes).tolist() == best.tolist()
-    with pytest.raises(QueryError, match="Expected the name of a latent, got 'x1'"):
+    with pytest.raises(QueryError, match=r"Expected the name of a latent, got 'x1'\. The model has: h"):
         hidden.predict(table, "x1")
 
 
@@ -330,6 +337,21 @@ def test_states_can_be_matched(hidden: Any, tmp_path: Path) -> None:
 
 
 # -- draws -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", INTERVALS)
+def test_intervals_surround_the_answers(name: str) -> None:
+    model, options = fitted(name), INTERVALS[name]
+    table = model.interval("x1", evidence_table(), **options)
+    answer = model.posterior("x1", evidence_table())
+    assert list(table.columns) == [(part, c) for part in ("estimate", "lower", "upper") for c in COLOURS]
+    pd.testing.assert_frame_equal(table["estimate"], answer, check_names=False)
+    assert (table["lower"] <= table["upper"]).all(axis=None)
+    assert table["lower"].ge(0).all(axis=None)
+    assert table["upper"].le(1).all(axis=None)
+    estimate, lower, upper = model.interval(None, evidence(), 0.8, **options)
+    assert torch.allclose(estimate, model.log_evidence(evidence()))
+    assert bool((lower <= upper).all())
 
 
 def test_draws_repeat_with_their_seed(sampling: Any) -> None:

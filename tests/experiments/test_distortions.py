@@ -1,4 +1,4 @@
-"""Other strokes from given ones: slanted, distorted, with missing values."""
+"""Other strokes from given ones: slanted, distorted."""
 
 from dataclasses import replace
 
@@ -11,7 +11,6 @@ from torchpbp.experiments.digits.distortions import (
     NONE,
     Distortions,
     distorted,
-    hidden_at_random,
     resampled,
     slanted_copies,
 )
@@ -124,28 +123,8 @@ def test_distortion_of_a_straight_line_is_finite():
     assert bool(distorted(line, NONE).isfinite().all())
 
 
-def test_hidden_at_random_hides_whole_points_in_the_share_asked_for():
-    strokes = load_digits().train_x[:4000]
-    seen = hidden_at_random(strokes, 0.5, 6, torch.Generator().manual_seed(0))
-    hidden = seen.isnan().reshape(-1, 8, 2)
-    assert torch.equal(hidden[..., 0], hidden[..., 1])
-    counts = hidden[..., 0].sum(dim=1)
-    shares = torch.bincount(counts, minlength=7) / 4000
-    assert torch.allclose(shares, torch.tensor([0.5] + [0.5 / 6] * 6), atol=0.03)
-    assert torch.allclose(hidden[..., 0].float().mean(dim=0), torch.full((8,), 0.5 * 3.5 / 8), atol=0.03)
-    assert torch.equal(seen[~seen.isnan()], strokes[~seen.isnan()])
-    assert torch.equal(hidden_at_random(strokes, 0.0, 6), strokes)
-    assert bool(hidden_at_random(strokes, 1.0, 8).isnan().any(dim=1).all())
-
-
-def test_bad_distortions_and_hidden():
+def test_bad_distortions():
     with pytest.raises(ShapeError, match="2 x points"):
         distorted(torch.zeros(3, 15), Distortions())
     with pytest.raises(ArgumentError, match="shear: expected a non-negative number"):
         Distortions(shear=-1.0)
-    with pytest.raises(ShapeError, match="2 x points"):
-        hidden_at_random(torch.zeros(16), 0.5, 6)
-    with pytest.raises(DataError, match="share: expected a number from 0 to 1"):
-        hidden_at_random(torch.zeros(3, 16), 1.5, 6)
-    with pytest.raises(DataError, match="most: expected 1 to 8"):
-        hidden_at_random(torch.zeros(3, 16), 0.5, 9)

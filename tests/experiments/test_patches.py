@@ -16,7 +16,7 @@ import torchpbp
 from torchpbp import ContextEncoder, PointEncoder
 from torchpbp.errors import ArgumentError
 from torchpbp.experiments.patches import data as images
-from torchpbp.experiments.patches.data import DIGIT, NAMES, SHAPE, PatchBatches, PatchDigits, PatchMasks, columns
+from torchpbp.experiments.patches.data import DIGIT, NAMES, SHAPE, PatchBatches, PatchDigits, columns, patch_masks
 from torchpbp.experiments.patches.run import run_patches
 from torchpbp.experiments.running.twins import LeafTwin
 from train import train
@@ -69,7 +69,7 @@ def test_splits_follow_from_the_seed_and_share_no_rows(digits: PatchDigits) -> N
 
 
 def test_so_many_patches_are_hidden_in_every_row(digits: PatchDigits) -> None:
-    rows = PatchMasks((0, 4, 12), 2).of(digits.val_x)
+    rows = patch_masks((0, 4, 12), 2).of(digits.val_x)
     assert {k: len(draws) for k, draws in rows.items()} == {0: 1, 4: 2, 12: 2}
     for count, draws in rows.items():
         for x in draws:
@@ -95,7 +95,7 @@ def test_hidden_leaves_have_no_influence_on_the_twin(context: bool, fill: str, d
     net = twin(context)
     net.measure_means(columns(digits.train_x))
     net.fill = fill
-    (seen,) = PatchMasks((8,), 1).of(digits.val_x)[8]
+    (seen,) = patch_masks((8,), 1).of(digits.val_x)[8]
     flags = net.seen(columns(seen))
     noise = torch.where(seen.isnan(), torch.rand_like(seen), seen)
     logs = net(columns(seen))

@@ -204,6 +204,60 @@ def test_folders_without_runs_raise(tmp_path: Path) -> None:
         read_sweep(tmp_path)
 
 
+def test_combinations_are_ranked_and_settings_have_effects(tmp_path: Path) -> None:
+    means = {("p", "1"): 1.0, ("p", "2"): 2.0, ("q", "1"): 4.0, ("q", "2"): 9.0}
+    for (a, b), kl in means.items():
+        for seed in (1, 2):
+            add_job(tmp_path, f"a={a} b={b} seed={seed}", {"kl": kl + 0.1 * seed, "accuracy": -kl})
+    text = write_sweep_report(tmp_path, ["kl"])
+    summary, table = pd.read_csv(tmp_path / "summary.csv"), pd.read_csv(tmp_path / "effects.csv")
+    assert summary["rank"].tolist() == [1, 2, 3, 4]
+    assert table["setting"].tolist() == ["a", "a", "b", "b"]  # a has the larger effect
+    assert table["kl"].tolist() == pytest.approx([1.65, 6.65, 2.65, 5.65])
+    assert table["runs"].tolist() == [4] * 4
+    assert "effect of each setting on kl (smaller is better)" in text
+    assert "not every combination" not in text
+    write_sweep_report(tmp_path, ["accuracy"])
+    assert pd.read_csv(tmp_path / "summary.csv")["rank"].tolist() == [1, 2, 3, 4]  # larger is better
+    add_job(tmp_path, "a=r b=1 seed=1", {"kl": 0.5})
+    add_job(tmp_path, "a=r b=2 seed=1", None)
+    text = write_sweep_report(tmp_path, ["kl"])
+    assert "not every combination has results" in text
+    lines = [line.split() for line in text.splitlines()]
+    assert lines[2][:3] == ["1", "r", "1"]
+    assert ["-", "r", "2", "0", "1", "-"] in lines  # no result, no rank
+
+
+def test_a_search_is_ranked_by_its_objective_and_cut_into_thirds(tmp_path: Path) -> None:
+    for number in range(9):
+        job = add_job(tmp_path, f"a={number / 8}", {"kl": 1.0 * number, "mine": 1.0 * number})
+        (job / ".hydra" / "resolved.yaml").write_text("objective: mine")
+        (job / ".hydra" / "hydra.yaml").write_text("hydra: {sweeper: {direction: maximize}}")
+    text = write_sweep_report(tmp_path)
+    assert "effect of each setting on mine (larger is better)" in text
+    assert pd.read_csv(tmp_path / "summary.csv")["rank"].tolist() == list(range(9, 0, -1))
+    table = pd.read_csv(tmp_path / "effects.csv")
+    assert table["value"].tolist() == ["0 to 0.25", "0.375 to 0.625", "0.75 to 1"]
+    assert table["mine"].tolist() == pytest.approx([1.0, 4.0, 7.0])
+
+
+def test_a_metric_whose_better_values_are_unknown_is_not_ranked(tmp_path: Path) -> None:
+    for a in (1, 2):
+        add_job(tmp_path, f"a={a}", {"something": 1.0 * a})
+    assert "effect of" not in write_sweep_report(tmp_path)
+    assert "rank" not in pd.read_csv(tmp_path / "summary.csv")
+    assert pd.read_csv(tmp_path / "effects.csv")["something"].tolist() == [1.0, 2.0]
+
+
+def test_resumed_jobs_are_no_other_setting_and_missing_ones_have_a_remedy(tmp_path: Path) -> None:
+    add_plan(tmp_path, "a=1", "seed=1,2,3", "resume=true")
+    add_job(tmp_path, "a=1 seed=1", {"kl": 1.0})
+    add_job(tmp_path, "a=1 seed=2 resume=true", {"kl": 2.0})
+    text = write_sweep_report(tmp_path)
+    assert pd.read_csv(tmp_path / "summary.csv")["runs"].tolist() == [2]
+    assert f"To run what is missing (1): the same command with resume=true hydra.sweep.dir={tmp_path}" in text
+
+
 def drawn(folder: Path) -> list[Any]:
     runs = read_sweep(folder)
     return draw_sweep(summarise(runs, ["kl"]), override_names(runs)[0], ["kl"]).axes
@@ -246,9 +300,12 @@ def test_command_line_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFi
         add_job(sweep, f"a={a} seed={seed}", {"kl": a + seed, "acc": 0.5 * seed})
     assert main(["sweep", str(sweep), "--metric", "kl", "--metric", "acc", "--output", str(output)]) == 0
     printed = capsys.readouterr().out
-    assert ["0.1235", "2", "1.623", "±", "0.5", "0.75", "±", "0.25"] in [line.split() for line in printed.splitlines()]
+    line = ["2", "0.1235", "2", "1.623", "±", "0.5", "0.75", "±", "0.25"]  # the second in rank
+    assert line in [line.split() for line in printed.splitlines()]
     assert str(output) in printed
-    assert {path.name for path in output.iterdir()} == {"sweep.csv", "summary.csv", "sweep.png", "report.html"}
+    assert {path.name for path in output.iterdir()} == {
+        *("sweep.csv", "summary.csv", "effects.csv", "sweep.png", "report.html")
+    }
     assert (output / "sweep.png").read_bytes().startswith(b"\x89PNG")
     summary = pd.read_csv(output / "summary.csv")
     assert summary["a"].tolist() == [0.1, 0.123456789]

@@ -23,7 +23,6 @@ from torchpbp import (
     KernelPBP,
     NormalGraphLearner,
     OnlineEM,
-    RefinedPBP,
     ScoreAverage,
     SpectralJunctionTree,
     templates,
@@ -37,7 +36,6 @@ REMEDIES = (
 )
 MAKERS: dict[str, Callable[[], Any]] = {
     "PBP": lambda: PBP(GRAPH).fit(DATA),
-    "RefinedPBP": lambda: RefinedPBP(GRAPH, steps=1).fit(DATA),
     "EM": lambda: EM(GRAPH, max_steps=2, restarts=1).fit(DATA),
     "OnlineEM": lambda: OnlineEM(GRAPH, max_steps=1, restarts=1).fit(DATA),
     "SpectralJunctionTree": lambda: SpectralJunctionTree(GRAPH).fit(DATA),
@@ -138,7 +136,7 @@ FOREIGN: dict[str, Callable[[Path, Path], None]] = {
 def test_foreign_files_raise_and_are_never_executed(kind: str, tmp_path: Path) -> None:
     path, trap = tmp_path / "model.pt", tmp_path / "trap"
     FOREIGN[kind](path, trap)
-    kinds = (PBP, RefinedPBP, EM, SpectralJunctionTree, Counts, KernelPBP, ScoreAverage, GenerativeClassifier)
+    kinds = (PBP, EM, SpectralJunctionTree, Counts, KernelPBP, ScoreAverage, GenerativeClassifier)
     for load in (torchpbp.load, *(kind.load for kind in kinds)):
         with pytest.raises(CheckpointError, match=REMEDIES) as caught:
             load(path)
@@ -174,7 +172,7 @@ def test_content_that_makes_no_model_raises(name: str, files: dict[str, tuple[An
     path = tmp_path / "model.pt"
     path.write_bytes(content)
     saved = torch.load(path, weights_only=True)
-    needed = [k for k in saved if k not in ("learner", "counts", "refinement", "features")]
+    needed = [k for k in saved if k not in ("learner", "counts", "features")]
     rejected = 0
     for key in needed:
         for changed in ({k: v for k, v in saved.items() if k != key}, {**saved, key: 7}, {**saved, key: ["x"]}):
@@ -241,7 +239,7 @@ def test_labels_that_states_cannot_have_are_not_written(
 
 @pytest.mark.parametrize(
     "name",
-    ["PBP", "RefinedPBP", "EM", "SpectralJunctionTree", "NormalGraphLearner", "KernelPBP", "GenerativeClassifier"],
+    ["PBP", "EM", "SpectralJunctionTree", "NormalGraphLearner", "KernelPBP", "GenerativeClassifier"],
 )
 def test_an_unfitted_model_leaves_no_file(name: str, tmp_path: Path) -> None:
     with pytest.raises(NotFittedError):

@@ -19,7 +19,6 @@ from torchpbp import (
     LatentGraph,
     NormalGraphLearner,
     OnlineEM,
-    RefinedPBP,
     SpectralJunctionTree,
 )
 from torchpbp.errors import ArgumentError, StructureError
@@ -88,7 +87,6 @@ LEARNERS: dict[str, Callable[[LatentGraph], Any]] = {
     "OnlineEM": OnlineEM,
     "SpectralJunctionTree": SpectralJunctionTree,
     "NormalGraphLearner": NormalGraphLearner,
-    "RefinedPBP": RefinedPBP,
     "DiscreteNetwork": lambda graph: DiscreteNetwork(graph, {}),
     "DiscreteNetwork.random": DiscreteNetwork.random,
     "GenerativeClassifier": lambda graph: GenerativeClassifier(graph, KernelPBP).fit(np.zeros((4, 3)), [0, 0, 1, 1]),

@@ -83,23 +83,22 @@ def test_mass_and_estimates_are_those_of_the_mixture(name, own):
 
 
 def test_long_chains_mix_by_their_probabilities():
-    """Probabilities of 1e-400 and classes that differ by hundreds of orders of magnitude."""
-    graph = templates.hmm(600)
-    trees, networks, model = make(graph)
+    """In single precision, where these probabilities underflow; classes differ by ten orders of magnitude and more."""
+    trees, networks, model = make(templates.hmm(150), torch.float32)
     known = networks[1].sample(6, seed=2)
     known = {v: x.masked_fill(torch.tensor([v == "x7"] * 6), -1) for v, x in known.items()}
     evidence = Evidence(6, known)
     each = torch.stack([trees.tree(c).log_mass(evidence) for c in range(3)], dim=1)
-    assert float(each.max()) < -400
-    assert torch.allclose(trees.log_mass(evidence), (each + PRIOR.log()).logsumexp(dim=1), rtol=1e-9)
+    assert float(each.max()) < -150  # exp(-104) is 0
+    assert torch.allclose(trees.log_mass(evidence), (each + PRIOR.log().float()).logsumexp(dim=1), rtol=1e-5)
     leaf = model.tree.leaf_of["x7"]
     single = trees.tree(1).estimates(evidence, [leaf])[leaf].flatten(1)  # the only class that matters
     mixed = trees.estimates(evidence, [leaf])[leaf].flatten(1)
-    assert torch.allclose(mixed / mixed.sum(1, keepdim=True), single / single.sum(1, keepdim=True), atol=1e-8)
+    assert torch.allclose(mixed / mixed.sum(1, keepdim=True), single / single.sum(1, keepdim=True), atol=1e-4)
     forced = Evidence(6, {**known, "class": torch.zeros(6, dtype=torch.int64)})  # the others are far more probable
     single = trees.tree(0).estimates(evidence, [leaf])[leaf].flatten(1)
     mixed = trees.estimates(forced, [leaf])[leaf].flatten(1)
-    assert torch.allclose(mixed / mixed.sum(1, keepdim=True), single / single.sum(1, keepdim=True), atol=1e-8)
+    assert torch.allclose(mixed / mixed.sum(1, keepdim=True), single / single.sum(1, keepdim=True), atol=1e-4)
 
 
 def test_impossible_classes_and_evidence():
@@ -134,7 +133,7 @@ def test_gradients_agree_with_finite_differences():
     assert torch.autograd.gradcheck(answers, (PRIOR.clone().requires_grad_(), soft, own, *weights))
 
 
-def test_single_precision_compiled_and_without_data():
+def test_single_precision_and_without_data():
     trees, networks, _ = make(GRAPHS["diamond"])
     small, _, _ = make(GRAPHS["diamond"], torch.float32)
     known = rows(networks[0].graph, networks[0])
@@ -142,14 +141,6 @@ def test_single_precision_compiled_and_without_data():
     exact, evidence = Evidence(20, known, {"class": weights.double()}), Evidence(20, known, {"class": weights})
     assert small.log_mass(evidence).dtype == torch.float32
     assert torch.allclose(small.log_mass(evidence).double(), trees.log_mass(exact), atol=1e-3)
-
-    def answers(hard: dict[str, Tensor], own: Tensor) -> tuple[Tensor, Tensor]:
-        given = Evidence(20, hard, {"class": own})
-        return trees.log_mass(given), trees.class_estimates(given)
-
-    compiled = torch.compile(answers, fullgraph=True, backend="aot_eager")
-    for a, b in zip(compiled(known, weights.double()), answers(known, weights.double()), strict=True):
-        torch.testing.assert_close(a, b)
     empty = [w.to("meta") for w in trees.operators]
     nowhere = ClassTrees(trees.plan, empty, empty[0], PRIOR.to("meta"), "class")
     assert nowhere.log_mass(Evidence(20, {v: x.to("meta") for v, x in known.items()})).shape == (20,)

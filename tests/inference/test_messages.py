@@ -1,8 +1,9 @@
 """Message passing against a direct contraction of all operators."""
 
+import pytest
 import torch
 
-from torchpbp import PBP, DiscreteNetwork, templates
+from torchpbp import PBP, DiscreteNetwork, Evidence, templates
 from torchpbp.exact.contraction import contract
 from torchpbp.inference.observable import as_distribution, negative_mass
 
@@ -29,6 +30,30 @@ def test_log_evidence_equals_contracting_everything():
         for row in range(5):
             value = direct(model, {v: int(x[row]) for v, x in rows.items()})
             assert torch.allclose(sign[row] * log_size[row].exp(), value, rtol=1e-9)
+
+
+@pytest.mark.parametrize("chosen", [("x2",), ("x1", "x4"), ("x1", "x2", "x3", "x4", "x5")])
+def test_states_and_weights_of_the_same_leaves_mean_the_same(chosen):
+    graph = templates.hmm(5)
+    network = DiscreteNetwork.random(graph, seed=1)
+    model = PBP(graph).fit(network.sample(500, seed=0))
+    drawn = network.sample(6, seed=9).items()
+    hard = {v: torch.where(torch.arange(6) % 3 == i % 3, -1, x) for i, (v, x) in enumerate(drawn)}
+    soft = {v: 1e-3 * weights_of(hard[v], model.states[v]) for v in chosen}
+    rest = {v: x for v, x in hard.items() if v not in soft}
+    tree, exact, mixed = model.operator_tree, Evidence(6, hard), Evidence(6, rest, soft)
+    scale = len(chosen) * torch.tensor(1e-3, dtype=torch.float64).log()
+    torch.testing.assert_close(tree.log_mass(mixed), tree.log_mass(exact) + scale)
+    for leaf in model.tree.leaves:  # alone, and with all others
+        tables = [tree.estimates(exact)[leaf], tree.estimates(mixed)[leaf], tree.estimates(mixed, [leaf])[leaf]]
+        one, *others = [t / t.abs().sum(dim=1, keepdim=True) for t in tables]
+        for other in others:
+            torch.testing.assert_close(other, one)
+
+
+def weights_of(states, count):
+    """(rows, count) one-hot weights; ones for -1."""
+    return torch.cat([torch.eye(count), torch.ones(1, count)]).double()[states]
 
 
 def test_clipping():

@@ -8,6 +8,7 @@ import torch
 from tests.learning.nets import GRAPHS, attached, mixed_model, random_leaves
 from torchpbp import PBP, templates
 from torchpbp.learning.message_nets import INSIDE_LEAVES, Family, NetBank, with_constant
+from torchpbp.learning.net_fitting import random_masks
 
 
 @pytest.mark.parametrize("name", [*GRAPHS, "mixed"])
@@ -150,3 +151,13 @@ def test_initial_weights_depend_on_the_seed_only() -> None:
 
 def test_a_constant_is_put_in_front() -> None:
     assert with_constant(torch.zeros(2, 3, 1)).tolist() == [[[1.0, 0.0]] * 3] * 2
+
+
+def test_random_masks_hide_leaves_in_the_share_asked_for() -> None:
+    like = torch.zeros(4000, 8)
+    hidden = ~random_masks(like, 0.5, 0.75, torch.Generator().manual_seed(0))
+    shares = torch.bincount(hidden.sum(dim=1), minlength=7) / 4000
+    assert torch.allclose(shares, torch.tensor([0.5] + [0.5 / 6] * 6), atol=0.03)
+    assert torch.allclose(hidden.float().mean(dim=0), torch.full((8,), 0.5 * 3.5 / 8), atol=0.03)
+    assert bool(random_masks(like, 0.0, 0.75, torch.Generator()).all())
+    assert bool((~random_masks(like, 1.0, 1.0, torch.Generator())).any(dim=1).all())

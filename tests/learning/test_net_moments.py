@@ -12,21 +12,15 @@ from tests.learning.nets import GRAPHS, attached, mixed_model, random_leaves
 from torchpbp import PBP, PBPModule
 from torchpbp.inference.leaf_features import LeafFeatures
 from torchpbp.learning.message_nets import MessageNets
-from torchpbp.learning.net_moments import ClassLayout, MomentSums, complete_rows, moment_sums, row_products, zero_sums
+from torchpbp.learning.net_moments import BatchRows, ClassLayout, MomentSums, complete_rows, row_products, zero_sums
 
 LABELS = torch.tensor([2, 0, 0, -1, 2, 0, 0, 2, -1, 0] * 3)
 """Four classes: 0 with five rows in ten, 2 with three, 1 and 3 with none; two rows in ten have no class."""
 
 
 def sums_of(nets: MessageNets, leaves: LeafFeatures, layout: ClassLayout) -> MomentSums:
-    return moment_sums(
-        nets,
-        leaves,
-        nets.messages(leaves),
-        nets.instrument_features(leaves, leaves.seen),
-        layout,
-        complete_rows(nets, leaves),
-    )
+    messages, instruments = nets.messages(leaves), nets.instrument_features(leaves, leaves.seen)
+    return BatchRows(nets, leaves, messages, instruments, layout, complete_rows(nets, leaves)).sums()
 
 
 def by_loop(nets: MessageNets, leaves: LeafFeatures, labels: Tensor, classes: int, weights: Tensor) -> MomentSums:
@@ -145,7 +139,7 @@ def test_running_averages_have_the_value_of_the_memory_and_the_gradient_of_the_b
     """Straight-through: three batches by a rate of 0.3, against averages written out."""
     graph = GRAPHS["chain"]
     model = PBP(graph, condition=graph.observed[0] if condition else None)
-    module = PBPModule(model, graph.observed[0], hidden=[4]).double()
+    module = PBPModule(model, graph.observed[0], hidden=[4], memory=(0.3, 0.3)).double()
     stage, classes = module.support_stage, 3 if condition else 1
 
     def batch(seed: int) -> MomentSums:

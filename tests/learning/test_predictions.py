@@ -80,15 +80,12 @@ def test_a_net_that_memorises_biases_stage_two_until_it_is_cross_fitted():
         "trainer": QUIET,
     }
     errors = []
+    network = DiscreteNetwork.random(graph, seed=0)
+    evidence = network.sample(300, seed=99)
+    del evidence["x1"]
     for folds in (1, 3):
-        total = 0.0
-        for seed in range(2):
-            network = DiscreteNetwork.random(graph, seed=seed)
-            evidence = network.sample(300, seed=99)
-            del evidence["x1"]
-            model = PBP(graph, regressor=MLP(folds=folds, **memorising)).fit(network.sample(2_000, seed=seed + 50))
-            total += kl(network.posterior("x1", evidence), model.posterior("x1", evidence))
-        errors.append(total)
+        model = PBP(graph, regressor=MLP(folds=folds, **memorising)).fit(network.sample(2_000, seed=50))
+        errors.append(kl(network.posterior("x1", evidence), model.posterior("x1", evidence)))
     # Training amplifies rounding: on another processor these are other nets. The ratio is about 0.25.
     assert errors[1] < 0.5 * errors[0]
 
@@ -140,7 +137,7 @@ def test_learned_stage_one_sees_parity_and_improves_with_rows(regressor):
 @pytest.mark.slow
 def test_nets_lose_little_where_linear_regression_does():
     errors = {"ridge": 0.0, "mlp": 0.0}
-    for graph, seed in itertools.product((templates.hmm(5), templates.loopy_network()), range(3)):
+    for graph, seed in itertools.product((templates.hmm(5), templates.loopy_network()), range(2)):
         network = DiscreteNetwork.random(graph, seed=seed)
         data, evidence = network.sample(2_000, seed=seed + 1), network.sample(300, seed=77)
         query = graph.observed[0]

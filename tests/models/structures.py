@@ -46,4 +46,11 @@ STRUCTURES = {
         {"top": 3, "h": 2, "x": 3, "y": 3, "barren": 2, "z": 2},
         ["top", "h", "barren"],
     ),
+    "tree of coarse observables": templates.latent_tree(depth=1, states=4, observed_states=2, leaves=3),
+    "undirected tree through observables": LatentGraph(
+        [("h", "x"), ("x", "k"), ("h", "a"), ("h", "b"), ("k", "c"), ("k", "l"), ("l", "d"), ("l", "e")],
+        {"h": 3, "x": 2, "k": 3, "l": 4, "a": 2, "b": 3, "c": 4, "d": 3, "e": 2},
+        ["h", "k", "l"],
+        directed=False,
+    ),
 }

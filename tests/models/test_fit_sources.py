@@ -17,7 +17,6 @@ from torchpbp import (
     DiscreteNetwork,
     LatentGraph,
     Nystroem,
-    RefinedPBP,
     SpectralJunctionTree,
     templates,
 )
@@ -139,13 +138,6 @@ def test_progress_is_shown_in_rows(monkeypatch, tmp_path):
         PBP(GRAPH).fit(data, batch_size=128, columns=columns)
     assert all((bar.rows, bar.unit) == (900, "row") for bar in bars)
     assert {bar.total for bar in bars} == {900, None}  # a loader's length is not known
-
-
-def test_refinement_reads_arrays_too():
-    order = list(reversed(GRAPH.observed))
-    expected = RefinedPBP(GRAPH, steps=1, folds=2, progress=False).fit({v: x[:200] for v, x in DATA.items()})
-    found = RefinedPBP(GRAPH, steps=1, folds=2, progress=False).fit(MATRIX[:200, ::-1], columns=order)
-    assert_same_up_to_rounding(weights(found), weights(expected), rtol=1e-8, atol=1e-9)  # after a step of descent
 
 
 def test_a_wrong_width_raises():

@@ -13,8 +13,7 @@ import torch
 
 import torchpbp
 from tests.closeness import assert_same_up_to_rounding
-from torchpbp import PBP, Continuous, Counts, DiscreteNetwork, KernelRidge, LatentGraph, Nystroem, RefinedPBP, templates
-from torchpbp.contract.abilities import Counting
+from torchpbp import PBP, Continuous, Counts, DiscreteNetwork, KernelRidge, LatentGraph, Nystroem, templates
 from torchpbp.errors import CheckpointError, DataError, DataWarning, NotFittedError, StructureError
 from torchpbp.moments import joint_tables
 
@@ -106,10 +105,6 @@ def test_labels_carry_over():
 
 
 MIXED = LatentGraph([("h", "x"), ("h", "y"), ("h", "z")], {"h": 2, "x": Continuous(), "y": 3, "z": 3}, ["h"])
-
-
-def test_models_that_need_the_rows_do_not_learn_from_counts():
-    assert not isinstance(RefinedPBP(GRAPH), Counting)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from tests.models.structures import STRUCTURES
-from torchpbp import PBP, DiscreteNetwork
+from torchpbp import EM, PBP, DiscreteNetwork, PBPLayer
+from torchpbp.errors import RankWarning
 
 TOLERANCE = 1e-8
 SEEDS = (0, 1, 2)
@@ -84,3 +85,32 @@ def test_near_deterministic_networks():
         with torch.no_grad():
             for v, p in model.posteriors(hidden).items():
                 assert torch.allclose(p, network.posteriors(hidden)[v], atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["latent class", "diamond", "nested loops", "loop with an observed parent"])
+def test_to_pbp_answers_as_the_network_does(name):
+    """Also for tables that were learned, with probabilities close to 0, and inside a layer."""
+    graph = STRUCTURES[name]
+    rows = DiscreteNetwork.random(graph, seed=3).sample(400, seed=1)
+    network = EM(graph, restarts=1, relative_tolerance=1e-4, prior=0.0, progress=False).fit(rows).network
+    network.labels = {graph.observed[0]: tuple(f"state {i}" for i in range(graph.num_states(graph.observed[0])))}
+    model = network.to_pbp(ridge=(2.0, 3.0))
+    assert isinstance(model, PBP)
+    assert model.labels == network.labels
+    assert model.settings.ridge == (2.0, 3.0)
+    half = {v: x[:50] for v, x in rows.items() if v in graph.observed[::2]}
+    with torch.no_grad():
+        assert torch.allclose(model.log_evidence(half), network.log_evidence(half), atol=TOLERANCE, rtol=0)
+        exact, learned = network.posteriors(half), model.posteriors(half)
+        layer = PBPLayer(model)(half)
+        for v in exact:
+            assert torch.allclose(learned[v], exact[v], atol=TOLERANCE, rtol=0), v
+            assert torch.allclose(layer[v], exact[v], atol=TOLERANCE, rtol=0), v
+
+
+def test_to_pbp_says_where_ranks_are_too_low():
+    network = DiscreteNetwork.random(STRUCTURES["diamond"], seed=1)
+    for options in ({"pool": 1}, {"rank": 1}):
+        with pytest.warns(RankWarning) as caught:
+            network.to_pbp(**options)
+        assert "to_pbp: log-probabilities of rows differ by up to" in str(caught[-1].message)

@@ -102,8 +102,9 @@ def learned(module: StepLoss) -> list[str]:
     return [name for name, _ in module.named_parameters() if name.startswith(parts)]
 
 
-@pytest.mark.parametrize("question", ["target", "leaves", "classes"])
-@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize(
+    ("name", "question"), [("tree", "target"), ("chain", "leaves"), ("loop", "target"), ("loop", "classes")]
+)
 def test_point_wise_encoders(name: str, question: str) -> None:
     graph = mixed(GRAPHS[name], question == "classes")
     target = graph.observed[0] if question == "target" else None
@@ -114,9 +115,8 @@ def test_point_wise_encoders(name: str, question: str) -> None:
     assert gradients_agree(loss, names)
 
 
-@pytest.mark.parametrize("name", GRAPHS)
-def test_context_encoders(name: str) -> None:
-    module = double_module(mixed(GRAPHS[name], True), None, True, context=True)
+def test_context_encoders() -> None:
+    module = double_module(mixed(GRAPHS["loop"], True), None, True, context=True)
     loss = StepLoss(module, rows(module.model))
     assert gradients_agree(loss, learned(loss))
 

@@ -198,16 +198,6 @@ def test_counts_do_not_replace_nets() -> None:
     assert model.stage1 is not None
 
 
-def test_models_with_encoders_are_not_refined() -> None:
-    with pytest.raises(StructureError, match="Refinement maximises a likelihood"):
-        torchpbp.refine(finished_mixed().model, mixed_table(100, 2)[1])
-    scalar = LatentGraph(
-        [("h", "x"), ("h", "z"), ("h", "e")], {"h": 2, "x": Continuous(), "z": 3, "e": 3}, latent=["h"]
-    )
-    with pytest.raises(StructureError, match="Refinement maximises a likelihood"):
-        torchpbp.RefinedPBP(scalar, features=PointEncoder((), 2))
-
-
 def test_a_model_without_nets_says_so() -> None:
     model = PBP(class_table(10, 1)[0], features=Own(), condition="y")
     with pytest.raises(StructureError, match="no nets of leaves"):

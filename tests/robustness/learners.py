@@ -12,7 +12,6 @@ from torchpbp import (
     LatentGraph,
     NormalGraphLearner,
     OnlineEM,
-    RefinedPBP,
     ScoreAverage,
     SpectralJunctionTree,
 )
@@ -20,7 +19,6 @@ from torchpbp import (
 LEARNERS: dict[str, Callable[[LatentGraph], Any]] = {
     "PBP": PBP,
     "KernelPBP": KernelPBP,
-    "RefinedPBP": lambda graph: RefinedPBP(graph, steps=1, folds=2, progress=False),
     "ScoreAverage": lambda graph: ScoreAverage([PBP(graph), KernelPBP(graph)]),
     "EM": lambda graph: EM(graph, restarts=1, max_steps=3, progress=False),
     "OnlineEM": lambda graph: OnlineEM(graph, exponents=(0.7,), max_steps=2, progress=False),
@@ -29,7 +27,7 @@ LEARNERS: dict[str, Callable[[LatentGraph], Any]] = {
 }
 """Name -> what makes an unfitted learner of a discrete graph."""
 
-CONTINUOUS = ("PBP", "KernelPBP", "RefinedPBP", "ScoreAverage")
+CONTINUOUS = ("PBP", "KernelPBP", "ScoreAverage")
 """Those that take continuous variables."""
-SAMPLE_GIVEN = ("PBP", "KernelPBP", "RefinedPBP", "ScoreAverage")
+SAMPLE_GIVEN = ("PBP", "KernelPBP", "ScoreAverage")
 """Those that draw given evidence."""

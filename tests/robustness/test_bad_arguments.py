@@ -98,7 +98,6 @@ def mixed() -> PBP:
         (lambda: EM(GRAPH, relative_tolerance="x"), "tolerance: expected a non-negative number, got 'x'"),
         (lambda: torchpbp.SpectralJunctionTree(GRAPH, rank="x"), "rank: expected None or a whole number .* got 'x'"),
         (lambda: NormalGraphLearner(GRAPH, seed=None), "seed: expected a whole number .* got None"),
-        (lambda: torchpbp.RefinedPBP(GRAPH, steps="many"), "steps: expected a whole number of at least 1, got 'many'"),
         (lambda: KernelRidge(landmarks=1.5), "landmarks: expected a whole number of at least 1, got 1.5"),
         (lambda: MLP(hidden=8), "hidden: expected a list with the width of each hidden layer, got 8"),
         (lambda: MLP(epochs=1.5), "epochs: expected a whole number of at least 1, got 1.5"),
@@ -117,7 +116,6 @@ def mixed() -> PBP:
             lambda: torchpbp.GenerativeClassifier(GRAPH, "PBP").fit([[0, 0, 0, 0], [1, 1, 1, 1]] * 2, [0, 1] * 2),
             "learner: expected a class or function of a graph, such as KernelPBP, or a model; got 'PBP'",
         ),
-        (lambda: torchpbp.refine(None, {}), "refine: expected a PBP model, got NoneType"),
         (lambda: PBPLayer(GRAPH), "PBPLayer: expected a PBP model, got LatentGraph"),
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,10 @@ from hydra import compose, initialize_config_dir
 from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
 
-from tests.cli.test_configs import all_choices, composed
 from tests.robustness.runs import CONF, configuration
 from torchpbp.errors import ArgumentError, RunError, TorchPBPError
 from torchpbp.experiments.running import run_folder
-from torchpbp.experiments.running.configuration import LOGGERS, check_configuration, explain_missing_group
+from torchpbp.experiments.running.configuration import explain_missing_group
 from torchpbp.experiments.running.empty_folders import EmptyFolders
 from torchpbp.experiments.running.program import short_errors, train
 
@@ -168,14 +166,3 @@ def test_a_typo_in_a_name_raises(override: str) -> None:
     with initialize_config_dir(str(CONF), version_base="1.3"), pytest.raises(ConfigCompositionException) as caught:
         compose("config", overrides=["model=synthetic", override])
     assert override.split("=")[0] in str(caught.value)
-
-
-@pytest.mark.parametrize("choice", all_choices())
-def test_the_settings_that_come_with_the_library_are_accepted(choice: str) -> None:
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        cfg = composed(choice)
-    needed = LOGGERS.get(str((cfg.get("logger") or {}).get("_target_")).rpartition(".")[2])
-    if choice == "trainer=gpu" and not torch.cuda.is_available():
-        return
-    if needed is None or importlib.util.find_spec(needed) is not None:
-        check_configuration(cfg)

@@ -33,13 +33,13 @@ STATES = dict(zip([f"v{i}" for i in range(12)], [2, 2, 3, 3, 4, 2, 3, 1, 4, 2, 1
 INDEPENDENT = LatentGraph(EDGES, STATES, ["v0", "v3", "v5", "v7", "v9", "v10", "v11"], directed=False)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(graphs(), st.sampled_from(KINDS), st.integers(0, 2**32 - 1))
 def test_populations(graph: LatentGraph, kind: str, seed: int) -> None:
     run_case(graph, kind, seed, 0)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(graphs(), st.sampled_from(KINDS), st.integers(0, 2**32 - 1), st.sampled_from([1, 2, 30, 500]))
 def test_samples(graph: LatentGraph, kind: str, seed: int, rows: int) -> None:
     run_case(graph, kind, seed, rows)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.processes import run_script
 from tests.robustness.runs import SYNTHETIC, ended, forked, wait_for
 from torchpbp.errors import RunError
 from torchpbp.experiments.running.program import main
@@ -41,8 +42,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def program(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """train.py as people run it, in a folder."""
-    command = [sys.executable, str(ROOT / "train.py"), *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240, stdin=subprocess.DEVNULL)
+    return run_script(ROOT / "train.py", *arguments, folder=folder)
 
 
 def started(log: Path, *arguments: str) -> int:

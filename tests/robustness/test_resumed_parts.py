@@ -41,7 +41,7 @@ EXPERIMENTS: dict[str, list[str]] = {
         "model.folds_used=2",
         "model.sizes=[60]",
     ],
-    "learners": ["model.repeats=2", "model.test_rows=10", *without("EM", "online_EM", "normal_graph", "refined_PBP")],
+    "learners": ["model.repeats=2", "model.test_rows=10", *without("EM", "online_EM", "normal_graph")],
     "synthetic": ["model.sizes=[100,300]", "model.repeats=2", "model.max_values=5"],
     "pbp_synthetic": ["model.sizes=[200,400]", "model.repeats=2", *without("em")],
     "jt_synthetic": [

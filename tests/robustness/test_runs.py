@@ -35,7 +35,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.slow
 def test_a_run_killed_at_random_moments_goes_on_to_the_same_results(tmp_path: Path) -> None:
     """``python -m tests.robustness --kills 20`` does this more often."""
-    kill_and_resume(tmp_path, SYNTHETIC, kills=3, seed=0)
+    kill_and_resume(tmp_path, SYNTHETIC, kills=2, seed=0)
 
 
 @pytest.mark.slow

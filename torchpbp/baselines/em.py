@@ -124,8 +124,9 @@ class EM(NetworkLearner):
         """Learn from rows of the observables, in which values may be missing at random.
 
         Args:
-            data: as for :meth:`torchpbp.PBP.fit`. Missing values: -1, NaN, None or pandas NA. A missing value says nothing;
-                the row's other values count in full. In several processes, this one's share of the rows.
+            data: as for :meth:`torchpbp.PBP.fit`; of a table on a cluster its distinct rows are found there. Missing values: -1,
+                NaN, None or pandas NA. A missing value says nothing; the row's other values count in full. In several
+                processes, this one's share of the rows.
             weights: (rows,) how much each row counts; 1 by default.
 
         Returns:

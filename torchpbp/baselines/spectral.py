@@ -23,6 +23,7 @@ from torchpbp.errors import RankWarning, StructureError
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.files.checkpoint import checked_labels, require_finite
 from torchpbp.files.tensors import with_own_storage
+from torchpbp.graph.cost import BUDGET
 from torchpbp.graph.domains import require_single_values
 from torchpbp.graph.junction_tree import JunctionTree, build_junction_tree, checked_root
 from torchpbp.graph.latent_graph import Continuous, LatentGraph, require_graph
@@ -35,7 +36,7 @@ from torchpbp.moments.joint_tables import JointTables
 from torchpbp.moments.table_moments import TableMoments
 from torchpbp.planning.plan import Group, Plan, PlanOptions
 from torchpbp.planning.planner import plan_tree
-from torchpbp.settings import Settings, flag, optional, setting, whole
+from torchpbp.settings import Settings, flag, optional, positive, setting, whole
 from torchpbp.settings import seed as seed_constraint
 
 
@@ -49,6 +50,7 @@ class SpectralSettings(Settings):
     strict: bool = setting(False, flag())
     root: tuple[str, ...] | None = None
     seed: int = setting(0, seed_constraint())
+    budget: float | None = setting(BUDGET, optional(positive()))
 
 
 class SpectralJunctionTree(SpectralAnswers):
@@ -80,6 +82,7 @@ class SpectralJunctionTree(SpectralAnswers):
         strict: raise where no outside groups reach the rank, instead of a warning.
         root: variables the root clique must contain; chosen by cost by default.
         seed: of the random parameters by which ranks are found.
+        budget: as for :class:`~torchpbp.PBP`, of which it takes the plan.
 
     Attributes:
         settings: as a :class:`SpectralSettings`.
@@ -104,8 +107,9 @@ class SpectralJunctionTree(SpectralAnswers):
         strict: bool = False,
         root: Sequence[str] | None = None,
         seed: int = 0,
+        budget: float | None = BUDGET,
     ) -> None:
-        self._configure(graph, SpectralSettings(rank, pool, largest_group, strict, checked_root(root), seed))
+        self._configure(graph, SpectralSettings(rank, pool, largest_group, strict, checked_root(root), seed, budget))
         plan = plan_tree(self._tree, self.options)
         self._adopt_plan(plan, outside_choices(plan, self.options))
 
@@ -129,6 +133,7 @@ class SpectralJunctionTree(SpectralAnswers):
             settings.largest_group,
             settings.strict,
             PROBE_SEED + settings.seed,
+            settings.budget,
         )
         self.states = {v: graph.num_states(v) for v in graph.observed}
         known = graph.with_states({v: settings.rank for v in unknown if settings.rank is not None})
@@ -160,7 +165,7 @@ class SpectralJunctionTree(SpectralAnswers):
         Returns:
             The learner itself.
         """
-        reader = ColumnReader(dict(self.states))
+        reader = ColumnReader(dict(self.states), self.graph.labels)
         tables = JointTables(required_tables(self.plan, self.choices), self.states)
         for codes in reader.batches(data):
             tables.add(codes)

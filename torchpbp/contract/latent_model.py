@@ -90,7 +90,7 @@ class LatentModel(Saved):
         """
         self.require_fitted()
         observed = {v: d for v, d in self.evidence_domains().items() if v in self.graph.observed}
-        reader = ColumnReader(observed, self.labels, missing=True, quiet=True)
+        reader = ColumnReader(observed, self.labels, missing=True, quiet=True, device=self.device)
         total, rows = 0.0, 0
         for table in reader.tables(data, SCORED_ROWS):
             states = {v: x for v, x in table.items() if isinstance(observed[v], int)}

@@ -1,22 +1,91 @@
 """Belief update on a clique tree [MP 8-12], laid out for speed: all rows of a batch lie side by side in the last dimension.
 
-Each clique's table has its separator's variables first, in the order in which its parent has them. A message is then a
-sum over trailing dimensions, and enters the parent's table by broadcasting: no index is looked up, nothing is transposed.
+A clique is its separator S, shared with the parent, and the rest R, where evidence enters. What differs from row to row, evidence and
+messages from below, covers R and a part A of S; messages over S alone join later. So tables of rows have the size of A ∪ R, and the
+potential, which all rows share, takes them to S and back by products of matrices: a clique's whole table is never made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from torchpbp.exact.calibration import PotentialTree, Scope
+from torchpbp.exact.calibration import PotentialTree
 
 TINY = torch.finfo(torch.float64).tiny
+CELLS_AT_ONCE = 1 << 17
+
+
+@dataclass(frozen=True)
+class _Node:
+    """One clique as message passing sees it.
+
+    Args:
+        parent: -1 for the root.
+        potential: (A, rest of S, R).
+        above: numbers of states of A and the rest of S: the dimensions of messages to and from the parent, the batch last.
+        own: numbers of states of A and R.
+        order: the order in which the parent has a message's dimensions.
+        back: its inverse.
+        entry: shape in which a message broadcasts over the parent's table.
+        pure: whether that is the parent's table over its separator, not the one over A ∪ R.
+        kept: for each dimension of that table whether the message has it.
+    """
+
+    parent: int
+    potential: Tensor
+    above: tuple[int, ...]
+    own: tuple[int, ...]
+    order: tuple[int, ...]
+    back: tuple[int, ...]
+    entry: tuple[int, ...]
+    pure: bool
+    kept: tuple[bool, ...]
+
+    def up(self, rows: Tensor) -> Tensor:
+        """(*above, batch) from a (*own, batch) table: products with the potential, summed over R."""
+        first, _, rest = self.potential.shape
+        full = rows.expand(*self.own, rows.shape[-1]).reshape(first, rest, -1)
+        return torch.bmm(self.potential, full).reshape(*self.above, -1)
+
+    def down(self, message: Tensor) -> Tensor:
+        """(*own, batch) from a (*above, batch) message: products with the potential, summed over S without A."""
+        first, other, _ = self.potential.shape
+        flat = message.reshape(first, other, -1)
+        table = self.potential.mT * flat if other == 1 else torch.bmm(self.potential.mT, flat)
+        return table.reshape(*self.own, -1)
+
+    def entering(self, message: Tensor) -> Tensor:
+        """A (*above, batch) message as it broadcasts over the parent's table."""
+        return message.permute(*self.order, -1).reshape(*self.entry, message.shape[-1])
+
+    def taken(self, table: Tensor) -> Tensor:
+        """(*above, batch) sums of the parent's table."""
+        return _sums(table, self.kept).permute(*self.back, -1)
+
+
+@dataclass
+class _Upward:
+    """State of the upward pass.
+
+    Args:
+        rows: per node the (*own, batch) product of evidence and messages from below.
+        pure: per node the (*above, batch) product of messages over the separator alone; None without any.
+        sent: per node the (*above, batch) message to the parent.
+        messages: the same, scaled to a largest entry of 1, as it enters the parent's table.
+        logs: per node the (batch,) log of all that was divided out in the subtree.
+    """
+
+    rows: list[Tensor]
+    pure: list[Tensor | None]
+    sent: list[Tensor]
+    messages: list[Tensor]
+    logs: list[Tensor]
 
 
 @dataclass(frozen=True)
@@ -25,38 +94,19 @@ class Beliefs:
 
     Args:
         log_evidence: (batch,) log of the evidence's probability (for undirected models: times the partition function).
-        scopes: variables of each clique, in the order of its table's dimensions.
-        tables: P(clique | evidence), (*states, batch) each, or (*states, 1) where all rows have the same; meaningless in
-            rows whose evidence is impossible.
+        tables: node -> (*own, batch) P(A, R | evidence); meaningless in rows whose evidence is impossible.
+        places: variable -> its node, and for each dimension of the table there whether it is the variable's.
     """
 
     log_evidence: Tensor
-    scopes: tuple[Scope, ...]
-    tables: tuple[Tensor, ...]
+    tables: Mapping[int, Tensor]
+    places: Mapping[str, tuple[int, tuple[bool, ...]]]
 
-    def marginal(self, node: int, variables: Sequence[str]) -> Tensor:
-        """(batch, *variables) marginal of variables of one clique."""
-        scope = self.scopes[node]
-        left = [v for v in scope if v in variables]
-        small = _sum_over(self.tables[node], _runs(scope, variables))
-        rows = small.permute(len(left), *(left.index(v) for v in variables))
-        return rows.expand(len(self.log_evidence), *rows.shape[1:])
-
-
-class _Plain(NamedTuple):
-    """What every node holds and sends without evidence.
-
-    Args:
-        tables: potential times the messages from below.
-        sent: message to the parent.
-        messages: the same, scaled to a largest entry of 1.
-        logs: log of all that was divided out in the subtree.
-    """
-
-    tables: list[Tensor]
-    sent: list[Tensor]
-    messages: list[Tensor]
-    logs: list[Tensor]
+    def marginal(self, variable: str) -> Tensor:
+        """(states, batch) posterior of one variable."""
+        node, kept = self.places[variable]
+        small = _sums(self.tables[node], kept)
+        return small.expand(len(small), len(self.log_evidence))
 
 
 class BeliefUpdate:
@@ -69,143 +119,149 @@ class BeliefUpdate:
     def __init__(self, model: PotentialTree) -> None:
         self.model = model
         tree = model.tree
-        scopes: list[Scope] = []
-        for node, names in enumerate(model.scopes):
-            above = scopes[tree.parent[node]] if node else ()
-            shared = [v for v in above if v in tree.separators[node]]
-            scopes.append((*shared, *(v for v in names if v not in shared)))
-        self.scopes = tuple(scopes)
-        self.potentials = tuple(
-            table.permute([old.index(v) for v in new]).unsqueeze(-1)
-            for table, old, new in zip(model.potentials, model.scopes, scopes, strict=True)
-        )
-        sizes = [dict(zip(s, p.shape, strict=False)) for s, p in zip(scopes, self.potentials, strict=True)]
-        self._kept = [len(tree.separators[n]) for n in range(len(tree))]
-        # Shapes in which a message or a variable's weights broadcast over a clique's table; the batch comes last.
-        self._entry = [
-            [sizes[tree.parent[n]][v] if v in tree.separators[n] else 1 for v in scopes[tree.parent[n]]] if n else []
-            for n in range(len(tree))
-        ]
-        self._own = [
-            [*(sizes[n][v] for v in scopes[n][: self._kept[n]]), *[1] * (len(scopes[n]) - self._kept[n])]
-            for n in range(len(tree))
-        ]
-        self._outside = [_runs(scopes[tree.parent[n]], tree.separators[n]) if n else [] for n in range(len(tree))]
-        self._weight = {v: [sizes[n][u] if u == v else 1 for u in scopes[n]] for v, n in model.top.items()}
+        states = {
+            v: n
+            for scope, table in zip(model.scopes, model.potentials, strict=True)
+            for v, n in zip(scope, table.shape, strict=True)
+        }
+        self._above: list[list[str]] = []  # variables of each node's messages, A first
+        self._own: list[list[str]] = []  # of its tables
+        for node, scope in enumerate(model.scopes):
+            separator = tree.separators[node] if node else frozenset()
+            beside = [tree.separators[c] - separator for c in tree.children[node]]
+            mixed = [tree.separators[c] for c, rest in zip(tree.children[node], beside, strict=True) if rest]
+            shared = [v for v in scope if v in separator and any(v in s for s in mixed)]
+            self._above.append([*shared, *(v for v in scope if v in separator and v not in shared)])
+            self._own.append([*shared, *(v for v in scope if v not in separator)])
+        self.nodes = [self._node(node, states) for node in range(len(tree))]
+        self.places = {v: (n, tuple(u == v for u in self._own[n])) for v, n in model.top.items()}
+        self._weight = {v: [states[u] if u == v else 1 for u in self._own[n]] for v, n in model.top.items()}
 
-    def _message(self, table: Tensor, node: int) -> Tensor:
-        """(*separator, batch) sum over what the node does not share with its parent."""
-        kept = self._kept[node]
-        return table.flatten(kept, -2).sum(dim=kept) if table.ndim > kept + 1 else table
+    def _node(self, node: int, states: Mapping[str, int]) -> _Node:
+        model, above, own, parent = self.model, self._above[node], self._own[node], self.model.tree.parent[node]
+        shared = [v for v in own if v in above]
+        dims = [*above, *(v for v in own if v not in above)]
+        potential = model.potentials[node].permute([model.scopes[node].index(v) for v in dims])
+        sizes = [
+            math.prod(states[v] for v in group) for group in (shared, set(above) - set(shared), set(own) - set(shared))
+        ]
+        pure = parent >= 0 and set(above) <= set(self._above[parent])
+        target: list[str] = [] if parent < 0 else (self._above if pure else self._own)[parent]
+        order = sorted(range(len(above)), key=lambda i: target.index(above[i])) if target else []
+        return _Node(
+            parent,
+            potential.reshape(sizes).contiguous(),
+            tuple(states[v] for v in above),
+            tuple(states[v] for v in own),
+            tuple(order),
+            tuple(sorted(range(len(order)), key=order.__getitem__)),
+            tuple(states[v] if v in above else 1 for v in target),
+            pure,
+            tuple(v in above for v in target),
+        )
 
     def _with_evidence(self, weights: Mapping[str, Tensor]) -> set[int]:
-        """Nodes that hold evidence in their subtrees; the root always, if there is any."""
-        nodes: set[int] = set()
+        """Nodes that hold evidence in their subtrees; the root always."""
+        nodes = {0}
         for v in weights:
             node = self.model.top[v]
-            while node >= 0 and node not in nodes:
+            while node not in nodes:
                 nodes.add(node)
-                node = self.model.tree.parent[node]
+                node = self.nodes[node].parent
         return nodes
 
     @cached_property
-    def _plain(self) -> _Plain:
-        """The upward pass without evidence."""
-        tree = self.model.tree
-        tables = list(self.potentials)
-        sent, messages, logs = list(tables), list(tables), [tables[0].new_zeros(())] * len(tree)
-        for node in range(len(tree) - 1, 0, -1):
-            sent[node] = self._message(tables[node], node)
-            messages[node], scale = _rescaled(sent[node])
-            below = [logs[c] for c in tree.children[node]]
-            logs[node] = torch.stack([scale.log().squeeze(-1), *below]).sum()
-            parent = tree.parent[node]
-            tables[parent] = tables[parent] * messages[node].reshape(*self._entry[node], 1)
-        return _Plain(tables, sent, messages, logs)
+    def _plain(self) -> _Upward:
+        """The upward pass without evidence, which subtrees without evidence repeat."""
+        return self._upward({}, range(len(self.nodes)), None)
 
-    def _path(self, node: int) -> list[int]:
-        """Nodes from below the root down to one of them."""
-        path: list[int] = []
-        while node > 0:
-            path.append(node)
-            node = self.model.tree.parent[node]
-        return path[::-1]
+    def _upward(self, weights: Mapping[str, Tensor], chosen: Sequence[int], known: _Upward | None) -> _Upward:
+        """Messages from the leaves to the root.
+
+        Args:
+            weights: name -> (states, batch).
+            chosen: nodes to compute, in ascending order.
+            known: what the others are.
+        """
+        tree, one = self.model.tree, self.nodes[0].potential.new_ones(1)
+        none: list[Tensor | None] = [None] * len(self.nodes)
+        start = known or _Upward([one] * len(none), none, [one] * len(none), [one] * len(none), [one] * len(none))
+        state = _Upward(list(start.rows), list(start.pure), list(start.sent), list(start.messages), list(start.logs))
+        entering: dict[int, list[Tensor]] = {}
+        for v, weight in weights.items():
+            entering.setdefault(self.model.top[v], []).append(weight.reshape(*self._weight[v], weight.shape[-1]))
+        for n in reversed(chosen):
+            node, children = self.nodes[n], tree.children[n]
+            parts = [*entering.get(n, []), *(state.messages[c] for c in children if not self.nodes[c].pure)]
+            parts.sort(key=torch.numel)  # small tables are multiplied first
+            pure = [state.messages[c] for c in children if self.nodes[c].pure]
+            state.rows[n] = _product(parts) if parts else one.reshape([1] * (len(node.own) + 1))
+            together = _product(pure) if pure else None
+            state.pure[n] = together
+            raw = node.up(state.rows[n])
+            state.sent[n] = raw = raw if together is None else raw * together
+            scale = raw.detach().flatten(0, -2).amax(dim=0) if raw.ndim > 1 else raw.detach()
+            scale = scale.clamp(min=TINY)
+            state.logs[n] = sum((state.logs[c] for c in children), scale.log())
+            if n:
+                state.messages[n] = node.entering(raw * scale.reciprocal())
+        return state
 
     @cached_property
     def rows_at_once(self) -> int:
         """Rows for which the largest table stays in the processor's cache."""
-        largest = max(p.numel() for p in self.potentials)
-        return max(64, min(1 << 14, (1 << 17) // largest))
+        largest = max(max(math.prod(n.own), math.prod(n.above)) for n in self.nodes)
+        return max(64, min(1 << 14, CELLS_AT_ONCE // largest))
+
+    def _path(self, node: int) -> list[int]:
+        """Nodes from the root down to one of them."""
+        path: list[int] = []
+        while node >= 0:
+            path.append(node)
+            node = self.nodes[node].parent
+        return path[::-1]
 
     def __call__(self, weights: Mapping[str, Tensor], batch: int, wanted: int | None = None) -> Beliefs:
         """Absorb evidence, and pass messages up and down.
 
         Args:
-            weights: name -> (batch, states) evidence weights.
+            weights: name -> (states, batch) evidence weights.
             batch: number of rows.
-            wanted: a clique whose table is wanted; with 0, the root, nothing is passed down. By default all of them are.
-                Other tables are then not calibrated.
+            wanted: a clique whose table is wanted; by default all of them are.
         """
-        tree = self.model.tree
-        observed_nodes = self._with_evidence(weights)
-        known = self._plain if observed_nodes else None  # subtrees without evidence send what they always send
-        tables = [p if known is None or n in observed_nodes else known.tables[n] for n, p in enumerate(self.potentials)]
-        for v, weight in weights.items():
-            node = self.model.top[v]
-            tables[node] = tables[node] * weight.mT.reshape(*self._weight[v], batch)
-        if not weights:
-            tables[0] = tables[0].expand(*tables[0].shape[:-1], batch)
-        sent: list[Tensor] = [tables[0]] * len(tree)
-        scales: list[Tensor] = []
-        log_total = self.potentials[0].new_zeros(())
-        for node in range(len(tree) - 1, 0, -1):
-            parent = tree.parent[node]
-            if known is not None and node not in observed_nodes:
-                sent[node] = known.sent[node]
-                if parent not in observed_nodes:
-                    continue  # in the parent's own message
-                message, log_scale = known.messages[node], known.logs[node]
-                log_total = log_total + log_scale
+        up = self._upward(weights, sorted(self._with_evidence(weights)), self._plain) if weights else self._plain
+        total = up.sent[0]
+        exact = total.log() + sum((up.logs[c] for c in self.model.tree.children[0]), torch.zeros_like(total))
+        posterior = {0: torch.ones_like(total)}  # of what each node shares with its parent
+        tables: dict[int, Tensor] = {}
+        for n in range(len(self.nodes)) if wanted is None else self._path(wanted):
+            node = self.nodes[n]
+            if n:
+                posterior[n] = node.taken((posterior if node.pure else tables)[node.parent])
+                message = posterior[n] / up.sent[n].clamp(min=TINY)  # 0 / 0: ruled out either way
             else:
-                sent[node] = self._message(tables[node], node)
-                message, scale = _rescaled(sent[node])
-                scales.append(scale)
-            tables[parent] = tables[parent] * message.reshape(*self._entry[node], message.shape[-1])
-        root = tables[0].flatten(0, -2).sum(dim=0) if tables[0].ndim > 1 else tables[0]
-        log_total = log_total + root.log()
-        if scales:
-            log_total = log_total + torch.stack([s.expand(batch) for s in scales]).log().sum(dim=0)
-        log_total = log_total.expand(batch)
-        tables[0] = tables[0] / root
-        for node in range(1, len(tree)) if wanted is None else self._path(wanted):
-            above = _sum_over(tables[tree.parent[node]], self._outside[node])
-            ratio = torch.where(sent[node] != 0, above / sent[node], 0.0)  # 0 / 0: ruled out either way
-            tables[node] = tables[node] * ratio.reshape(*self._own[node], ratio.shape[-1])
-        return Beliefs(log_total, self.scopes, tuple(tables))
+                message = total.reciprocal()
+            own = up.pure[n]
+            tables[n] = node.down(message if own is None else message * own) * up.rows[n]
+        return Beliefs(exact.expand(batch), tables, self.places)
 
 
-def _rescaled(message: Tensor) -> tuple[Tensor, Tensor]:
-    """Each row divided by its largest entry, and (batch,) those entries, above 0 also for a row of zeros."""
-    scale = message.detach().flatten(0, -2).amax(dim=0) if message.ndim > 1 else message.detach()
-    scale = scale.clamp(min=TINY)
-    return message / scale, scale
+def _product(parts: Sequence[Tensor]) -> Tensor:
+    result = parts[0]
+    for part in parts[1:]:
+        result = result * part
+    return result
 
 
-def _runs(scope: Sequence[str], kept: Collection[str]) -> list[tuple[int, int]]:
-    """First and last dimension of each run of neighbours that are not kept, the last run first."""
-    runs: list[tuple[int, int]] = []
-    for i, v in enumerate(scope):
-        if v in kept:
-            continue
-        if runs and runs[-1][1] == i - 1:
-            runs[-1] = (runs[-1][0], i)
-        else:
-            runs.append((i, i))
-    return runs[::-1]
-
-
-def _sum_over(table: Tensor, runs: Sequence[tuple[int, int]]) -> Tensor:
-    """Sums run by run: sums over dimensions that are not neighbours are many times slower in one go."""
-    for first, last in runs:
-        table = table.flatten(first, last).sum(dim=first)
+def _sums(table: Tensor, kept: Sequence[bool]) -> Tensor:
+    """Sums over dimensions of a (…, batch) table that are not kept, one run of neighbours after the other: in one go, over dimensions
+    that are not neighbours, they are many times slower."""
+    last = len(kept)
+    while last > 0:
+        first = last - 1
+        if not kept[first]:
+            while first > 0 and not kept[first - 1]:
+                first -= 1
+            table = (table.flatten(first, last - 1) if last - first > 1 else table).sum(dim=first)
+        last = first
     return table

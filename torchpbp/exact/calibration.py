@@ -6,7 +6,6 @@ logarithms added up, so that long trees neither underflow nor overflow.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,12 +16,10 @@ from torch import Tensor
 from torchpbp.errors import StructureError
 from torchpbp.exact.contraction import contract
 from torchpbp.graph.clique_tree import CliqueTree
+from torchpbp.graph.cost import table_cost
 
 ROW = object()
 """Mode label of the batch dimension."""
-
-LARGEST_TABLE = 1 << 32
-"""Joint states of a clique up to which its table, of 32 GiB then, is tried."""
 
 Scope = tuple[str, ...]
 Part = tuple[Tensor, tuple[Hashable, ...]]
@@ -58,22 +55,28 @@ class PotentialTree:
 
 
 def potential_tree(
-    tree: CliqueTree, states: Mapping[str, int], factors: Sequence[tuple[Scope, Tensor]]
+    tree: CliqueTree,
+    states: Mapping[str, int],
+    factors: Sequence[tuple[Scope, Tensor]],
+    budget: float | None = None,
 ) -> PotentialTree:
     """Multiply each factor into the smallest clique that contains its scope.
 
+    Args:
+        tree: the cliques.
+        states: number of states of each variable.
+        factors: (scope, table) pairs.
+        budget: most bytes of all tables; None: no limit.
+
     Raises:
-        StructureError: a clique with too many joint states for a table.
+        BudgetError: cliques with too many joint states for tables.
     """
     scopes = tuple(tuple(sorted(c)) for c in tree.cliques)
-    largest = max(scopes, key=lambda scope: math.prod(states[v] for v in scope))
-    cells = math.prod(states[v] for v in largest)
-    if cells > LARGEST_TABLE:
-        shown = ", ".join(largest[:6]) + (f", … ({len(largest)} variables)" if len(largest) > 6 else "")
-        raise StructureError(
-            f"Exact inference on this graph takes a table of {cells:.2g} joint states, for the clique {{{shown}}}; at most "
-            f"{LARGEST_TABLE:.2g} are tried. Remove edges, or give these variables fewer states."
-        )
+    table_cost(scopes, states).require(
+        budget,
+        "Exact inference on this graph",
+        "Remove edges, give these variables fewer states, or set network.budget = <bytes> (None: no limit).",
+    )
     like = factors[0][1]
     holders: dict[str, list[int]] = {}
     for node, scope in enumerate(scopes):

@@ -29,6 +29,8 @@ TOGETHER = 8
 """Tables multiplied at once; their product is then rescaled."""
 LARGE = 1 << 14
 """Cells of a product from which on it pays to look for a good order of multiplication."""
+ENOUGH = 1e-200
+"""A sum of products above which, and below whose inverse, none that matters has left the range of numbers on the way."""
 FEW = 64
 """Variables that are summed out without a look at the clique tree."""
 STEPS_PER_CLIQUE, CELLS_PER_STEP = 5, 1024
@@ -50,6 +52,7 @@ class Elimination:
         tables = [table.detach().cpu().numpy() for _, table in factors]
         # A scale changes no posterior, and entries of at most 1 cannot overflow.
         self._tables: list[Array] = [t / t.max() if t.max() > 0 else t for t in tables]
+        self._has_zeros = [not t.all() for t in self._tables]
         self._touching: list[list[int]] = [[] for _ in self._number]
         for f, scope in enumerate(self._scopes):
             for v in scope:
@@ -88,7 +91,8 @@ class Elimination:
         total = result.sum()
         if not total > 0 or not self._possible(states, needed, used, place):
             return None
-        return result / total
+        marginal: Array = result / total
+        return marginal
 
     def _connected(
         self, start: Sequence[int], states: Mapping[int, int], needed: int, used: set[int]
@@ -117,9 +121,10 @@ class Elimination:
                 variables, factors = self._connected(
                     [u for u in self._scopes[f] if u not in states], states, needed, used
                 )
-                parts = [self._sliced(g, states) for g in (f, *factors)]
-                if all(t.all() for t, _ in parts):
+                doubtful = [g for g in (f, *factors) if self._has_zeros[g]]
+                if not doubtful or all(self._sliced(g, states)[0].all() for g in doubtful):
                     continue
+                parts = [self._sliced(g, states) for g in (f, *factors)]
                 if not _eliminated(parts, variables, place, None).sum() > 0:
                     return False
         return True
@@ -205,39 +210,55 @@ def _ancestors(graph: LatentGraph) -> list[int]:
     return [bits_of[v] for v in graph.names]
 
 
-def _eliminated(parts: Iterable[Part], variables: Sequence[int], place: Sequence[int], kept: int | None) -> Array:
-    """Product of tables, rescaled, with all variables summed out but one.
+def _eliminated(parts: Sequence[Part], variables: Sequence[int], place: Sequence[int], kept: int | None) -> Array:
+    """Product of tables, up to a factor, with all variables summed out but one.
 
     Args:
-        parts: the tables.
+        parts: the tables, with entries of at most 1.
         variables: all that occur in them.
         place: position of each variable in the order.
         kept: the variable left over; ``None``: nothing is.
     """
     order = sorted([v for v in variables if v != kept], key=place.__getitem__)
-    turn = {v: i for i, v in enumerate(order)}
+    result = _summed_out(parts, order, rescale=False)
+    # Entries of at most 1 only shrink a term that has vanished on the way, so it does not count in a sum that has not; nor has that
+    # overflowed. Otherwise each product is divided by its largest entry.
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = result.sum()
+    return result if ENOUGH < total < 1 / ENOUGH else _summed_out(parts, order, rescale=True)
+
+
+def _summed_out(parts: Sequence[Part], order: Sequence[int], rescale: bool) -> Array:
+    """Product of tables with variables summed out one after the other, each product divided by its largest entry if asked for."""
     last = len(order)
+    turn = {v: i for i, v in enumerate(order)}
     buckets: list[list[Part]] = [[] for _ in range(last + 1)]
     for part in parts:
         buckets[min([turn.get(v, last) for v in part[1]], default=last)].append(part)
     for v, bucket in zip(order, buckets, strict=False):
         if bucket:
-            table, scope = _product(bucket, v)
-            buckets[min([turn.get(u, last) for u in scope], default=last)].append((table, scope))
-    return _product(buckets[last], None)[0]
+            part = _product(bucket, v, rescale)
+            buckets[min([turn.get(u, last) for u in part[1]], default=last)].append(part)
+    return _product(buckets[last], None, rescale)[0]
 
 
-def _product(parts: list[Part], summed: int | None) -> Part:
-    """Product of tables with one variable summed out, divided by its largest entry."""
+def _product(parts: list[Part], summed: int | None, rescale: bool) -> Part:
+    """Product of tables with one variable summed out, divided by its largest entry if asked for."""
     while len(parts) > TOGETHER:  # many small numbers would vanish
-        parts = [*parts[TOGETHER:], _product(parts[:TOGETHER], None)]
+        parts = [*parts[TOGETHER:], _product(parts[:TOGETHER], None, rescale)]
     local: dict[int, int] = {}  # einsum takes numbers below 52
     operands: list[Any] = []
+    cells = 1
     for table, scope in parts:
+        cells *= table.size
         operands += [table, [local.setdefault(v, len(local)) for v in scope]]
     left = tuple([v for v in local if v != summed])
-    sizes = {v: k for table, scope in parts for v, k in zip(scope, table.shape, strict=True)}
-    large = len(parts) > 2 and math.prod(sizes.values()) > LARGE
+    if cells > LARGE and len(parts) > 2:  # the product itself may be smaller
+        sizes = {v: k for table, scope in parts for v, k in zip(scope, table.shape, strict=True)}
+        cells = math.prod(sizes.values())
+    large = cells > LARGE and len(parts) > 2
     result = np.einsum(*operands, [local[v] for v in left], optimize="greedy" if large else False)
-    largest = result.max()
-    return result / largest if largest > 0 else result, left
+    if rescale:
+        largest = result.max()
+        result = result / largest if largest > 0 else result
+    return result, left

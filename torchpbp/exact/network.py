@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import operator
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +18,7 @@ from torchpbp.contract.abilities import JointQueries, Sampling
 from torchpbp.contract.frames import state_labels
 from torchpbp.contract.latent_queries import LatentQueries
 from torchpbp.contract.model_files import SaveOptions
-from torchpbp.errors import QueryError, StructureError
+from torchpbp.errors import QueryError, RankWarning, StructureError, warn_caller
 from torchpbp.exact.calibration import PotentialTree, Scope
 from torchpbp.exact.elimination import plain_states
 from torchpbp.exact.pgmpy_networks import make_network, read_network
@@ -27,11 +28,16 @@ from torchpbp.exact.tables import check_tables, check_variables, checked_table
 from torchpbp.files.checkpoint import checked_labels
 from torchpbp.files.tensors import with_own_storage
 from torchpbp.graph.bif import BIF, read_bif, write_bif
+from torchpbp.graph.clique_tree import families
+from torchpbp.graph.cost import BUDGET, table_cost
 from torchpbp.graph.domains import require_single_values
 from torchpbp.graph.latent_graph import Domain, LatentGraph, require_graph
 from torchpbp.inputs.evidence import Evidence, EvidenceLike, query_names
 from torchpbp.lazy import pandas as pd
 from torchpbp.settings import Constraint, positive
+
+CHECKED_ROWS, EXACT = 100, 1e-6
+"""Rows on which a model made from this network is compared with it, and the largest difference of log-probabilities."""
 
 
 class DiscreteNetwork(JointQueries, Sampling, LatentQueries):
@@ -44,6 +50,8 @@ class DiscreteNetwork(JointQueries, Sampling, LatentQueries):
 
     Attributes:
         labels: name -> labels of its states, for networks read from a file.
+        budget: most bytes that exact inference may take for its tables, 4 GiB by default; None: no limit. Above it a
+            :class:`~torchpbp.errors.BudgetError` is raised before they are made.
 
     Example:
         >>> g = LatentGraph([("h", "x")], {"h": 2, "x": 2}, latent=["h"])
@@ -51,6 +59,8 @@ class DiscreteNetwork(JointQueries, Sampling, LatentQueries):
         >>> net.posterior("h", {"x": [0]}).round(decimals=3)
         tensor([[0.8180, 0.1820]], dtype=torch.float64)
     """
+
+    budget: float | None = BUDGET
 
     def __init__(self, graph: LatentGraph, cpts: Mapping[str, Any]) -> None:
         require_graph(graph, "DiscreteNetwork")
@@ -119,6 +129,9 @@ class DiscreteNetwork(JointQueries, Sampling, LatentQueries):
         require_single_values(graph.variables, "DiscreteNetwork.random")
         seed = Constraint("a whole number of at least 0", _any_seed).check("seed", seed)
         positive().check("concentration", concentration)
+        table_cost(families(graph), {v: graph.num_states(v) for v in graph.names}).require(
+            cls.budget, "A network on this graph", "Give variables fewer parents or fewer states."
+        )
         rng = np.random.default_rng(seed)
 
         def table(scope: Sequence[str]) -> Tensor:
@@ -170,6 +183,31 @@ class DiscreteNetwork(JointQueries, Sampling, LatentQueries):
         """The same network as a DiscreteBayesianNetwork or DiscreteMarkovNetwork of pgmpy, which must be installed."""
         return make_network(self.graph, {v: state_labels(self, v) for v in self.graph.names}, self.factors)
 
+    def to_pbp(self, **options: Any) -> Any:
+        """The :class:`~torchpbp.PBP` model of this network, learned from its exact moments: it gives the same answers.
+
+        It can do what is built on operators, such as :class:`~torchpbp.PBPLayer`.
+
+        Args:
+            **options: of the model.
+
+        A :class:`~torchpbp.errors.RankWarning` says by how much answers differ where messages are of too low a rank, by the
+        structure or by the options.
+        """
+        model = importlib.import_module("torchpbp.models").PBP(self.graph, **options)  # models are made of networks
+        model.fit_population(self)
+        rows = Evidence(CHECKED_ROWS, self.sample(CHECKED_ROWS, seed=0))
+        with torch.no_grad():
+            error = float((self.log_evidence(rows) - model.log_evidence(rows)).abs().max())
+        if not error < EXACT:
+            warn_caller(
+                f"to_pbp: log-probabilities of rows differ by up to {error:.2g} from the network's: the ranks of some messages "
+                "are too low (diagnostics() of the model names the separators). Change rank=, pool= or largest_group=, or ask the "
+                "network itself.",
+                RankWarning,
+            )
+        return model
+
     def to_bif(self, path: str | os.PathLike[str], name: str = "torchpbp") -> None:
         """Write a directed network in the Bayesian Interchange Format, states without labels as s0, s1, …
 
@@ -189,7 +227,7 @@ class DiscreteNetwork(JointQueries, Sampling, LatentQueries):
 
     def _setup(self, graph: LatentGraph, factors: list[tuple[Scope, Tensor]]) -> None:
         self.graph = graph
-        self.labels = {}
+        self.labels = dict(graph.labels)
         self.missing = {}
         self.fitted = True
         self.factors = tuple(factors)
@@ -204,7 +242,7 @@ class DiscreteNetwork(JointQueries, Sampling, LatentQueries):
 
     @cached_property
     def _queries(self) -> Queries:
-        return Queries(self.graph, self.states, self.factors)
+        return Queries(self.graph, self.states, self.factors, self.budget)
 
     @property
     def potential_tree(self) -> PotentialTree:
@@ -291,6 +329,10 @@ class DiscreteNetwork(JointQueries, Sampling, LatentQueries):
         """
         pool = self.graph.names if include_latent else self.graph.observed
         return self._ask_all(evidence, lambda names, checked: self._queries.posteriors(names, checked, method), pool)
+
+    def clique_posteriors(self, scopes: Sequence[Scope], evidence: Evidence) -> dict[Scope, Tensor]:
+        """scope -> (batch, states…) posterior of variables that share a clique, such as those of a table, given checked evidence."""
+        return self._queries.clique_posteriors(scopes, evidence)
 
     def log_evidence(self, evidence: EvidenceLike = None, method: Method = "hugin") -> Tensor:
         """(batch,) log P(evidence); -inf where the evidence is impossible."""

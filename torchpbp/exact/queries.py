@@ -31,9 +31,17 @@ class Queries:
         graph: discrete.
         states: number of states of each variable.
         factors: (scope, table) pairs whose product is proportional to the joint distribution.
+        budget: most bytes of the clique tree's tables; None: no limit.
     """
 
-    def __init__(self, graph: LatentGraph, states: Mapping[str, int], factors: Sequence[tuple[Scope, Tensor]]) -> None:
+    def __init__(
+        self,
+        graph: LatentGraph,
+        states: Mapping[str, int],
+        factors: Sequence[tuple[Scope, Tensor]],
+        budget: float | None = None,
+    ) -> None:
+        self.budget = budget
         self.graph, self.states, self.factors = graph, states, factors
         self.device = factors[0][1].device
 
@@ -49,12 +57,12 @@ class Queries:
             not self.graph.directed
         ):  # they may have any size, and products of large or small ones leave the range of numbers
             factors = [(scope, _moderate(table)) for scope, table in factors]
-        return potential_tree(self.tree, self.states, factors)
+        return potential_tree(self.tree, self.states, factors, self.budget)
 
     @cached_property
     def elimination(self) -> Elimination | None:
-        """The way of single rows; it has no gradient, so it is not taken where a table needs one."""
-        if any(table.requires_grad for _, table in self.factors):
+        """The way of single rows on the CPU; it has no gradient, so it is not taken where a table needs one."""
+        if self.device.type != "cpu" or any(table.requires_grad for _, table in self.factors):
             return None
         return Elimination(self.graph, self.tree, self.factors)
 
@@ -80,14 +88,22 @@ class Queries:
         """(batch, states…) P(names | evidence)."""
         if len(names) > 1:
             return self._joint_posterior(names, evidence, method)
-        node = self.potential_tree.top[names[0]]
-        return torch.cat([c.marginal(node, names) for c in self._calibrations(evidence, method, node)])
+        return self._marginals(names, evidence, method, self.potential_tree.top[names[0]])[names[0]]
 
     def posteriors(self, wanted: Sequence[str], evidence: Evidence, method: Method) -> dict[str, Tensor]:
         """name -> (batch, states), from one upward and one downward pass."""
-        top = self.potential_tree.top
-        chunks = [[c.marginal(top[v], (v,)) for v in wanted] for c in self._calibrations(evidence, method)]
-        return {v: torch.cat([chunk[i] for chunk in chunks]) for i, v in enumerate(wanted)}
+        return self._marginals(wanted, evidence, method)
+
+    def clique_posteriors(self, scopes: Sequence[Scope], evidence: Evidence) -> dict[Scope, Tensor]:
+        """scope -> (batch, states…) posterior of variables that share a clique, from one upward and one downward pass."""
+        cliques = [set(s) for s in self.potential_tree.scopes]
+        nodes = {s: next(n for n, clique in enumerate(cliques) if clique.issuperset(s)) for s in scopes}
+        chunks = [
+            [c.marginal(n, s) for s, n in nodes.items()]
+            for c in self._calibrations(evidence, "shafer-shenoy")
+            if isinstance(c, Calibration)
+        ]
+        return {s: torch.cat([chunk[i] for chunk in chunks]) for i, s in enumerate(nodes)}
 
     def log_evidence(self, evidence: Evidence, method: Method) -> Tensor:
         """(batch,) log P(evidence); -inf where it is impossible."""
@@ -106,33 +122,53 @@ class Queries:
 
     # -- inner workings ------------------------------------------------------------------------------------------
 
+    def _marginals(
+        self, names: Sequence[str], evidence: Evidence, method: Method, wanted: int | None = None
+    ) -> dict[str, Tensor]:
+        """name -> (batch, states); the clique that all of them are in, if it is one, need not be told others."""
+        chunks = [[self._marginal(c, v) for v in names] for c in self._calibrations(evidence, method, wanted)]
+        if len(chunks) == 1:
+            return {v: p.mT for v, p in zip(names, chunks[0], strict=True)}
+        return {v: torch.cat(parts, dim=1).mT for v, parts in zip(names, zip(*chunks, strict=True), strict=True)}
+
+    def _marginal(self, calibrated: Beliefs | Calibration, name: str) -> Tensor:
+        """(states, batch) posterior."""
+        if isinstance(calibrated, Beliefs):
+            return calibrated.marginal(name)
+        return calibrated.marginal(self.potential_tree.top[name], (name,)).mT
+
     @cached_property
     def _belief_update(self) -> BeliefUpdate:
         return BeliefUpdate(self.potential_tree)
-
-    @cached_property
-    def _unit(self) -> dict[str, Tensor]:
-        """(states + 1, states) weights of each state; the last row, which index -1 takes, is of ones: not observed."""
-        return {v: torch.cat([self._eye(n), self._eye(n).new_ones(1, n)]) for v, n in self.states.items()}
 
     def _eye(self, size: int) -> Tensor:
         return torch.eye(size, dtype=torch.float64, device=self.device)
 
     def _weights(self, evidence: Evidence) -> dict[str, Tensor]:
-        weights = {v: self._unit[v][states] for v, states in evidence.hard.items()}
-        return weights | {v: w.to(torch.float64) for v, w in evidence.soft.items()}
+        """name -> (states, batch) weights of each state; ones where a row does not observe the variable."""
+        weights = {v: w.to(torch.float64).mT for v, w in evidence.soft.items()}
+        by_size: dict[int, list[str]] = {}
+        for v in evidence.hard:
+            by_size.setdefault(self.states[v], []).append(v)
+        for size, names in by_size.items():  # in few operations, for there are many variables
+            observed = torch.stack([evidence.hard[v] for v in names]).unsqueeze(1)
+            allowed = (observed == torch.arange(size, device=self.device).unsqueeze(1)) | (observed < 0)
+            weights.update(zip(names, allowed.to(torch.float64).unbind(), strict=True))
+        return weights
 
     def _chunks(self, evidence: Evidence, method: Method) -> Iterable[Evidence]:
         if method not in METHODS:
             raise QueryError(f"method: expected one of {list(METHODS)}, got {method!r}.")
-        step = self._belief_update.rows_at_once if method == "hugin" else ROWS_PER_CHUNK
+        most = self._belief_update.rows_at_once if method == "hugin" else ROWS_PER_CHUNK
+        parts = max(1, math.ceil(evidence.batch / most))
+        step = max(1, math.ceil(evidence.batch / parts))  # parts of equal size
         for start in range(0, max(1, evidence.batch), step):
             yield evidence.rows(slice(start, start + step))
 
     def _calibrated(self, rows: Evidence, method: Method, wanted: int | None = None) -> Beliefs | Calibration:
         weights = self._weights(rows)
         if method == "shafer-shenoy":
-            return shafer_shenoy(self.potential_tree, weights, rows.batch)
+            return shafer_shenoy(self.potential_tree, {v: w.mT for v, w in weights.items()}, rows.batch)
         return self._belief_update(weights, rows.batch, wanted)
 
     def _calibrations(
@@ -155,7 +191,7 @@ class Queries:
         cells = math.prod(shape)
         grid = torch.cartesian_prod(*[torch.arange(s, device=self.device) for s in shape])  # (cells, variables)
         wide = evidence.repeat_interleave(cells)
-        weights = self._weights(wide)
+        weights = {v: w.mT for v, w in self._weights(wide).items()}
         for i, v in enumerate(names):
             pick = self._eye(self.states[v])[grid[:, i]].repeat(evidence.batch, 1)
             weights[v] = weights[v] * pick if v in weights else pick

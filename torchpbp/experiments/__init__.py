@@ -30,6 +30,7 @@ class Experiment(NamedTuple):
 
 
 EXPERIMENTS = {
+    "run_coverage": Experiment("precision.coverage", "CoverageSettings"),
     "run_digits": Experiment(
         "digits.run",
         "DigitsSettings",

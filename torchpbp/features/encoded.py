@@ -101,6 +101,7 @@ class EncodedMap(FeatureMap):
     def fit(self, values: Tensor) -> None:
         """Take statistics of the features from training values, with the encoder as it is."""
         raw = torch.cat([self.encoders.alone(self.name, part).features for part in torch.split(values, 4096)]).double()
+        require_finite(self.name, raw)
         self.mean.copy_(raw.mean(dim=0))
         self.spread.copy_(spread_of(raw.var(dim=0, unbiased=False)))
         features = self.standardised(raw)
@@ -112,6 +113,12 @@ class EncodedMap(FeatureMap):
     def set_scale(self, variance: Tensor) -> None:
         """Scale of values by their variances; entries that do not vary keep 1."""
         self.scale.copy_(spread_of(variance))
+
+
+def require_finite(name: str, output: Tensor) -> None:
+    """Raise a DataError for NaN or infinity in the output of a leaf's encoder."""
+    if output.device.type != "meta" and not bool(output.isfinite().all()):
+        raise DataError(f"The encoder of '{name}' returned NaN or infinity. Check its inputs and its learning rate.")
 
 
 def spread_of(variance: Tensor) -> Tensor:
@@ -177,7 +184,7 @@ class Encoders(nn.Module):
         try:
             with torch.no_grad():
                 encoded = self(zeros, {v: torch.ones(2, dtype=torch.bool, device=like.device) for v in zeros})
-        except (DataError, ShapeError):
+        except (ArgumentError, DataError, ShapeError):
             raise
         except Exception as error:
             raise ArgumentError(

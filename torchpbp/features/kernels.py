@@ -128,7 +128,8 @@ class Matern(Kernel):
 
 def median_bandwidth(values: Tensor, rows: int = 1000) -> float:
     """The median distance between pairs of different values, over at most ``rows`` evenly spaced rows."""
-    positions = torch.linspace(0, len(values) - 1, min(rows, len(values)), dtype=torch.float64).long()
+    end, count = len(values) - 1, min(rows, len(values))
+    positions = torch.linspace(0, end, count, dtype=torch.float64, device=values.device).long()
     chosen = values[positions].double()
     distances = (chosen.unsqueeze(0) - chosen.unsqueeze(1)).abs()
     positive = distances[distances > 0]

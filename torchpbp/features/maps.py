@@ -69,7 +69,7 @@ class OneHot(FeatureMap):
     evidence = features
 
     def missing(self) -> Tensor:
-        return torch.ones(self.dim, dtype=torch.float64)
+        return torch.ones(self.dim, dtype=torch.float64, device="cpu")
 
 
 class KernelMap(FeatureMap):
@@ -262,7 +262,8 @@ def _kinds() -> dict[str, type[KernelMap]]:
 def _kmeans(values: Tensor, size: int, rounds: int = 50) -> Tensor:
     """Centres of a one-dimensional k-means, started at evenly spaced quantiles of the distinct values."""
     distinct: Tensor = torch.unique(values)
-    centres = distinct[torch.linspace(0, len(distinct) - 1, size, dtype=torch.float64).round().long()].clone()
+    places = torch.linspace(0, len(distinct) - 1, size, dtype=torch.float64, device=values.device)
+    centres = distinct[places.round().long()].clone()
     if len(distinct) <= size:
         return centres
     for _ in range(rounds):

@@ -14,7 +14,6 @@ from torchpbp.files.checkpoint import check_device, check_format, read_checkpoin
 
 LEARNERS = {
     "PBP": "torchpbp.models.pbp",
-    "RefinedPBP": "torchpbp.models.refinement.learner",
     "KernelPBP": "torchpbp.models.kernel.kernel_pbp",
     "MaximumLikelihood": "torchpbp.models.likelihood.learner",
     "EM": "torchpbp.baselines.em",
@@ -31,6 +30,9 @@ MODULES = {
     "GenerativeClassifier": "torchpbp.classifier",
 }
 """All classes that have model files -> module."""
+
+FORMER = {"RefinedPBP": "PBP"}
+"""Classes of earlier versions -> class that reads their files and gives the same answers."""
 
 
 def model_class(name: str) -> Any:
@@ -51,7 +53,8 @@ def class_in_file(content: Mapping[str, Any], name: object) -> Any:
         name: of the file, for the error.
     """
     check_format(content, name)
-    learner = str(content.get("learner", "RefinedPBP" if "refinement" in content else "PBP"))
+    learner = str(content.get("learner", "PBP"))
+    learner = FORMER.get(learner, learner)
     if learner not in MODULES:
         raise CheckpointError(
             f"'{name}' was made by the learner {learner}; this torchpbp reads those of {', '.join(MODULES)}. Upgrade "

@@ -19,7 +19,8 @@ def conditional_graph(graph: LatentGraph, name: str) -> LatentGraph:
     variables = {v: d for v, d in graph.variables.items() if v != name}
     directed = graph.directed and not graph.parents(name)
     edges = graph.edges if directed else tuple(graph.moral_graph().edges())
-    return LatentGraph([e for e in edges if name not in e], variables, graph.latent, directed)
+    labels = {v: x for v, x in graph.labels.items() if v != name}
+    return LatentGraph([e for e in edges if name not in e], variables, graph.latent, directed, labels)
 
 
 def require_condition(graph: LatentGraph, name: str) -> None:

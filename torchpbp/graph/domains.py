@@ -166,6 +166,17 @@ def checked_latent(latent: Iterable[str], variables: Mapping[str, Domain]) -> tu
     return names
 
 
+def checked_labels(labels: Mapping[str, Sequence[Any]], variables: Mapping[str, Domain]) -> dict[str, tuple[Any, ...]]:
+    """Labels of states of discrete variables, all different and no more than there are states."""
+    for name, given in labels.items():
+        states = variables.get(name)
+        if not isinstance(states, int) or len(given) > states or len(set(given)) < len(given):
+            raise StructureError(
+                f"labels of '{name}': expected different labels for its states ({states}), got {shortened(list(given), 200)}."
+            )
+    return {name: tuple(given) for name, given in labels.items()}
+
+
 def checked_edges(
     edges: Iterable[tuple[str, str]], variables: Mapping[str, Domain], directed: bool
 ) -> tuple[tuple[str, str], ...]:

@@ -87,9 +87,10 @@ class JunctionTree(CliqueTree):
         stops at the distance at which the limit is reached, so that long chains cost no more than short ones.
         """
         ring, seen, nearest, steps = [self.parent[node]], {node, self.parent[node]}, list[tuple[int, str]](), 0
-        while ring and len(nearest) < limit:
-            for n in ring:
-                nearest.extend((steps, v) for v in self.leaf_observables[n])
+        while ring:
+            nearest += [(steps, v) for n in ring for v in self.leaf_observables[n]]
+            if len(nearest) >= limit:
+                break
             nearby = [m for n in ring for m in (*self.children[n], self.parent[n]) if m >= 0]
             ring = [m for m in dict.fromkeys(nearby) if m not in seen]
             seen.update(ring)

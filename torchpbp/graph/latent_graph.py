@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import networkx as nx
@@ -15,6 +15,7 @@ from torchpbp.graph.domains import (
     Continuous,
     Domain,
     checked_edges,
+    checked_labels,
     checked_latent,
     checked_variables,
     read_domain,
@@ -22,7 +23,9 @@ from torchpbp.graph.domains import (
     shape_of,
     written_domain,
 )
+from torchpbp.graph.frame_columns import read_frame
 from torchpbp.graph.pgmpy_models import read_pgmpy
+from torchpbp.lazy import pandas as pd
 from torchpbp.settings import flag
 
 __all__ = ["Continuous", "Domain", "LatentGraph", "require_graph"]
@@ -37,6 +40,8 @@ class LatentGraph:
             states is not known. A sequence of pairs is accepted too.
         latent: names of the latent variables.
         directed: whether the edges have a direction.
+        labels: name -> labels of its states, where data and evidence name them: strings, or numbers other than 0, 1, 2, …
+            Models learn them from category and string columns; :meth:`from_frame` reads those of whole numbers as well.
 
     Example:
         >>> g = LatentGraph([("h", "x"), ("h", "y")], {"h": 2, "x": 4, "y": 3}, latent=["h"])
@@ -52,11 +57,13 @@ class LatentGraph:
         variables: Mapping[str, Domain] | Iterable[tuple[str, Domain]],
         latent: Iterable[str] = (),
         directed: bool = True,
+        labels: Mapping[str, Sequence[Any]] | None = None,
     ) -> None:
         self.variables: dict[str, Domain] = checked_variables(variables)
         self.latent: tuple[str, ...] = checked_latent(latent, self.variables)
         self.directed: bool = flag().check("directed", directed)
         self.edges: tuple[tuple[str, str], ...] = checked_edges(edges, self.variables, self.directed)
+        self.labels: dict[str, tuple[Any, ...]] = checked_labels(labels or {}, self.variables)
         self._latent_set = frozenset(self.latent)
         self.observed: tuple[str, ...] = tuple(v for v in self.variables if v not in self._latent_set)
         if not self.observed:
@@ -148,7 +155,50 @@ class LatentGraph:
         """The same graph with other numbers of states for the variables named."""
         for name in states:
             self._require_known(name)
-        return LatentGraph(self.edges, {**self.variables, **states}, self.latent, self.directed)
+        if not states:
+            return self
+        labels = {v: x for v, x in self.labels.items() if v not in states}
+        return LatentGraph(self.edges, {**self.variables, **states}, self.latent, self.directed, labels)
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: pd.DataFrame,
+        edges: Iterable[tuple[str, str]] | None = None,
+        latent: Mapping[str, int | None] | Iterable[str] = (),
+        *,
+        variables: Mapping[str, Domain] | None = None,
+        directed: bool = True,
+        max_states: int = 20,
+    ) -> LatentGraph:
+        """A graph over the columns of a table, with numbers of states and labels read from them.
+
+        Category columns have their categories as states, strings and whole numbers their distinct values, booleans two. Floats
+        are :class:`Continuous`, unless all are whole and few: pandas makes floats of integers where values are missing. NaN and
+        None are missing values, and -1 is among states 0, 1, 2, …
+
+        Args:
+            frame: training data, values may be missing.
+            edges: pairs of names of columns and latents; columns without an edge stay out of the graph. None: a latent class
+                model, every column a child of the one latent.
+            latent: name -> number of states, None where it is not known; or names only.
+            variables: numbers of states, or ranges, of columns that are not to be read from the values.
+            directed: whether the edges have a direction.
+            max_states: most distinct values of strings and whole numbers that are taken for states.
+
+        Raises:
+            DataError: a column without values, with one value only, with too many, or with values that are no states.
+            StructureError: edges of unknown variables, latents that are columns, several latents without edges.
+
+        Example:
+            >>> import pandas
+            >>> answers = pandas.DataFrame({"trust": ["no", "yes", None], "votes": [True, False, True], "age": [31.5, 40, 52]})
+            >>> graph = LatentGraph.from_frame(answers, latent={"class": 3})
+            >>> graph.variables["trust"], graph.labels, graph.parents("age")
+            (2, {'trust': ('no', 'yes')}, ('class',))
+        """
+        pairs, domains, hidden, labels = read_frame(frame, edges, latent, variables, max_states)
+        return cls(pairs, domains, hidden, directed, labels)
 
     @classmethod
     def from_networkx(
@@ -236,13 +286,15 @@ class LatentGraph:
             "variables": [[v, written_domain(d)] for v, d in self.variables.items()],
             "latent": list(self.latent),
             "directed": self.directed,
+            **({"labels": {v: list(x) for v, x in self.labels.items()}} if self.labels else {}),
         }
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> LatentGraph:
         """Inverse of :meth:`to_dict`."""
         variables = [(v, read_domain(d)) for v, d in saved["variables"]]
-        return cls([(a, b) for a, b in saved["edges"]], variables, saved["latent"], saved["directed"])
+        edges = [(a, b) for a, b in saved["edges"]]
+        return cls(edges, variables, saved["latent"], saved["directed"], saved.get("labels"))
 
     def __repr__(self) -> str:
         kind = "directed" if self.directed else "undirected"

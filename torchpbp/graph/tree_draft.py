@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -81,28 +82,31 @@ def bound_degree(draft: Draft, alive: set[int], weights: Mapping[str, float]) ->
     added: set[int] = set()
     for node in sorted(alive):
         clique = draft.cliques[node]
+        # Of neighbours with equal separators the first two are enough: a star with 1,000 leaves would need 10^6 pairs.
+        # Those with fewest splits go first, so that a star becomes a balanced tree.
+        alike: dict[frozenset[str], list[tuple[int, int]]] = {}
+        for n in draft.near[node] if len(draft.near[node]) > MAX_NEIGHBOURS else ():
+            heapq.heappush(alike.setdefault(clique & draft.cliques[n], []), (draft.splits[n], n))
         while len(draft.near[node]) > MAX_NEIGHBOURS:
-            shared = {n: clique & draft.cliques[n] for n in draft.near[node]}
-            # Of neighbours with equal separators two are enough: a star with 1,000 leaves would need 10^6 pairs.
-            # Those with fewest splits go first, so that a star becomes a balanced tree.
-            alike: dict[frozenset[str], list[int]] = {}
-            for n in sorted(shared, key=lambda n: (draft.splits[n], n)):
-                alike.setdefault(shared[n], []).append(n)
-            candidates = [n for group in alike.values() for n in group[:2]]
-            i, j = min(
+            heaps = sorted(alike.items(), key=lambda item: item[1][0])
+            candidates = [(m, shared) for shared, heap in heaps for m in (heap[0], *sorted(heap[1:3])[:1])]
+            (_, one), (_, other) = min(
                 combinations(candidates, 2),
                 key=lambda p: (
-                    round(log_size(shared[p[0]] | shared[p[1]], weights), 9),
-                    draft.splits[p[0]] + draft.splits[p[1]],
-                    p,
+                    round(log_size(p[0][1] | p[1][1], weights), 9),
+                    p[0][0][0] + p[1][0][0],
+                    (p[0][0][1], p[1][0][1]),
                 ),
             )
-            copy = draft.add(shared[i] | shared[j], splits=1 + max(draft.splits[i], draft.splits[j]))
+            (first, i), (second, j) = heapq.heappop(alike[one]), heapq.heappop(alike[other])
+            copy = draft.add(one | other, splits=1 + max(first, second))
             added.add(copy)
             for n in (i, j):
                 draft.part(n, node)
                 draft.join(n, copy)
             draft.join(copy, node)
+            heapq.heappush(alike.setdefault(one | other, []), (1 + max(first, second), copy))
+            alike = {shared: heap for shared, heap in alike.items() if heap}
     return added
 
 

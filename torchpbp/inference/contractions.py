@@ -1,7 +1,7 @@
-"""Contractions of operators with messages and evidence: the single steps of message passing.
+"""Contractions of operators with messages and evidence: the single steps of message passing, and where they keep messages.
 
 Operators of equal shape are stacked along a first dimension of nodes. A dimension of classes may follow; it is written … below, and
-operators and messages both have it.
+operators and messages both have it. The rows of a batch come last, which makes all inner loops long: messages have few entries.
 """
 
 from __future__ import annotations
@@ -11,7 +11,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from torchpbp.inference.schedule import Step
 from torchpbp.inputs.evidence import Evidence
+
+Slots = dict[int, tuple[Tensor, int]]
+"""Node -> a (nodes, …, rank, batch) tensor of messages, and its place there."""
 
 
 def upward_message(weight: Tensor, below: Sequence[Tensor]) -> Tensor:
@@ -19,58 +23,53 @@ def upward_message(weight: Tensor, below: Sequence[Tensor]) -> Tensor:
 
     Args:
         weight: (nodes, …, rank, child ranks).
-        below: per child (nodes, …, batch, child rank); a class dimension of size 1 stands for all classes.
+        below: per child (nodes, …, child rank, batch); a class dimension of size 1 stands for all classes.
 
     Returns:
-        (nodes, …, batch, rank).
+        (nodes, …, rank, batch).
     """
     if len(below) == 1:
-        return below[0] @ weight.mT
+        return weight @ below[0]
     pairs, matrix = _pairs(below[0], below[1]), weight.flatten(-2)
     if weight.ndim == 5 and pairs.shape[1] == 1:  # messages that all classes share: one product for all of them
-        nodes, classes, rank, size = matrix.shape
-        together = matrix.reshape(nodes, classes * rank, size) @ pairs.squeeze(1)
-        return together.reshape(nodes, classes, rank, -1).mT
-    return (matrix @ pairs).mT
+        return (matrix.flatten(1, 2) @ pairs.squeeze(1)).reshape(*matrix.shape[:3], pairs.shape[-1])
+    return matrix @ pairs
 
 
 def downward_message(weight: Tensor, above: Tensor, below: Sequence[Tensor], k: int) -> Tensor:
-    """W ×_S down(S) ×_{j≠k} up(S_j): (nodes, …, batch, rank of child k)."""
+    """W ×_S down(S) ×_{j≠k} up(S_j): (nodes, …, rank of child k, batch)."""
     if len(below) == 1:
-        return above @ weight
+        return weight.mT @ above
     own_last = weight if k == 1 else weight.mT  # (…, rank, the other child, child k)
-    return (own_last.flatten(-3, -2).mT @ _pairs(above, below[1 - k])).mT
+    return own_last.flatten(-3, -2).mT @ _pairs(above, below[1 - k])
 
 
-def root_message(root: Tensor, below: Sequence[Tensor | None], k: int) -> Tensor:
+def root_message(root: Tensor, below: Sequence[Tensor], k: int) -> Tensor:
     """T ×_{j≠k} up(S_j).
 
     Args:
         root: (…, child ranks).
-        below: per child (…, batch, child rank).
+        below: per child (…, child rank, batch).
         k: which child.
 
     Returns:
-        (…, batch, rank of child k).
+        (…, rank of child k, batch).
     """
-    first = root.ndim - len(below)
-    batch = next(b for b in below if b is not None).shape[-2]
-    own_last = root.movedim(first + k, -1)
-    others = [b for j, b in enumerate(below) if j != k and b is not None]
+    own_last = root.movedim(root.ndim - len(below) + k, -1)
+    others = [b for j, b in enumerate(below) if j != k]
     if not others:
-        return own_last.unsqueeze(-2).expand(*own_last.shape[:-1], batch, -1)
+        return own_last.unsqueeze(-1).expand(*own_last.shape, below[0].shape[-1])
     if len(others) == 1:
-        return others[0] @ own_last
-    return (own_last.flatten(-3, -2).mT @ _pairs(others[0], others[1])).mT
+        return own_last.mT @ others[0]
+    return own_last.flatten(-3, -2).mT @ _pairs(others[0], others[1])
 
 
 def _pairs(left: Tensor, right: Tensor) -> Tensor:
     """Outer products of each row, (…, left · right, batch).
 
-    One product with a matrix then contracts both at once, instead of a small one for each row. Rows come last, which makes the
-    inner loop of the product long: messages have few entries.
+    One product with a matrix then contracts both at once, instead of a small one for each row.
     """
-    return (left.mT.contiguous().unsqueeze(-2) * right.mT.contiguous().unsqueeze(-3)).flatten(-3, -2)
+    return (left.unsqueeze(-2) * right.unsqueeze(-3)).flatten(-3, -2)
 
 
 def leaf_table(weight: Tensor, downward: Tensor) -> Tensor:
@@ -78,17 +77,19 @@ def leaf_table(weight: Tensor, downward: Tensor) -> Tensor:
 
     Args:
         weight: (nodes, …, rank, features of the leaf's observables).
-        downward: (nodes, …, batch, rank).
+        downward: (nodes, …, rank, batch).
 
     Returns:
-        (nodes, …, batch, features of the leaf's observables).
+        (nodes, …, features of the leaf's observables, batch).
     """
-    leading = downward.ndim - 2
-    flat = downward @ weight.flatten(leading + 1)
-    return flat.reshape(*downward.shape[:-1], *weight.shape[leading + 1 :])
+    own = downward.ndim - 1
+    table = weight.flatten(own).mT @ downward
+    return table.reshape(*table.shape[:-2], *weight.shape[own:], table.shape[-1])
 
 
-def leaf_messages(weight: Tensor, groups: Sequence[tuple[str, ...]], evidence: Evidence) -> Tensor:
+def leaf_messages(
+    weight: Tensor, groups: Sequence[tuple[str, ...]], evidence: Evidence
+) -> tuple[Tensor, Tensor | None]:
     """Messages from evidence: a gather where states are given, a product where weights are.
 
     Args:
@@ -97,51 +98,102 @@ def leaf_messages(weight: Tensor, groups: Sequence[tuple[str, ...]], evidence: E
         evidence: states and weights, the same for all classes.
 
     Returns:
-        (nodes, …, batch, rank).
+        (nodes, …, rank, batch) messages, and the (nodes, …, 1, batch) size of weights, which is divided out; None for states.
     """
     own = weight.ndim - len(groups[0])
-    leading = weight.shape[1:own]
     flat = weight.reshape(len(groups), -1, *weight.shape[own:])  # all classes are read at once
     soft = [any(v in evidence.soft for v in g) for g in groups]
-    chosen = {kind: [i for i, s in enumerate(soft) if s is kind] for kind in set(soft)}
-    parts = {}
-    for kind, nodes in chosen.items():
-        some = flat if len(nodes) == len(groups) else flat[nodes]
-        read = _weighted if kind else _gathered
-        parts[kind] = read(some, [groups[i] for i in nodes], evidence)
-    if len(parts) == 1:
-        (messages,) = parts.values()
+    if all(soft):
+        messages, scale = _weighted(flat, groups, evidence)
+    elif not any(soft):
+        messages, scale = _gathered(flat, groups, evidence), None
     else:
-        rows = {i: part[k] for kind, part in parts.items() for k, i in enumerate(chosen[kind])}
-        messages = torch.stack([rows[i] for i in range(len(groups))])
-    return messages.reshape(len(groups), evidence.batch, *leading).movedim(1, -2)
+        nodes = list(zip(flat.unbind(), groups, soft, strict=True))
+        hard, weighted = ([(w, g) for w, g, s in nodes if s is kind] for kind in (False, True))
+        gathered = _gathered(torch.stack([w for w, _ in hard]), [g for _, g in hard], evidence)
+        message, scales = _weighted(torch.stack([w for w, _ in weighted]), [g for _, g in weighted], evidence)
+        one = scales.new_ones(1, evidence.batch)
+        parts = {False: iter(gathered.unbind()), True: iter(message.unbind())}
+        messages = torch.stack([next(parts[s]) for s in soft])
+        sizes = iter(scales.expand(len(weighted), 1, evidence.batch).unbind())
+        scale = torch.stack([next(sizes) if s else one for s in soft])
+    messages = messages.reshape(*weight.shape[:own], evidence.batch)
+    return messages, scale if scale is None or own == 2 else scale.unsqueeze(1)
 
 
 def _gathered(weight: Tensor, groups: Sequence[tuple[str, ...]], evidence: Evidence) -> Tensor:
-    """(nodes, batch, rank) messages from states."""
-    for dim in range(2, weight.ndim):  # the sum over each dimension is its entry for "not observed"
-        weight = torch.cat([weight, weight.sum(dim=dim, keepdim=True)], dim=dim)
-    table = weight.reshape(*weight.shape[:2], -1).mT  # (nodes, cells, rank)
-    rows = torch.zeros(len(groups), evidence.batch, dtype=torch.int64, device=weight.device)
+    """(nodes, rank, batch) messages from states."""
+    for dim in range(2, weight.ndim):  # the sum over each dimension comes before it: state -1, which is not observed
+        weight = torch.cat([weight.sum(dim=dim, keepdim=True), weight], dim=dim)
+    unknown: Tensor | None = None
+    cells: Tensor | None = None
     for k, size in enumerate(weight.shape[2:]):
-        missing = torch.full((evidence.batch,), size - 1, dtype=torch.int64, device=weight.device)
-        columns = []
-        for group in groups:
-            states = evidence.hard.get(group[k])
-            columns.append(missing if states is None else torch.where(states < 0, missing, states))
-        rows = rows * size + torch.stack(columns)
-    return torch.take_along_dim(table, rows.unsqueeze(-1), dim=1)
+        if unknown is None and not all(g[k] in evidence.hard for g in groups):
+            unknown = torch.full((evidence.batch,), -1, dtype=torch.int64, device=weight.device)
+        columns = [evidence.hard.get(g[k], unknown) for g in groups]
+        states = torch.stack([c for c in columns if c is not None]) + 1
+        cells = states if cells is None else cells * size + states
+    assert cells is not None
+    table = weight.flatten(2)
+    return table.gather(2, cells.unsqueeze(1).expand(-1, table.shape[1], -1))
 
 
-def _weighted(weight: Tensor, groups: Sequence[tuple[str, ...]], evidence: Evidence) -> Tensor:
-    """(nodes, batch, rank) messages from weights."""
-    message, modes = weight, "gr...s"  # "gnr...s" once there are rows
+def _weighted(weight: Tensor, groups: Sequence[tuple[str, ...]], evidence: Evidence) -> tuple[Tensor, Tensor]:
+    """(nodes, rank, batch) messages from weights, whose largest entries are divided out, and these, (nodes, 1, batch)."""
+    message, scale, rows = weight, weight.new_ones(1, 1, 1), False
     for k in range(len(groups[0]) - 1, -1, -1):
         zetas = [evidence.weights(g[k], weight.shape[2 + k], weight.dtype, weight.device) for g in groups]
         if all(z is None for z in zetas):
-            message = message.sum(dim=-1)
+            message = message.sum(dim=-2 if rows else -1)
             continue
         ones = weight.new_ones(evidence.batch, weight.shape[2 + k])
-        stacked = torch.stack([ones if z is None else z for z in zetas])
-        message, modes = torch.einsum(f"{modes},gns->gnr...", message, stacked), "gnr...s"
-    return message
+        stacked = torch.stack([ones if z is None else z for z in zetas]).mT  # (nodes, features, batch)
+        stacked, own = rescaled(stacked)
+        scale = scale * own
+        if rows:
+            inner = stacked.reshape(len(stacked), *[1] * (message.ndim - 3), *stacked.shape[1:])
+            message = (message * inner).sum(dim=-2)
+        else:
+            flat = message.flatten(1, -2) @ stacked
+            message, rows = flat.reshape(*message.shape[:-1], evidence.batch), True
+    return message, scale
+
+
+def rescaled(message: Tensor) -> tuple[Tensor, Tensor]:
+    """(…, rank, batch) divided by the largest absolute entry of each row, and these, (…, 1, batch); rows of zeros stay so."""
+    scale = message.detach().abs().amax(dim=-2, keepdim=True)
+    scale = scale.masked_fill(
+        scale < torch.finfo(message.dtype).tiny, 1.0
+    )  # or the gradients of zeros would be infinite
+    return message / scale, scale
+
+
+def store_messages(slots: Slots, step: Step, messages: Tensor) -> None:
+    """Note where the messages of a step are, those used together in a tensor of their own."""
+    start = 0
+    for part in torch.split(messages, list(step.sizes)) if len(step.sizes) > 1 else (messages,):
+        slots.update({n: (part, i) for i, n in enumerate(step.nodes[start : start + len(part)])})
+        start += len(part)
+
+
+def gather_messages(slots: Slots, nodes: Sequence[int]) -> Tensor:
+    """(nodes, …, rank, batch) messages of some nodes, without a copy where they lie together."""
+    runs: list[tuple[Tensor, int, int]] = []  # tensor, first, stop
+    for n in nodes:
+        tensor, i = slots[n]
+        if runs and runs[-1][0] is tensor and runs[-1][2] == i:
+            runs[-1] = tensor, runs[-1][1], i + 1
+        else:
+            runs.append((tensor, i, i + 1))
+    parts = [t if stop - first == len(t) else t[first:stop] for t, first, stop in runs]
+    if len(parts) == 1:
+        return parts[0]
+    if len({p.shape[1:] for p in parts}) > 1:  # messages that all classes share beside those of each class
+        leading = [max(sizes) for sizes in zip(*(p.shape[1:] for p in parts), strict=True)]
+        parts = [p.expand(len(p), *leading) for p in parts]
+    return torch.cat(parts)
+
+
+def messages_by_node(slots: Slots, count: int) -> list[Tensor | None]:
+    """Per node a (…, batch, rank) message with a largest entry of 1; None where there is none."""
+    return [rescaled(slots[n][0][slots[n][1]])[0].mT if n in slots else None for n in range(count)]

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from torchpbp.distributed import shared_sums, world_size
 from torchpbp.errors import DataError
 from torchpbp.features.encoded import Encoded, EncodedMap, Encoders, ratio_evidence, spread_of
 from torchpbp.features.maps import OneHot
@@ -38,18 +39,22 @@ class LeafFeatures(NamedTuple):
 
 
 def weighted_statistics(values: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Mean and variance over rows, (nets, 1, outputs) each, of (nets, rows, outputs) values.
+    """Mean and variance over rows, those of all processes, (nets, 1, outputs) each, of (nets, rows, outputs) values.
 
     Args:
         values: outputs.
         weights: (nets, rows) of the rows; all alike by default.
     """
     if weights is None:
-        variance, mean = torch.var_mean(values, dim=1, keepdim=True, unbiased=False)
-        return mean, variance
-    share = (weights / weights.sum(dim=1, keepdim=True).clamp(min=1e-12)).unsqueeze(-1).to(values)
-    mean = (share * values).sum(dim=1, keepdim=True)
-    return mean, (share * (values - mean).square()).sum(dim=1, keepdim=True)
+        if world_size() == 1:
+            variance, mean = torch.var_mean(values, dim=1, keepdim=True, unbiased=False)
+            return mean, variance
+        weights = values.new_ones(values.shape[:2])
+    (total,) = shared_sums([weights.sum(dim=1, keepdim=True)])
+    share = (weights / total.clamp(min=1e-12)).unsqueeze(-1).to(values)
+    (mean,) = shared_sums([(share * values).sum(dim=1, keepdim=True)])
+    (variance,) = shared_sums([(share * (values - mean).square()).sum(dim=1, keepdim=True)])
+    return mean, variance
 
 
 class LeafReader:
@@ -105,7 +110,7 @@ class LeafReader:
         return {v: result[v] for v in self.encoded}
 
     def encode(self, table: Mapping[str, Tensor], seen: Tensor, shown: Tensor) -> dict[str, Encoded]:
-        """Outputs of the encoders.
+        """Outputs of the encoders, which may run in mixed precision; what follows does not.
 
         Args:
             table: leaf -> values.
@@ -115,7 +120,13 @@ class LeafReader:
         if self.encoders is None:
             return {}
         flags = dict(zip(self.encoded, self._columns(shown, list(self.encoded)).unbind(), strict=True))
-        return self.encoders(self.values(table, seen), flags)
+        encoded = self.encoders(self.values(table, seen), flags)
+        if next(iter(encoded.values())).features.dtype not in (torch.float16, torch.bfloat16):
+            return encoded
+        return {
+            v: Encoded(e.features.float(), None if e.residual is None else e.residual.float())
+            for v, e in encoded.items()
+        }
 
     def batch_statistics(self, encoded: Mapping[str, Encoded], seen: Tensor) -> Statistics:
         """Mean and standard deviation over the rows that observe each leaf, with gradient."""

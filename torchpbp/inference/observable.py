@@ -43,11 +43,12 @@ class Observable(nn.Module):
     def __init__(self, name: str, domain: Domain, map: FeatureMap) -> None:
         super().__init__()
         self.name, self.domain, self.map = name, domain, map
-        self.register_buffer("bounds", torch.zeros(2, dtype=torch.float64))
+        self.register_buffer("bounds", torch.zeros(2, dtype=torch.float64, device="cpu"))
         entries = torch.Size(map.shape).numel() if isinstance(map, EncodedMap) else 1
         rows = map.dim if self.continuous else 0
-        self.register_buffer("functionals", torch.zeros(rows, 2 * entries, dtype=torch.float64))
-        self.register_buffer("marginal", torch.ones(0 if self.continuous else map.dim, dtype=torch.float64) / map.dim)
+        self.register_buffer("functionals", torch.zeros(rows, 2 * entries, dtype=torch.float64, device="cpu"))
+        states = 0 if self.continuous else map.dim
+        self.register_buffer("marginal", torch.ones(states, dtype=torch.float64, device="cpu") / map.dim)
 
     @property
     def continuous(self) -> bool:
@@ -74,7 +75,7 @@ class Observable(nn.Module):
         self.bounds[1] = high + margin if self.domain.high is None else self.domain.high
         features = self.map.features(values)
         gram = features.T @ features
-        ridge = 1e-6 * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype)
+        ridge = 1e-6 * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
         centre, scale = self._units()
         standard = (values - centre) / scale
         targets = torch.stack([standard, standard**2], dim=1)
@@ -128,8 +129,11 @@ class Observable(nn.Module):
         if self.name not in evidence.hard:
             return probabilities
         states = evidence.hard[self.name]
-        known = torch.nn.functional.one_hot(states.clamp(min=0), self.map.dim).to(probabilities)
-        return torch.where((states >= 0).unsqueeze(1), known, probabilities)
+        states = states.unsqueeze(0)
+        known = states == torch.arange(self.map.dim, device=states.device).unsqueeze(
+            1
+        )  # rows last, as the estimates have them
+        return torch.where((states >= 0).mT, known.mT.to(probabilities.dtype), probabilities)
 
     def log_score(self, estimate: Tensor, evidence: Evidence, floor: float | Tensor) -> Tensor:
         """(batch,) log-probability (or log-density) of the value each row observes, from an estimate without it.
@@ -245,16 +249,16 @@ def as_distribution(estimate: Tensor, floor: float | Tensor, fallback: Tensor | 
             the uniform distribution.
     """
     absolute = estimate.abs().sum(dim=-1, keepdim=True)
-    empty = absolute == 0
-    mass = torch.where(empty, 1.0, absolute)
-    least = floor.to(estimate.dtype) if isinstance(floor, Tensor) else torch.full_like(mass, floor)
-    clipped = torch.maximum(estimate / mass.detach(), least) + empty.to(estimate.dtype)
-    result = clipped / clipped.sum(dim=-1, keepdim=True)
+    empty = (absolute < torch.finfo(absolute.dtype).tiny).to(absolute.dtype)  # smaller ones have no reciprocal
+    mass = absolute + empty
+    least = empty + (floor.to(estimate.dtype) if isinstance(floor, Tensor) else floor)
+    clipped = torch.maximum(estimate * mass.detach().reciprocal(), least)
+    total = clipped.sum(dim=-1, keepdim=True)
     if fallback is None:
-        return result
+        return clipped * total.reciprocal()
     # Twice the negative share: |e| − e is 0 where e is positive and 2|e| where it is negative.
     noise = (1 - estimate.sum(dim=-1, keepdim=True) / mass).clamp(max=1)
-    return torch.lerp(result, fallback.expand_as(result), noise)
+    return torch.addcmul(clipped * ((1 - noise) / total), noise, fallback)
 
 
 def negative_mass(estimate: Tensor) -> Tensor:

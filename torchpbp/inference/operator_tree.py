@@ -1,8 +1,9 @@
 """OperatorTree: operators on a junction tree, and the messages that evidence sends along it.
 
 Upward messages are functionals: P(evidence inside | Ω) = up · E[θ | Ω]. Downward messages are predictions,
-E[θ 1(evidence outside)] [PBP eq. 2-5]. Each is divided by its largest entry per row and the logarithm kept, so that
-trees of any size stay within floating-point range. Rows, and nodes of equal shape at equal depth, are handled together.
+E[θ 1(evidence outside)] [PBP eq. 2-5]. Each is divided by its largest entry per row and the factor kept, so that
+trees of any size stay within floating-point range; leaves that observe states, whose messages are entries of an operator, are left
+as they are. Rows, and nodes of equal shape at equal depth, are handled together: (nodes, …, rank, batch).
 Everything is differentiable in operators and evidence.
 
 All operators may have a leading dimension of classes, whose evidence is the same. Messages then have it as well:
@@ -11,14 +12,24 @@ All operators may have a leading dimension of classes, whose evidence is the sam
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from torchpbp.inference.contractions import downward_message, leaf_messages, leaf_table, root_message, upward_message
+from torchpbp.inference.contractions import (
+    Slots,
+    downward_message,
+    gather_messages,
+    leaf_messages,
+    leaf_table,
+    messages_by_node,
+    rescaled,
+    root_message,
+    store_messages,
+    upward_message,
+)
 from torchpbp.inference.observable import Observable, prepare
 from torchpbp.inference.schedule import Schedule, build_schedule
 from torchpbp.inputs.evidence import Evidence
@@ -29,14 +40,30 @@ class UpwardMessages(NamedTuple):
     """Result of the upward pass.
 
     Args:
-        messages: per node a (batch, rank) message (None for the root).
-        log_scale: (batch,) log of all that was divided out.
-        own_scales: per node (batch,) the part of it that was divided out at this node (None for the root).
+        slots: where the message of each node is.
+        weights: per step, leaves first, the stacked operators.
+        scales: per step the (nodes, …, 1, batch) factors divided out; None where there are none.
+        like: (…, 1, batch) of any values.
     """
 
-    messages: list[Tensor | None]
-    log_scale: Tensor
-    own_scales: list[Tensor | None]
+    slots: Slots
+    weights: list[Tensor]
+    scales: list[Tensor | None]
+    like: Tensor
+
+    @property
+    def messages(self) -> list[Tensor | None]:
+        """Per node a (…, batch, rank) message with a largest entry of 1 (None for the root)."""
+        return messages_by_node(self.slots, 1 + len(self.slots))
+
+    @property
+    def log_scale(self) -> Tensor:
+        """(…, batch) log of all that was divided out."""
+        total = torch.zeros_like(self.like.squeeze(-2))
+        for scale in self.scales:
+            if scale is not None:
+                total = total + scale.log().sum(dim=0).squeeze(-2)
+        return total
 
 
 class Mass(NamedTuple):
@@ -90,23 +117,24 @@ class OperatorTree:
 
     def upward(self, evidence: Evidence) -> UpwardMessages:
         """Messages from the leaves to the root [PBP eq. 2-3]."""
-        messages: list[Tensor | None] = [None] * len(self.operators)
-        scales: list[Tensor | None] = [None] * len(self.operators)
-        logs = []
-
-        def store(nodes: Sequence[int], raw: Tensor) -> None:
-            scaled, log_scale = _rescale(raw)
-            logs.append(log_scale.sum(dim=0))
-            for n, message, scale in zip(nodes, scaled.unbind(), log_scale.unbind(), strict=True):
-                messages[n], scales[n] = message, scale
-
+        slots: Slots = {}
+        weights: list[Tensor] = []
+        scales: list[Tensor | None] = []
         for step in self.schedule.leaves:
+            weights.append(self._stack(step.nodes))
             groups = [self.schedule.observables[n] for n in step.nodes]
-            store(step.nodes, leaf_messages(self._stack(step.nodes), groups, evidence))
+            message, scale = leaf_messages(weights[-1], groups, evidence)
+            scales.append(scale)
+            store_messages(slots, step, message)
         for step in self.schedule.inner:
-            inputs = [_stack_messages(messages, nodes) for nodes in step.children]
-            store(step.nodes, upward_message(self._stack(step.nodes), inputs))
-        return UpwardMessages(messages, functools.reduce(torch.add, logs), scales)
+            weights.append(self._stack(step.nodes))
+            message, scale = rescaled(
+                upward_message(weights[-1], [gather_messages(slots, nodes) for nodes in step.children])
+            )
+            scales.append(scale)
+            store_messages(slots, step, message)
+        leading = self.root.shape[: self.root.ndim - len(self.schedule.root_children)]
+        return UpwardMessages(slots, weights, scales, self.root.new_empty(*leading, 1, evidence.batch))
 
     def downward(self, upward: UpwardMessages, leaves: Sequence[int] | None = None) -> list[Tensor | None]:
         """Messages from the root to the leaves [PBP eq. 4-5].
@@ -118,34 +146,38 @@ class OperatorTree:
         Returns:
             Per node on the way a (batch, rank) message, scaled to a largest entry of 1.
         """
-        return self._downward(upward, leaves)[0]
+        return messages_by_node(self._downward(upward, leaves)[0], len(self.operators))
 
-    def _downward(
-        self, upward: UpwardMessages, leaves: Sequence[int] | None
-    ) -> tuple[list[Tensor | None], list[Tensor | None]]:
-        """Messages from the root to the leaves, and per node (batch,) the log of what was divided out at this node."""
-        messages: list[Tensor | None] = [None] * len(self.operators)
-        scales: list[Tensor | None] = [None] * len(self.operators)
-        wanted = range(len(self.operators)) if leaves is None else self._above(leaves)
+    def _downward(self, upward: UpwardMessages, leaves: Sequence[int] | None) -> tuple[Slots, Slots]:
+        """Messages from the root to the leaves, and (nodes, …, 1, batch) factors divided out of them; those of leaves are as they are."""
+        messages: Slots = {}
+        scales: Slots = {}
+        wanted = None if leaves is None else self._above(leaves)
+
+        def store(nodes: Sequence[int], raw: Tensor) -> None:
+            leaves_only = all(self.schedule.observables[n] for n in nodes)
+            message, scale = (raw, None) if leaves_only else rescaled(raw)
+            for i, n in enumerate(nodes):
+                messages[n] = message, i
+                if scale is not None:
+                    scales[n] = scale, i
+
+        below = [gather_messages(upward.slots, (c,))[0] for c in self.schedule.root_children]
         for k, child in enumerate(self.schedule.root_children):
-            if child in wanted:
-                others = [upward.messages[c] for c in self.schedule.root_children]
-                messages[child], scales[child] = _rescale(root_message(self.root, others, k))
-        for step in reversed(self.schedule.inner):
-            chosen = [i for i, n in enumerate(step.nodes) if n in wanted]
+            if wanted is None or child in wanted:
+                store((child,), root_message(self.root, below, k).unsqueeze(0))
+        first = len(self.schedule.leaves)
+        for weight, step in zip(reversed(upward.weights[first:]), reversed(self.schedule.inner), strict=True):
+            chosen = range(len(step.nodes)) if wanted is None else [i for i, n in enumerate(step.nodes) if n in wanted]
             if not chosen:
                 continue
-            parents = tuple(step.nodes[i] for i in chosen)
-            weight = self._stack(parents)
-            above = _stack_messages(messages, parents)
-            below = [_stack_messages(upward.messages, tuple(c[i] for i in chosen)) for c in step.children]
-            for k, children in enumerate(step.children):
-                targets = [children[i] for i in chosen]
-                if not any(t in wanted for t in targets):
-                    continue
-                message, scale = _rescale(downward_message(weight, above, below, k))
-                for i, target in enumerate(targets):
-                    messages[target], scales[target] = message[i], scale[i]
+            some = weight if len(chosen) == len(step.nodes) else weight[chosen]
+            targets = [[children[i] for i in chosen] for children in step.children]
+            above = gather_messages(messages, [step.nodes[i] for i in chosen])
+            inputs = [gather_messages(upward.slots, nodes) for nodes in targets]
+            for k, nodes in enumerate(targets):
+                if wanted is None or any(n in wanted for n in nodes):
+                    store(nodes, downward_message(some, above, inputs, k))
         return messages, scales
 
     def estimates(self, evidence: Evidence, leaves: Sequence[int] | None = None) -> dict[int, Tensor]:
@@ -158,46 +190,57 @@ class OperatorTree:
         Returns:
             leaf -> (batch, features of its observables…); evidence on these observables themselves is not included.
         """
-        return self._leaf_tables(self.downward(self.upward(evidence), leaves), leaves)
+        upward = self.upward(evidence)
+        return self._leaf_tables(upward, self._downward(upward, leaves)[0], leaves)
 
     def scaled_estimates(
         self, evidence: Evidence, leaves: Sequence[int] | None = None
     ) -> dict[int, tuple[Tensor, Tensor]]:
         """:meth:`estimates` together with their factors: leaf -> (estimate, (batch,) log of what was divided out of it)."""
         upward = self.upward(evidence)
-        downward, scales = self._downward(upward, leaves)
-        return {
-            leaf: (t, self._outside_scale(leaf, upward, scales))
-            for leaf, t in self._leaf_tables(downward, leaves).items()
-        }
+        downward, down = self._downward(upward, leaves)
+        tables, total = self._leaf_tables(upward, downward, leaves), upward.log_scale
+        up: Slots = {}
+        for step, scale in zip((*self.schedule.leaves, *self.schedule.inner), upward.scales, strict=True):
+            if scale is not None:
+                up.update({n: (scale, i) for i, n in enumerate(step.nodes)})
+        return {leaf: (t, total + self._outside_scale(leaf, up, down)) for leaf, t in tables.items()}
 
-    def _leaf_tables(self, downward: Sequence[Tensor | None], leaves: Sequence[int] | None) -> dict[int, Tensor]:
+    def _leaf_tables(self, upward: UpwardMessages, downward: Slots, leaves: Sequence[int] | None) -> dict[int, Tensor]:
+        """leaf -> (…, batch, features of its observables…)."""
         result: dict[int, Tensor] = {}
-        for step in self.schedule.leaves:
-            chosen = [n for n in step.nodes if leaves is None or n in leaves]
+        first = self.root.ndim - len(self.schedule.root_children)  # dimension of the batch
+        for weight, step in zip(upward.weights, self.schedule.leaves, strict=False):
+            chosen = [i for i, n in enumerate(step.nodes) if leaves is None or n in leaves]
             if chosen:
-                tables = leaf_table(self._stack(chosen), _stack_messages(downward, chosen))
-                result.update(zip(chosen, tables, strict=True))
+                nodes = [step.nodes[i] for i in chosen]
+                some = weight if len(chosen) == len(step.nodes) else weight[chosen]
+                tables = leaf_table(some, gather_messages(downward, nodes))
+                result.update(zip(nodes, tables.movedim(-1, 1 + first).unbind(), strict=True))
         return result
 
-    def _outside_scale(self, node: int, upward: UpwardMessages, downward: Sequence[Tensor | None]) -> Tensor:
-        """(batch,) log of what was divided out of a downward message: upwards off the way from the root, downwards on it."""
-        total = upward.log_scale
+    def _outside_scale(self, node: int, up: Slots, down: Slots) -> Tensor | float:
+        """(batch,) log of what was divided out of a downward message, less all that was upwards: on the way from the root it is replaced.
+
+        Args:
+            node: where the message arrives.
+            up, down: factors divided out of messages in both directions.
+        """
+        total: Tensor | float = 0.0
         while node > 0:
-            up, down = upward.own_scales[node], downward[node]
-            assert up is not None
-            assert down is not None
-            total, node = total - up + down, self.plan.tree.parent[node]
+            for sign, slots in ((-1, up), (1, down)):
+                if node in slots:
+                    scales, i = slots[node]
+                    total = total + sign * scales[i].squeeze(-2).log()
+            node = self.plan.tree.parent[node]
         return total
 
     def mass(self, evidence: Evidence) -> Mass:
         """P(evidence) as it is estimated, T ×_all up: possibly negative, with the factor divided out."""
         upward = self.upward(evidence)
-        below = [upward.messages[c] for c in self.schedule.root_children]
-        last = below[-1]
-        assert last is not None
-        terms = root_message(self.root, below, len(below) - 1) * last
-        return Mass(terms.sum(dim=-1), terms.detach().abs().sum(dim=-1), upward.log_scale)
+        below = [gather_messages(upward.slots, (c,))[0] for c in self.schedule.root_children]
+        terms = root_message(self.root, below, len(below) - 1) * below[-1]
+        return Mass(terms.sum(dim=-2), terms.detach().abs().sum(dim=-2), upward.log_scale)
 
     def log_mass(self, evidence: Evidence, floor: float | Tensor = 0.0) -> Tensor:
         """(batch,) log P(evidence), see :meth:`Mass.log`."""
@@ -225,7 +268,8 @@ class OperatorTree:
         Returns:
             name -> (batch,) states or values.
         """
-        up = list(self.upward(prepare(observables, evidence, self.root)).messages)
+        slots = self.upward(prepare(observables, evidence, self.root)).slots
+        up = {n: tensor[i : i + 1] for n, (tensor, i) in slots.items()}  # (1, rank, batch)
         children_of, values = self.plan.tree.children, {}
         # Work to do, last first: (node, k, message) sends down to child k, (node, None, None) refreshes the way up.
         stack: list[tuple[int, int | None, Tensor | None]] = [
@@ -234,19 +278,19 @@ class OperatorTree:
         while stack:
             node, k, above = stack.pop()
             children = children_of[node]
-            below = [m.unsqueeze(0) for m in (up[c] for c in children) if m is not None]
+            below = [up[c] for c in children]
             weight = self.operators[node].unsqueeze(0)
             if k is None:
-                up[node] = _rescale(upward_message(weight, below)[0])[0]
+                up[node] = rescaled(upward_message(weight, below))[0]
                 continue
             child = children[k]
             if above is None:
-                message = _rescale(root_message(self.root, [up[c] for c in children], k))[0]
+                message = rescaled(root_message(self.root, [b[0] for b in below], k).unsqueeze(0))[0]
             else:
-                message = _rescale(downward_message(weight, above.unsqueeze(0), below, k)[0])[0]
+                message = rescaled(downward_message(weight, above, below, k))[0]
             leaf = [observables[v] for v in self.schedule.observables[child]]
             if leaf:
-                drawn, up[child] = _draw(self.operators[child], message, leaf, evidence, floor, generator)
+                drawn, up[child] = _draw(self.operators[child].unsqueeze(0), message, leaf, evidence, floor, generator)
                 values.update(drawn)
             else:
                 stack.append((child, None, None))
@@ -295,32 +339,27 @@ def _draw(
     floor: float | Tensor,
     generator: torch.Generator,
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Draw a leaf's observables one after the other: name -> value, and the leaf's new upward message."""
-    table = leaf_table(weight.unsqueeze(0), message.unsqueeze(0))[0]  # (batch, features…)
+    """Draw a leaf's observables one after the other: name -> value, and the leaf's new upward message, (1, rank, batch).
+
+    Args:
+        weight: (1, rank, features…).
+        message: (1, rank, batch) downward.
+        leaf: its observables.
+        evidence: as given by the user.
+        floor: least probability of a state, as a share of the mass.
+        generator: of the draws.
+    """
+    table = leaf_table(weight, message)[0].movedim(-1, 0)  # (batch, features…)
     zetas = [observable.zeta(evidence, table) for observable in leaf]
     values = {}
     for k, observable in enumerate(leaf):
         drawn = observable.draw(own_estimate(table, k, zetas), evidence, floor, generator)
         values[observable.name] = drawn
         zetas[k] = observable.drawn_zeta(drawn, table)
-    upward = weight.unsqueeze(0).expand(len(message), *weight.shape)
+    upward = weight.unsqueeze(-1)
     for zeta in reversed(zetas):
-        upward = (upward * zeta.reshape(len(zeta), *[1] * (upward.ndim - 2), -1)).sum(dim=-1)
-    return values, _rescale(upward)[0]
-
-
-def _stack_messages(messages: Sequence[Tensor | None], nodes: Sequence[int]) -> Tensor:
-    stacked = [m for m in (messages[n] for n in nodes) if m is not None]
-    if len({m.shape for m in stacked}) > 1:  # messages that all classes share beside messages of each class
-        stacked = list(torch.broadcast_tensors(*stacked))  # type: ignore[no-untyped-call]
-    return torch.stack(stacked) if len(stacked) > 1 else stacked[0].unsqueeze(0)
-
-
-def _rescale(message: Tensor) -> tuple[Tensor, Tensor]:
-    """Divide by the largest absolute entry of the last dimension; rows of zeros stay as they are."""
-    scale = message.detach().abs().amax(dim=-1, keepdim=True)
-    safe = torch.where(scale > 0, scale, torch.ones_like(scale))
-    return message / safe, safe.squeeze(-1).log()
+        upward = (upward * zeta.mT).sum(dim=-2)
+    return values, rescaled(upward)[0]
 
 
 def observable_estimates(

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchpbp.errors import DataError
+from torchpbp.errors import DataError, DeviceError
 from torchpbp.settings import shortened
 
 NUMBERS = {
@@ -58,6 +58,23 @@ def dense_tensor(where: str, tensor: Tensor, device: torch.device | str = "cpu")
     else:
         kind, remedy = f"{name_of(tensor.dtype)} values", "Convert them to int64 or float64"
     raise DataError(f"{where}: expected a tensor of real numbers, got {kind}. {remedy}.")
+
+
+def require_device(where: str, tensor: Tensor, device: torch.device | str, of: str) -> None:
+    """Raise a DeviceError for a tensor on another device; a device without a number stands for any of its kind.
+
+    Args:
+        where: begins the error.
+        tensor: as given.
+        device: where it should be.
+        of: what is there.
+    """
+    wanted = torch.device(device)
+    if tensor.device.type != wanted.type or wanted.index not in (None, tensor.device.index):
+        raise DeviceError(
+            f"{where}: expected a tensor on the device '{wanted}' of {of}, got one on '{tensor.device}'. Move it: "
+            f"tensor.to('{wanted}')."
+        )
 
 
 def name_of(dtype: torch.dtype) -> str:

@@ -103,7 +103,7 @@ class ArrowRows:
         wanted = [
             v
             for v, states in self._states.items()
-            if v not in known and isinstance(states, int) and _holds_labels(self._data.schema.field(v).type)
+            if v not in known and isinstance(states, int) and holds_labels(self._data.schema.field(v).type)
         ]
         labels: dict[str, dict[Any, None]] = {v: {} for v in wanted}
         left = list(wanted)
@@ -160,7 +160,9 @@ def _column(name: str, array: Any, discrete: bool, where: str) -> np.ndarray | p
     from pyarrow import types
 
     kind = array.type
-    if discrete and _holds_labels(kind):
+    if discrete and types.is_integer(kind) and not array.null_count:  # most columns, so they come first
+        return np.asarray(array.to_numpy(zero_copy_only=False))
+    if discrete and holds_labels(kind):
         coded = _encoded(array)
         codes = coded.indices.cast(pyarrow.int32()).fill_null(-1).to_numpy(zero_copy_only=False)
         return pd.Categorical.from_codes(codes, categories=pd.Index(coded.dictionary.to_pylist(), dtype=object))
@@ -173,16 +175,23 @@ def _column(name: str, array: Any, discrete: bool, where: str) -> np.ndarray | p
     if types.is_integer(kind):
         if not discrete:
             return np.asarray(array.cast(pyarrow.float64(), safe=False).to_numpy(zero_copy_only=False))
-        if array.null_count:
-            try:
-                array = array.cast(pyarrow.int64()).fill_null(-1)  # a missing state
-            except pyarrow.ArrowInvalid:  # unsigned numbers beyond int64, which the reader names
-                return np.array(array.to_pylist(), dtype=object)
-        return np.asarray(array.to_numpy(zero_copy_only=False))
+        try:
+            return np.asarray(
+                array.cast(pyarrow.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
+            )  # a missing state
+        except pyarrow.ArrowInvalid:  # unsigned numbers beyond int64, which the reader names
+            return np.array(array.to_pylist(), dtype=object)
     if types.is_floating(kind) or types.is_decimal(kind):
         return np.asarray(array.cast(pyarrow.float64(), safe=False).to_numpy(zero_copy_only=False))
     expected = "integers, booleans, strings or a dictionary of labels" if discrete else "numbers"
     raise DataError(f"{where}column '{name}' has Arrow type {kind}: expected {expected}. Cast the column.")
+
+
+def has_dictionary(table: Any, name: str) -> bool:
+    """Whether a column of an Arrow table numbers its labels itself."""
+    from pyarrow import types
+
+    return bool(types.is_dictionary(table.schema.field(name).type))
 
 
 def _is_text(kind: Any) -> bool:
@@ -191,7 +200,8 @@ def _is_text(kind: Any) -> bool:
     return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
 
 
-def _holds_labels(kind: Any) -> bool:
+def holds_labels(kind: Any) -> bool:
+    """Whether an Arrow type is one of strings or of a dictionary."""
     from pyarrow import types
 
     return bool(types.is_dictionary(kind)) or _is_text(kind)

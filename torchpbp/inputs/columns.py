@@ -12,7 +12,7 @@ from torch import Tensor
 
 from torchpbp.errors import DataError, ShapeError
 from torchpbp.graph.domains import Domain, shape_of
-from torchpbp.inputs.arrays import as_array, dense_tensor, name_of
+from torchpbp.inputs.arrays import as_array, dense_tensor, name_of, require_device
 from torchpbp.inputs.labels import check_alignment, numeric_tensor, warn_of_few_labels
 from torchpbp.inputs.leaf_columns import open_leaves
 from torchpbp.inputs.leaves import Leaves
@@ -49,6 +49,7 @@ class ColumnReader:
         labels: labels of variables known from before.
         missing: allow missing values.
         quiet: do not warn of labels that are fewer than states; another reader of the same data does.
+        device: where states and values go; None: they stay where the columns are, tables without a device on the CPU.
 
     Attributes:
         missing_values: what is missing in the rows of the last pass, or of the present one so far.
@@ -60,8 +61,9 @@ class ColumnReader:
         labels: Mapping[str, Sequence[Any]] | None = None,
         missing: bool = False,
         quiet: bool = False,
+        device: torch.device | str | None = "cpu",
     ) -> None:
-        self.states = dict(states)
+        self.states, self.device = dict(states), device
         self.missing = missing
         self.missing_values = MissingValues()
         self._read_before = False
@@ -97,7 +99,7 @@ class ColumnReader:
         rows = min(rows, max(1, ENTRIES_PER_BATCH // self._entries)) if self._entries else rows
         source = open_data(data, self.states)
         for v, labels in source.labels(self.labels).items():
-            self._learn_labels(v, labels, "")
+            self.learn_labels(v, labels, "")
         total = 0
         self.missing_values = MissingValues()
         for number, table in enumerate(source.tables(rows)):
@@ -147,16 +149,17 @@ class ColumnReader:
             raise ShapeError(
                 f"{where}columns have different lengths: {lengths}. Give each column the same number of rows."
             )
+        _require_one_device(columns, where)
         return columns
 
     def _column(self, name: str, value: Any, where: str, streaming: bool) -> Tensor | np.ndarray:
         """A column as states or numbers, or as an array whose parts :func:`numeric_tensor` reads."""
         if isinstance(value, Tensor):
-            return dense_tensor(f"{where}column '{name}'", value).detach().cpu()
+            return dense_tensor(f"{where}column '{name}'", value).detach()
         if is_series(value):
             value = value.array
         if name in self._counts and is_categorical(value):
-            self._learn_labels(name, list(value.categories), where)
+            self.learn_labels(name, list(value.categories), where)
             return self._renumbered(name, value)
         array = as_array(f"{where}column '{name}'", value, self._expected(name))
         if array.dtype == object and name in self._counts and name not in self.labels:
@@ -172,7 +175,7 @@ class ColumnReader:
                         f"{where}column '{name}' holds strings. Mini-batches need pandas category columns, so that each "
                         "batch knows all categories."
                     )
-                self._learn_labels(name, sorted(set(present)), where)
+                self.learn_labels(name, sorted(set(present)), where)
         return array
 
     def _expected(self, name: str) -> str:
@@ -184,7 +187,14 @@ class ColumnReader:
         smallest = np.min_scalar_type(-len(self.labels[name]) - 1)
         return torch.from_numpy(np.append(states, -1).astype(smallest)[column.codes])
 
-    def _learn_labels(self, name: str, categories: list[Any], where: str) -> None:
+    def learn_labels(self, name: str, categories: list[Any], where: str = "") -> None:
+        """Take labels of a variable, in the order of its states, unless it has some; new ones then raise a DataError.
+
+        Args:
+            name: of the variable.
+            categories: its labels.
+            where: begins errors.
+        """
         known = self.labels.get(name)
         if known is not None:
             if list(known) != categories and set(categories) - set(known):
@@ -211,9 +221,11 @@ class ColumnReader:
         """
         domain, place = self.states[name], f"{where}column '{name}'"
         if isinstance(column, Leaves):
-            column = column.read(place, start).detach().cpu()
+            column = column.read(place, start).detach()
         if isinstance(column, np.ndarray):
             column = numeric_tensor(place, column, self.labels.get(name), domain, self._expected(name), start)
+        if self.device is not None:
+            column = column.to(self.device)
         if not isinstance(domain, int):
             return training_values(place, column, domain, start, self.missing)
         if column.is_floating_point():
@@ -264,3 +276,15 @@ class ColumnReader:
                 "declare the variable Continuous()."
             )
         return codes
+
+
+def _require_one_device(columns: Mapping[str, Column], where: str) -> None:
+    """Raise a DeviceError for tensors on different devices; columns of other kinds are on the CPU."""
+    tensors = {v: c for v, c in columns.items() if isinstance(c, Tensor)}
+    if not tensors:
+        return
+    other = next((v for v, c in columns.items() if isinstance(c, np.ndarray)), None)
+    first = next(iter(tensors))
+    device = tensors[first].device if other is None else torch.device("cpu")
+    for v, column in tensors.items():
+        require_device(f"{where}column '{v}'", column, device, f"column '{first if other is None else other}'")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from torchpbp.errors import DataError, QueryError, QueryWarning, ShapeError, warn_caller
 from torchpbp.graph.domains import Domain, shape_of
-from torchpbp.inputs.arrays import dense_tensor
+from torchpbp.inputs.arrays import dense_tensor, require_device
 from torchpbp.inputs.labels import check_alignment
 from torchpbp.inputs.missing_values import observed
 from torchpbp.inputs.observations import as_tensor, checked_leaves, checked_states, checked_values, checked_weights
@@ -161,9 +161,10 @@ def read_evidence(
         states: number of states (or range, if continuous) of each variable that may be observed.
         latent: names that exist but cannot be observed, for a clearer message.
         labels: name -> labels of its states, if evidence may be given by label.
-        device: where the tensors go.
+        device: of the model. Tensors must be there; lists, arrays and tables, which have no device, are brought there.
 
     Raises:
+        DeviceError: a tensor on another device.
         QueryError: unknown or latent variable.
         ShapeError: rows of different lengths, weights with the wrong number of states, values of another shape.
         DataError: states out of range, fractional states, negative or non-finite weights, values in part NaN.
@@ -189,6 +190,8 @@ def read_evidence(
         if shape_of(domain):
             real[name] = checked_leaves(name, value, domain, single=True).to(device)
             continue
+        if isinstance(value, Tensor):
+            require_device(f"Evidence on '{name}'", value, device, "the model")
         tensor = as_tensor(name, value, (labels or {}).get(name), domain)
         if not isinstance(domain, int):
             real[name] = checked_values(name, tensor, domain).to(device)
@@ -234,6 +237,7 @@ def _checked_evidence(
             if (given is evidence.real) is isinstance(domain, int) or not isinstance(tensor, Tensor):
                 wanted = "states (hard) or weights (soft)" if isinstance(domain, int) else "values (real)"
                 raise DataError(f"Evidence on '{name}': expected a tensor of {wanted} of this variable.")
+            require_device(f"Evidence on '{name}'", tensor, device, "the model")
             tensor = dense_tensor(f"Evidence on '{name}'", tensor, device)
             if given is evidence.soft and isinstance(domain, int):
                 checked = checked_weights(name, tensor, domain)

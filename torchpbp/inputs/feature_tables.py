@@ -38,6 +38,7 @@ class FeatureReader:
     def __init__(self, graph: LatentGraph) -> None:
         self.names = graph.observed
         self.counts = {v: n for v in graph.observed if isinstance(n := graph.variables[v], int)}
+        self.given = graph.labels
         self.labels: dict[str, tuple[Any, ...]] = {}
 
     def columns(self, X: Any, learn: bool = False) -> dict[str, Tensor]:
@@ -45,10 +46,10 @@ class FeatureReader:
 
         Args:
             X: DataFrame with at least these columns, or (rows, features) table in their order.
-            learn: forget the labels known so far and take those of this table.
+            learn: forget the labels known so far and take those of the graph, or else of this table.
         """
         if learn:
-            self.labels = {}
+            self.labels = dict(self.given)
         if not is_frame(X):
             table = _matrix(X)
             if table.shape[1] != len(self.names):
@@ -63,11 +64,11 @@ class FeatureReader:
             raise DataError(f"X: missing columns {missing}. It has: {_listed(list(named))}.")
         columns = {v: self._column(v, named[v], learn) for v in self.names}
         if learn:
-            warn_of_few_labels(self.labels, self.counts)
+            warn_of_few_labels({v: x for v, x in self.labels.items() if v not in self.given}, self.counts)
         return columns
 
     def _column(self, name: str, column: pd.Series[Any], learn: bool) -> Tensor:
-        if learn and name in self.counts:
+        if learn and name in self.counts and name not in self.given:
             labels = _labels(column)
             if labels is not None and len(labels) > self.counts[name]:
                 raise DataError(

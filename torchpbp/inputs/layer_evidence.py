@@ -14,7 +14,7 @@ from torch import Tensor
 
 from torchpbp.errors import DataError, QueryError, ShapeError
 from torchpbp.graph.domains import Domain, shape_of
-from torchpbp.inputs.arrays import dense_tensor, name_of
+from torchpbp.inputs.arrays import dense_tensor, name_of, require_device
 from torchpbp.inputs.evidence import Evidence, extreme_sizes
 from torchpbp.inputs.leaf_columns import check_seen
 from torchpbp.inputs.leaves import along, floating
@@ -47,6 +47,7 @@ def read_layer_evidence(
         Evidence in which what is invalid counts as not observed, and (batch,) booleans; (1,) where there is no evidence.
 
     Raises:
+        DeviceError: a tensor on another device than the model.
         DataError: values that are not tensors of real numbers.
         QueryError: unknown variables.
         ShapeError: wrong shapes, different numbers of rows.
@@ -92,6 +93,8 @@ def _dense(
         if len(parts) < (2 if pair else 1):
             kinds = "values, or pairs of tensors (values, seen)" if shaped else "states (int64) or weights"
             raise DataError(f"{where}: a layer takes tensors of {kinds}, got {type(given).__name__}.")
+        for part in parts:
+            require_device(where, part, device, "the model")
         values[name], *marks = (dense_tensor(where, part, device) for part in parts)
         if marks:
             seen[name] = check_seen(where, marks[0], values[name].shape[0] if values[name].ndim else 0)
@@ -129,7 +132,7 @@ def _states(value: Tensor, states: int) -> tuple[Tensor, Tensor]:
 
 def _weights(value: Tensor, signed: bool) -> tuple[Tensor, Tensor]:
     """(batch, states) weights, all 1 where invalid, and (batch,) which are valid."""
-    possible = value.isfinite() if signed else (value >= 0) & ~value.isinf()
+    possible = value.isfinite() if signed else (value >= 0) & (value < torch.inf)
     good = possible.all(dim=1) & (value != 0).any(dim=1)
     return torch.where(good.unsqueeze(1), value, 1.0), good
 

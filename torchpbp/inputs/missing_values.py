@@ -56,6 +56,12 @@ class MissingValues:
         if columns and len(columns) == len(absent):  # a complete column leaves no row empty
             self.empty += int(torch.stack(columns).all(dim=0).sum())
 
+    def merge(self, other: MissingValues) -> None:
+        """Add what is missing in other rows."""
+        self.rows, self.empty = self.rows + other.rows, self.empty + other.empty
+        names = dict.fromkeys((*self.counts, *other.counts))
+        self.counts = {v: self.counts.get(v, 0) + other.counts.get(v, 0) for v in names}
+
     @property
     def any(self) -> bool:
         """Whether some value is missing."""
@@ -69,7 +75,7 @@ class MissingValues:
     def over_processes(self) -> MissingValues:
         """The count of all processes together."""
         names = list(self.counts)
-        total = sum_over_processes(torch.tensor([self.rows, self.empty, *self.counts.values()]))
+        total = sum_over_processes(torch.tensor([self.rows, self.empty, *self.counts.values()], device="cpu"))
         rows, empty, *counts = total.tolist()
         return MissingValues(rows, empty, dict(zip(names, counts, strict=True)))
 

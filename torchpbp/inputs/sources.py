@@ -57,6 +57,7 @@ DataLike: TypeAlias = TableLike | Tensor | np.ndarray | str | os.PathLike[str] |
   dict, pairs of values and (rows,) booleans, true where the value is there;
 - an array, memory map or tensor of shape (rows, variables), or a structured array;
 - a Parquet file or folder (a path), or an Arrow Dataset or Table;
+- a Dask DataFrame or Ray Dataset, where counts or distinct rows are all that is learned from;
 - an iterable of mini-batches of these kinds, such as a DataLoader; a tuple of tensors is taken for their columns side by side.
 
 Arrays, Parquet files and Arrow tables hold states and numbers only, no vectors or images.
@@ -78,16 +79,22 @@ def open_data(data: DataLike, states: Mapping[str, Domain], columns: Sequence[st
     if isinstance(data, Source):
         return data
     if isinstance(data, Mapping) or is_frame(data):
-        _no_names_needed(columns, "A table")
+        no_names_needed(columns, "A table")
         table: TableLike = data
         return Source(lambda rows: iter([table]), length=len(data) if is_frame(data) else None)
     if isinstance(data, Tensor | np.ndarray):
         matrix = _array_columns(data, states, columns)
         return Source(lambda rows: iter([matrix]), length=len(data))
+    if (engine := cluster_engine(data)) is not None:
+        raise DataError(
+            f"The rows of a {engine.capitalize()} table are on a cluster, and this learner needs them in one process. Pass "
+            f"{'data.compute()' if engine == 'dask' else 'data.to_pandas()'}, or use what works by counting: PBP with discrete "
+            "variables and regressor=Ridge(), or EM."
+        )
     if isinstance(data, str | os.PathLike):
         data = arrow.open_parquet(data)
     if arrow.is_rows(data):
-        _no_names_needed(columns, "A Parquet file or Arrow table")
+        no_names_needed(columns, "A Parquet file or Arrow table")
         _single_values_only(states, "a Parquet file or Arrow table")
         rows = arrow.ArrowRows(data, states)
         return Source(rows.tables, length=rows.length, labels=rows.labels)
@@ -102,6 +109,12 @@ def open_data(data: DataLike, states: Mapping[str, Domain], columns: Sequence[st
             yield _as_table(batch, number, states, columns)
 
     return Source(stream, streaming=True, reopenable=not isinstance(data, Iterator))
+
+
+def cluster_engine(data: object) -> str | None:
+    """ "dask" for a Dask DataFrame, "ray" for a Ray Dataset; imports neither."""
+    kinds = {(c.__module__.split(".")[0], c.__name__) for c in type(data).__mro__}
+    return next((e for e, name in (("dask", "DataFrame"), ("ray", "Dataset")) if (e, name) in kinds), None)
 
 
 def _as_table(batch: Any, number: int, states: Mapping[str, Domain], columns: Sequence[str] | None) -> TableLike:
@@ -127,7 +140,7 @@ def _array_columns(
 ) -> dict[str, Tensor | np.ndarray]:
     """Columns of a (rows, variables) array, or of a structured one, as views: nothing is read yet."""
     if isinstance(array, np.ndarray) and array.dtype.names is not None:
-        _no_names_needed(columns, "A structured array")
+        no_names_needed(columns, "A structured array")
         return {v: array[v] for v in array.dtype.names}
     names = tuple(states)
     _single_values_only(states, "an array", where)
@@ -191,7 +204,8 @@ def _single_values_only(states: Mapping[str, Domain], what: str, where: str = ""
         )
 
 
-def _no_names_needed(columns: Sequence[str] | None, what: str) -> None:
+def no_names_needed(columns: Sequence[str] | None, what: str) -> None:
+    """Raise if columns are named of data that names them itself."""
     if columns is not None:
         raise DataError(f"{what} names its own columns: leave out columns=, which is for arrays without names.")
 

@@ -28,7 +28,7 @@ class ClassFitter(Fitter):
     Rows without a class are left out, except that feature maps of continuous variables are fitted to all rows.
 
     Args:
-        observables, kernel_map, regressor, ridge, whitening, seed: as for :class:`Fitter`, the class variable among the
+        observables, kernel_map, regressor, ridge, whitening, seed, device: as for :class:`Fitter`, the class variable among the
             observables.
         condition: the class variable.
         shrinkage: pseudo-rows from the pooled distribution that are added to each class. Moments are weighted for it; a regressor
@@ -45,11 +45,12 @@ class ClassFitter(Fitter):
         seed: int,
         condition: str,
         shrinkage: float,
+        device: torch.device | str = "cpu",
     ) -> None:
-        super().__init__(observables, kernel_map, regressor, ridge, whitening, seed)
+        super().__init__(observables, kernel_map, regressor, ridge, whitening, seed, device)
         self.condition, self.shrinkage = condition, shrinkage
         others = {v: o for v, o in self.observables.items() if v != condition}
-        self._single = Fitter(others, kernel_map, regressor, ridge, whitening, seed)
+        self._single = Fitter(others, kernel_map, regressor, ridge, whitening, seed, device)
 
     def fit(self, tables: Tables, plans: Mapping[int, Plan]) -> FitResult:
         (plan,) = plans.values()
@@ -72,7 +73,7 @@ class ClassFitter(Fitter):
         return FitResult(stacked(solutions), rows.total, observables, bandwidth_scores=bandwidth_scores, classes=rows)
 
     def fit_counts(self, plan: Plan, counts: JointTables) -> FitResult:
-        rows, tables = class_tables(counts, self.condition, self.shrinkage)
+        rows, tables = class_tables(counts.to(self.device), self.condition, self.shrinkage)
         solutions = self._each(
             rows, lambda c: learn(plan, TableMoments(tables[c]), self.regressor, self._penalties(tables[c].rows))
         )
@@ -120,14 +121,14 @@ class ClassFitter(Fitter):
             return table
         generator = torch.Generator().manual_seed((self.seed + label) % (1 << 63))
         share = min(len(classes), round(rows.shrinkage * len(classes) / rows.total))
-        drawn = torch.randperm(len(classes), generator=generator)[:share]
+        drawn = torch.randperm(len(classes), generator=generator, device="cpu")[:share].to(classes.device)
         chosen = torch.cat([(classes == label).nonzero().squeeze(1), drawn])
         return {v: x[chosen] for v, x in table.items()}
 
     def _class_rows(self, tables: Tables) -> ClassRows:
         """Rows of each class, over all processes."""
         classes = self.states[self.condition]
-        counts = torch.zeros(classes + 1, dtype=torch.float64)
+        counts = torch.zeros(classes + 1, dtype=torch.float64, device=self.device)
         for table in tables():
             column = table[self.condition]
             counts += torch.bincount(torch.where(observed(column), column, classes), minlength=classes + 1)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from scipy.special import gammaincc
 from torch import Tensor
@@ -101,7 +102,7 @@ def compress_messages(systems: Iterable[PredictedCores], penalty: float) -> dict
         directions = orthogonal_to(system.constant, compression.directions)
         features = torch.cat([system.ones.unsqueeze(-1), apply_whitener(system.whitener, directions)], dim=-1)
         predictor = system.scale.unsqueeze(-1) * factor
-        strengths = torch.cat([features.new_ones(len(features), 1), compression.strengths], dim=1)
+        strengths = torch.nn.functional.pad(compression.strengths, (1, 0), value=1.0)
         significant = significant_ranks(system, factor, compression.all_strengths)
         parts = (features, directions, predictor, compression.predicted, strengths)
         for node, u, d, p, g, s, count in zip(system.nodes, *(x.unbind() for x in parts), significant, strict=True):
@@ -149,24 +150,31 @@ def significant_ranks(system: PredictedCores, factor: Tensor, strengths: Tensor)
     """Significant dimensions, the constant included: Bartlett's test of the remaining correlations.
 
     Args:
-        system: covariances of separators.
+        system: covariances of separators. Those of replicates are not tested.
         factor: (separators, instrument dim, instrument dim) of the ridge regression on their instruments.
         strengths: (separators, correlations) all canonical correlations, largest first.
     """
-    most, correlations = system.rank, strengths.numpy()  # tiny arrays, on which numpy is several times as fast
+    if system.gram.ndim > 3:
+        return [system.rank] * len(system.gram)
+    most, correlations = system.rank, _array(strengths)  # tiny arrays, on which numpy is several times as fast
     if float(system.rows[0]) < 2:
         return [min(most, 1 + int(n)) for n in (correlations > 1e-8).sum(axis=1)]
     tested = min(most - 1, correlations.shape[1])
     if not tested:
         return [most] * len(correlations)
-    varying = np.abs(system.cross.numpy()).max(axis=2) > 0
+    varying = _array(system.cross.abs().amax(dim=2)) > 0
     inside = varying.sum(axis=1, keepdims=True) - 1
-    outside = (np.abs(factor.numpy()).max(axis=1) > 0).sum(axis=1, keepdims=True)
-    rest = np.cumsum(correlations[:, ::-1] ** 2, axis=1)[:, ::-1][:, :tested] * system.rows.numpy()[:, None]
+    outside = (_array(factor.abs().amax(dim=1)) > 0).sum(axis=1, keepdims=True)
+    rest = np.cumsum(correlations[:, ::-1] ** 2, axis=1)[:, ::-1][:, :tested] * _array(system.rows)[:, None]
     k = np.arange(tested)
     freedom = np.maximum(np.maximum(inside, 1) - k, 1) * np.maximum(np.maximum(outside, 1) - k, 1)
     noise = gammaincc(freedom / 2, rest / 2) > SIGNIFICANCE  # the chance of χ² this large
     return [most if not row.any() else int(row.argmax()) + 1 for row in noise]
+
+
+def _array(figures: Tensor) -> npt.NDArray[np.float64]:
+    """A few figures of each separator, which a report shows in the end."""
+    return figures.cpu().numpy()
 
 
 def apply_whitener(whitener: Tensor, matrix: Tensor) -> Tensor:

@@ -49,6 +49,7 @@ def fit_observables(
     for v, old in observables.items():
         encoded = isinstance(old.map, EncodedMap)
         observable = Observable(v, old.domain, copy.deepcopy(old.map) if encoded else make_map(old.domain, kernel_map))
+        observable.to(rows.values(v).device)
         if encoded:
             observable.fit(rows.values(v))
         if isinstance(observable.map, KernelMap):

@@ -26,7 +26,7 @@ from torchpbp.learning.stage1 import Penalties, Regressor, RowRegressor
 from torchpbp.learning.two_stage import Solution, learn
 from torchpbp.moments.class_rows import ClassRows
 from torchpbp.moments.feature_moments import FeatureMoments
-from torchpbp.moments.joint_tables import JointTables
+from torchpbp.moments.joint_tables import JointTables, count_tables
 from torchpbp.moments.moments import Moments
 from torchpbp.moments.rows import TrainingRows
 from torchpbp.moments.table_moments import TableMoments
@@ -74,6 +74,7 @@ class Fitter:
         ridge: penalties of the stages, in pseudo-rows.
         whitening: regularisation of the whitening of kernel features.
         seed: of the held-out split.
+        device: of the model, on which the stages are solved.
     """
 
     def __init__(
@@ -84,8 +85,10 @@ class Fitter:
         ridge: tuple[float, float],
         whitening: float,
         seed: int,
+        device: torch.device | str = "cpu",
     ) -> None:
         self.observables, self.kernel_map, self.regressor = dict(observables), kernel_map, regressor
+        self.device = torch.device(device)
         self.ridge, self.whitening, self.seed = ridge, whitening, seed
         self.states = {v: o.map.dim for v, o in self.observables.items() if not o.continuous}
         self.discrete = len(self.states) == len(self.observables)
@@ -112,7 +115,8 @@ class Fitter:
 
     def fit_counts(self, plan: Plan, counts: JointTables) -> FitResult:
         """Learn from counts, where all variables are discrete and stage 1 is linear."""
-        solution = learn(plan, TableMoments(counts), self.regressor, self._penalties(counts.rows))
+        moments = TableMoments(counts.to(self.device))
+        solution = learn(plan, moments, self.regressor, self._penalties(counts.rows))
         return FitResult(solution, counts.rows, nn.ModuleList(self.observables.values()), counts)
 
     def required_tables(self, plans: Sequence[Plan]) -> list[tuple[str, ...]]:
@@ -120,18 +124,8 @@ class Fitter:
         return [group for plan in plans for group in self.regressor.required_tables(plan)]
 
     def count(self, tables: Tables, groups: Iterable[Iterable[str]]) -> JointTables:
-        """Count the rows of this process, where all variables are discrete.
-
-        Room for missing values is made where the first ones turn up.
-        """
-        counts = JointTables(groups, self.states)
-        for table in tables():
-            if len(next(iter(table.values()))):
-                counts.widen(
-                    v for v, n in self.states.items() if v not in counts.incomplete and int(table[v].max()) == n
-                )
-            counts.add([table[v] for v in self.states])
-        return counts
+        """Count the rows of this process, where all variables are discrete."""
+        return count_tables(tables(), groups, self.states)
 
     # -- rows and features ---------------------------------------------------------------------------------------
 
@@ -171,7 +165,7 @@ class Fitter:
         if isinstance(moments, TableMoments):
             rest = self.count(lambda: iter([held]), moments.tables.scopes)
             rest.sum_over_processes()
-            moments.tables.merge(rest)
+            moments.tables.merge(rest.to(self.device))
             return plans[chosen], TableMoments(moments.tables), scores
         return plans[chosen], self._moments([plans[chosen]], tables, observables), scores
 
@@ -189,11 +183,12 @@ class Fitter:
         if self.discrete:
             counts = self.count(tables, self.required_tables(plans))
             counts.sum_over_processes()
-            return TableMoments(counts)
+            return TableMoments(counts.to(self.device))
         separators = [s for plan in plans for s in self.regressor.required_separators(plan)]
         pairs = [] if separators else [pair for plan in plans for pair in self.regressor.required_pairs(plan)]
         missing = {} if self._thinned is None else mean_features(observables, self._thinned)
-        return FeatureMoments(_maps(observables), tables, pairs, self.whitening, missing, separators, weight)
+        options = (separators, weight, self.device)
+        return FeatureMoments(_maps(observables), tables, pairs, self.whitening, missing, *options)
 
     def _held_out_scores(
         self, tables: Tables, observables: nn.ModuleList, plans: Mapping[int, Plan]
@@ -202,7 +197,7 @@ class Fitter:
         hold_out = HoldOut(tables, self.seed)
         moments = self._moments(list(plans.values()), hold_out.learning_rows, observables)
         hold_out.check_counts(moments.rows)
-        held = {v: x if x.is_floating_point() else x.long() for v, x in hold_out.rows.items()}
+        held = {v: (x if x.is_floating_point() else x.long()).to(self.device) for v, x in hold_out.rows.items()}
         named = {o.name: o for o in observables if isinstance(o, Observable)}
         evidence = Evidence(
             len(next(iter(held.values()))),

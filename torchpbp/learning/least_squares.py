@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from torchpbp.errors import ArgumentError, ShapeError
+from torchpbp.precision import full_precision
 from torchpbp.settings import flag, non_negative, shortened
 
 
@@ -32,8 +33,9 @@ def least_squares(targets: Tensor, inputs: Tensor, penalty: float | Tensor) -> T
     stacked = torch.cat([inputs.mT, root * eye], dim=-2)
     zeros = targets.new_zeros(*targets.shape[:-2], rank, targets.shape[-2])
     right = torch.cat([targets.mT, zeros], dim=-2)
-    q, r = torch.linalg.qr(stacked)
-    return torch.linalg.solve_triangular(r, q.mT @ right, upper=True).mT
+    with full_precision(inputs.device):
+        q, r = torch.linalg.qr(stacked)
+        return torch.linalg.solve_triangular(r, q.mT @ right, upper=True).mT
 
 
 class LeastSquaresLayer(nn.Module):

@@ -176,7 +176,8 @@ class MessageNets(Stage1Nets):
     @property
     def dtype(self) -> torch.dtype:
         """Of the nets; statistics and solves are in float64."""
-        return next((p.dtype for p in self.messages_.parameters()), torch.float32)
+        bank = self.messages_[0] if len(self.messages_) else None
+        return bank.weights[0].dtype if isinstance(bank, NetBank) else torch.float32
 
     def _instrument_size(self, rank: int) -> int:
         return max(1, round(self.instruments * (rank - 1)))

@@ -9,12 +9,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchpbp.distributed import sum_over_processes
+from torchpbp.distributed import process_rank, shares, sum_over_processes
 from torchpbp.errors import DataError
 from torchpbp.features.encoded import spread_of
 from torchpbp.inference.leaf_features import LeafFeatures, LeafReader
 from torchpbp.learning.message_nets import Masking, MessageNets, NetBank
-from torchpbp.learning.net_moments import ClassLayout, MomentSums, complete_rows, moment_sums, zero_sums
+from torchpbp.learning.net_moments import BatchRows, ClassLayout, MomentSums, complete_rows, zero_sums
 from torchpbp.learning.net_stage1 import NetStage1
 from torchpbp.learning.stage1 import Penalties
 from torchpbp.learning.two_stage import Solution, solve
@@ -61,7 +61,9 @@ def penalties_of(nets: MessageNets) -> Penalties:
     return Penalties(first, second)
 
 
-def random_masks(like: Tensor, share: float, most: float, generator: torch.Generator) -> Tensor:
+def random_masks(
+    like: Tensor, share: float, most: float, generator: torch.Generator, place: tuple[int, int] | None = None
+) -> Tensor:
     """(rows, leaves) which leaves are shown: in a share of the rows, one or more leaves are hidden.
 
     Args:
@@ -69,13 +71,16 @@ def random_masks(like: Tensor, share: float, most: float, generator: torch.Gener
         share: of the rows in which leaves are hidden.
         most: share of the leaves that may be hidden in a row; the number is uniform from 1 to this.
         generator: of the draws, on the CPU.
+        place: numbers of the rows before these and of all, where these are a share of the rows of several processes: each row
+            has the same draw however they are shared.
     """
-    rows, leaves = like.shape
+    own, leaves = like.shape
+    before, rows = (0, own) if place is None else place
     largest = min(leaves, max(1, round(most * leaves)))
-    count = torch.randint(1, largest + 1, (rows, 1), generator=generator)
-    count = torch.where(torch.rand(rows, 1, generator=generator) < share, count, 0)
-    order = torch.rand(rows, leaves, generator=generator).argsort(dim=1).argsort(dim=1)
-    return (order >= count).to(like.device)
+    count = torch.randint(1, largest + 1, (rows, 1), generator=generator, device="cpu")
+    count = torch.where(torch.rand(rows, 1, generator=generator, device="cpu") < share, count, 0)
+    order = torch.rand(rows, leaves, generator=generator, device="cpu").argsort(dim=1).argsort(dim=1)
+    return (order >= count)[before : before + own].to(like.device)
 
 
 @torch.no_grad()
@@ -106,6 +111,13 @@ def fit_nets(
 
     def rows() -> Iterator[_Masked]:
         generator = torch.Generator().manual_seed(seed)  # the same masks in each pass
+        for batch, place in _in_step(known_rows()):
+            seen = reader.seen(batch.table)
+            shown = seen & random_masks(seen, masking.instruments, masking.most, generator, place)
+            context = seen & random_masks(seen, masking.context, masking.most, generator, place)
+            yield _Masked(batch.table, batch.weights, seen, shown, context)
+
+    def known_rows() -> Iterator[_Weighted]:
         for batch in batches():
             table = {v: x.to(device) for v, x in batch.table.items()}
             first = next(iter(table.values()))
@@ -115,17 +127,14 @@ def fit_nets(
             if condition is not None and bool((table[condition] < 0).any()):
                 known = table[condition] >= 0
                 table, weights = {v: x[known] for v, x in table.items()}, weights[known]
-            if len(weights) == 0:
-                continue
-            seen = reader.seen(table)
-            shown = seen & random_masks(seen, masking.instruments, masking.most, generator)
-            context = seen & random_masks(seen, masking.context, masking.most, generator)
-            yield _Masked(table, weights, seen, shown, context)
+            if len(weights):
+                yield _Weighted(table, weights)
 
     unlabelled = 0.0
     if condition is not None:
-        unlabelled = float(sum(int((batch.table[condition] < 0).sum()) for batch in batches()))
-    total = _fit_features(reader, rows)
+        own = sum(int((batch.table[condition] < 0).sum()) for batch in batches())
+        unlabelled = float(sum(n for (n,) in shares(own)))
+    total = _fit_features(reader, rows, device)
     if total == 0:
         raise DataError(
             "The training data is empty: expected at least one row (with a class, if there are any), got none."
@@ -138,14 +147,8 @@ def fit_nets(
         labels = None if condition is None else part.table[condition].long()
         layout = ClassLayout(labels, classes, len(part.seen), device, part.weights)
         class_rows += layout.filled.sum(dim=1)
-        sums = sums + moment_sums(
-            nets,
-            leaves,
-            nets.messages(leaves),
-            nets.instrument_features(leaves, part.shown),
-            layout,
-            complete_rows(nets, leaves),
-        )
+        messages, instruments = nets.messages(leaves), nets.instrument_features(leaves, part.shown)
+        sums = sums + BatchRows(nets, leaves, messages, instruments, layout, complete_rows(nets, leaves)).sums()
     sums = MomentSums(tuple(map(sum_over_processes, sums.sums)), tuple(map(sum_over_processes, sums.counts)))
     class_rows = sum_over_processes(class_rows)
     _check_counts(nets, sums)
@@ -153,6 +156,13 @@ def fit_nets(
     penalties = penalties_of(nets)
     solution = solve(nets.plan, stage1, penalties)
     return NetFit(solution, stage1.heads(penalties), total, class_rows, unlabelled)
+
+
+class _Weighted(NamedTuple):
+    """A batch of rows whose class is known, with their weights."""
+
+    table: dict[str, Tensor]
+    weights: Tensor
 
 
 class _Masked(NamedTuple):
@@ -171,6 +181,27 @@ class _Masked(NamedTuple):
 Passes = Callable[[], Iterator[_Masked]]
 
 
+def _in_step(batches: Iterator[_Weighted]) -> Iterator[tuple[_Weighted, tuple[int, int]]]:
+    """Batches of this process, each with the numbers of rows before and in all of the batches that processes read at once.
+
+    Raises:
+        DataError: on all processes, if one of them has no rows.
+    """
+    first = True
+    while True:
+        batch = next(batches, None)
+        rows = [n for (n,) in shares(0 if batch is None else len(batch.weights))]
+        if first and any(rows) and not all(rows):
+            raise DataError(
+                f"Processes {[p for p, n in enumerate(rows) if not n]} have no rows. Share them more evenly."
+            )
+        first = False
+        if batch is not None:
+            yield batch, (sum(rows[: process_rank()]), sum(rows))
+        elif not any(rows):
+            return
+
+
 def _check_counts(nets: MessageNets, sums: MomentSums) -> None:
     for family, counts in zip([*nets.families, None], [*sums.counts[:-1:3], sums.counts[-1]], strict=True):
         pooled = counts.sum(dim=0)
@@ -182,12 +213,12 @@ def _check_counts(nets: MessageNets, sums: MomentSums) -> None:
             )
 
 
-def _fit_features(reader: LeafReader, rows: Passes) -> float:
+def _fit_features(reader: LeafReader, rows: Passes, device: torch.device) -> float:
     """Mean, spread and gram of the encoders' outputs over the rows that observe a leaf; returns the number of rows."""
-    total = torch.zeros((), dtype=torch.float64)
+    total = torch.zeros((), dtype=torch.float64, device=device)
     sums: dict[str, list[Tensor]] = {}
     for part in rows():
-        total += part.weights.sum().cpu()
+        total += part.weights.sum()
         for v, e in reader.encode(part.table, part.seen, part.context).items():
             seen = part.seen[:, reader.names.index(v)]
             weight = seen * part.weights

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchpbp.distributed import shared_sums
 from torchpbp.inference.leaf_features import LeafFeatures
 from torchpbp.learning.least_squares import cholesky_factor
 from torchpbp.learning.message_nets import Family, MessageNets
@@ -47,6 +48,11 @@ class MomentSums:
             tuple(torch.lerp(a, b, rate) for a, b in zip(self.counts, new.counts, strict=True)),
         )
 
+    def over_processes(self) -> MomentSums:
+        """The sums of all processes, differentiable."""
+        every = shared_sums([*self.sums, *self.counts])
+        return MomentSums(tuple(every[: len(self.sums)]), tuple(every[len(self.sums) :]))
+
     def detach(self) -> MomentSums:
         return MomentSums(tuple(t.detach() for t in self.sums), tuple(t.detach() for t in self.counts))
 
@@ -58,9 +64,11 @@ class MomentSums:
                 has the pooled moments.
         """
         result = []
+        # What is pooled over classes is needed only where a class is shrunk towards it or has no rows.
+        plain = not shrinkage and self.counts[0].device.type != "meta" and all(bool((c > 0).all()) for c in self.counts)
         for total, count in zip(self.sums, self.counts, strict=True):
             weight = count.reshape(*count.shape, *[1] * (total.ndim - count.ndim))
-            if len(total) == 1:
+            if plain or len(total) == 1:
                 result.append(total / weight.clamp(min=1e-300))
                 continue
             pooled = total.sum(dim=0) / weight.sum(dim=0).clamp(min=1e-300)
@@ -90,15 +98,8 @@ def complete_rows(nets: MessageNets, leaves: LeafFeatures) -> dict[int, Tensor] 
     return {n: leaves.seen[:, [order[v] for v in group]].all(dim=1).double() for n, group in nets.needed().items()}
 
 
-def moment_sums(
-    nets: MessageNets,
-    leaves: LeafFeatures,
-    messages: Mapping[int, Tensor],
-    instruments: Mapping[int, Tensor],
-    layout: ClassLayout,
-    complete: Mapping[int, Tensor] | None,
-) -> MomentSums:
-    """Sums over a batch of rows.
+class BatchRows:
+    """Rows of a batch, arranged by family and class: what their moments and the error of stage 1 are computed from.
 
     Args:
         nets: of the plan.
@@ -108,66 +109,91 @@ def moment_sums(
         layout: rows of each class.
         complete: see :func:`complete_rows`.
     """
-    sums, counts = [], []
-    for family in nets.families:
-        eta = layout.arrange([instruments[n] for n in family.nodes])  # (separators, classes, most rows, m)
-        theta = layout.arrange([messages[n] for n in family.nodes])
-        product = row_products([layout.arrange(part) for part in _below(family, leaves, messages)])
-        weight = layout.weights([None if complete is None else complete[n] for n in family.nodes])
-        weighted = eta * weight.unsqueeze(-1).to(eta)
-        for left in (eta, theta, product):
-            sums.append((left.mT @ weighted.to(left)).transpose(0, 1).double())
-            counts.append(weight.sum(dim=-1).T)
-    children = nets.plan.tree.children[0]
-    weight = layout.weights([None if complete is None else complete[0]])[0]
-    product = row_products([layout.arrange([messages[c]])[0] for c in children])
-    total = (product * weight.unsqueeze(-1).to(product)).sum(dim=1)
-    sums.append(total.reshape(-1, *nets.plan.root_shape).double())
-    counts.append(weight.sum(dim=-1))
-    return MomentSums(tuple(sums), tuple(counts))
+
+    def __init__(
+        self,
+        nets: MessageNets,
+        leaves: LeafFeatures,
+        messages: Mapping[int, Tensor],
+        instruments: Mapping[int, Tensor],
+        layout: ClassLayout,
+        complete: Mapping[int, Tensor] | None,
+    ) -> None:
+        self.nets = nets
+        self.families: list[
+            tuple[Tensor, Tensor, Tensor]
+        ] = []  # η, (θ, products), weights, by separator, class and row
+        for family in nets.families:
+            eta, theta = (layout.arrange([part[n] for n in family.nodes]) for part in (instruments, messages))
+            products = row_products([layout.arrange(part) for part in _below(family, leaves, messages)])
+            weight = layout.weights([None if complete is None else complete[n] for n in family.nodes])
+            self.families.append((eta, torch.cat([theta, products.to(theta)], dim=-1), weight))
+        children = nets.plan.tree.children[0]
+        self.root_weight = layout.weights([None if complete is None else complete[0]])[0]
+        self.root_products = row_products([layout.arrange([messages[c]])[0] for c in children])
+
+    def sums(self) -> MomentSums:
+        """Sums over the rows."""
+        sums, counts = [], []
+        for family, (eta, target, weight) in zip(self.nets.families, self.families, strict=True):
+            weighted = eta * weight.unsqueeze(-1).to(eta)
+            cross = (target.mT @ weighted).transpose(0, 1).double()
+            sums += [(eta.mT @ weighted).transpose(0, 1).double(), *_split(cross, family.rank)]
+            counts += [weight.sum(dim=-1).T] * 3
+        weight = self.root_weight
+        total = (self.root_products * weight.unsqueeze(-1).to(self.root_products)).sum(dim=1)
+        sums.append(total.reshape(-1, *self.nets.plan.root_shape).double())
+        return MomentSums(tuple(sums), (*counts, weight.sum(dim=-1)))
+
+    def regression_error(self) -> Tensor:
+        """Share of the variance of messages (S1A) and products (S1B), within classes, that instruments leave unexplained.
+
+        This is the error of stage 1 with both heads in closed form; targets are constants, so that it trains the instruments'
+        nets only. Without that they would stay nearly as they are: the limit of stage 2 does not depend on them, only its
+        noise does.
+
+        Returns:
+            Mean over dimensions and separators, from 0 to 1; of the rows of all processes.
+        """
+        parts = []
+        for eta, target, weight in self.families:
+            parts.append((eta[..., 1:], target[..., 1:].detach().to(eta), weight.unsqueeze(-1).to(eta)))
+        totals = shared_sums([x for eta, target, weight in parts for x in _class_sums(eta, target, weight)])
+        sums = []
+        for i, (eta, target, weight) in enumerate(parts):
+            eta_sum, target_sum, rows = totals[3 * i : 3 * i + 3]
+            eta, target = (_within(x, total, rows, weight) for x, total in ((eta, eta_sum), (target, target_sum)))
+            sums += [eta.mT @ eta, target.mT @ eta, target.square().sum(dim=1)]
+        sums = shared_sums(sums)
+        errors, counted = [], []
+        for i in range(len(parts)):
+            rows = totals[3 * i + 2].sum(dim=(1, 2)).clamp(min=1)
+            gram, cross = ((x / rows[..., None]).double() for x in sums[3 * i : 3 * i + 2])
+            variance = (sums[3 * i + 2] / rows).double()
+            eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+            factor = cholesky_factor(gram + REGRESSION_RIDGE * eye)
+            explained = torch.linalg.solve_triangular(factor, cross.mT, upper=False).square().sum(dim=1)
+            varying = variance > 1e-9
+            errors.append(torch.where(varying, 1 - explained / variance.clamp(min=1e-9), 0.0).sum())
+            counted.append(varying.sum())
+        if not errors:
+            return self.root_weight.new_zeros(())
+        return torch.stack(errors).sum() / torch.stack(counted).sum().clamp(min=1)
 
 
-def regression_error(
-    nets: MessageNets,
-    leaves: LeafFeatures,
-    messages: Mapping[int, Tensor],
-    instruments: Mapping[int, Tensor],
-    layout: ClassLayout,
-    complete: Mapping[int, Tensor] | None,
-) -> Tensor:
-    """Share of the variance of messages (S1A) and products (S1B), within classes, that instruments leave unexplained.
-
-    This is the error of stage 1 with both heads in closed form; targets are constants, so that it trains the instruments' nets
-    only. Without that they would stay nearly as they are: the limit of stage 2 does not depend on them, only its noise does.
-
-    Returns:
-        Mean over dimensions and separators, from 0 to 1.
-    """
-    errors = []
-    for family in nets.families:
-        weight = layout.weights([None if complete is None else complete[n] for n in family.nodes]).unsqueeze(-1)
-        product = row_products([layout.arrange(part) for part in _below(family, leaves, messages)])
-        target = torch.cat([layout.arrange([messages[n] for n in family.nodes])[..., 1:], product], dim=-1).detach()
-        eta = layout.arrange([instruments[n] for n in family.nodes])[..., 1:]
-        weight = weight.to(eta)
-        eta, target = (_within(x, weight).flatten(1, 2) for x in (eta, target.to(eta)))
-        rows = weight.sum(dim=(1, 2, 3)).clamp(min=1)[:, None, None]
-        gram = (eta.mT @ eta / rows).double()
-        eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-        cross = (target.mT @ eta / rows).double()
-        variance = (target.square().sum(dim=1) / rows.squeeze(-1)).double()
-        factor = cholesky_factor(gram + REGRESSION_RIDGE * eye)
-        explained = torch.linalg.solve_triangular(factor, cross.mT, upper=False).square().sum(dim=1)
-        varying = variance > 1e-9
-        errors.append((1 - explained / variance.clamp(min=1e-9))[varying])
-    joined = torch.cat(errors) if errors else torch.zeros(1, dtype=torch.float64)
-    return joined.mean() if joined.numel() else torch.zeros((), dtype=torch.float64)
+def _split(cross: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+    """Moments of messages and those of products."""
+    return cross[..., :rank, :], cross[..., rank:, :]
 
 
-def _within(values: Tensor, weight: Tensor) -> Tensor:
-    """(separators, classes, rows, d) values, centred within classes and weighted by the roots of (…, 1) weights."""
-    mean = (values * weight).sum(dim=2, keepdim=True) / weight.sum(dim=2, keepdim=True).clamp(min=1e-9)
-    return (values - mean) * weight.sqrt()
+def _class_sums(eta: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Sums within classes of (separators, classes, rows, d) values, weighted, and of their (…, 1) weights."""
+    return tuple((x * weight).sum(dim=2, keepdim=True) for x in (eta, target, torch.ones_like(weight)))  # type: ignore[return-value]
+
+
+def _within(values: Tensor, total: Tensor, rows: Tensor, weight: Tensor) -> Tensor:
+    """(separators, classes · rows, d) values, centred within classes and weighted by the roots of (…, 1) weights."""
+    return ((values - total / rows.clamp(min=1e-9)) * weight.sqrt()).flatten(1, 2)
 
 
 def _below(family: Family, leaves: LeafFeatures, messages: Mapping[int, Tensor]) -> list[list[Tensor]]:

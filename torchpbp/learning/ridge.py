@@ -97,9 +97,13 @@ class LinearStage1(CompressedStage1):
         (root, _), *answers = self.moments.below([[questions[n] for n in nodes] for nodes in groups])
         products = []
         for nodes, (mean, centred) in zip(groups[1:], answers, strict=True):
-            predictions = centred.flatten(1, -2) @ torch.stack([messages[n].predictor for n in nodes])
+            predictor = torch.stack([messages[n].predictor for n in nodes])
             predicted = torch.stack([messages[n].predicted for n in nodes])
-            products.append(PredictedProducts(nodes, tuple(mean.shape[1:]), mean.flatten(1), predictions, predicted))
+            lead = predictor.ndim - 2  # separators and, where there are some, replicates
+            predictions = centred.flatten(lead, -2) @ predictor
+            products.append(
+                PredictedProducts(nodes, tuple(mean.shape[lead:]), mean.flatten(lead), predictions, predicted)
+            )
         return root.squeeze(0), products
 
     def _shape(self, question: Question, message: Message) -> tuple[Hashable, ...]:

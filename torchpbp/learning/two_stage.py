@@ -67,7 +67,7 @@ def solve(plan: Plan, moments: Stage1, penalties: Penalties) -> Solution:
     operators = solve_operators(stage1.products, penalties) | stage1.known
     nodes = range(1, len(plan.tree))
     return Solution(
-        OperatorTree(plan, (torch.empty(0), *(operators[n] for n in nodes)), stage1.root),
+        OperatorTree(plan, (stage1.root.new_empty(0), *(operators[n] for n in nodes)), stage1.root),
         tuple(stage1.strengths[n] for n in nodes),
         tuple(stage1.significant[n] for n in nodes),
         stage1.nets,
@@ -81,9 +81,9 @@ def stacked(solutions: Sequence[Solution]) -> Solution:
     nets = [s.nets for s in solutions if isinstance(s.nets, SeparatorNets)]
     operators = [torch.stack(weights) for weights in zip(*(t.operators[1:] for t in trees), strict=True)]
     return Solution(
-        OperatorTree(trees[0].plan, (torch.empty(0), *operators), torch.stack([t.root for t in trees])),
+        OperatorTree(trees[0].plan, (trees[0].operators[0], *operators), torch.stack([t.root for t in trees])),
         tuple(torch.stack(parts) for parts in zip(*(s.strengths for s in solutions), strict=True)),
-        tuple(torch.tensor(parts) for parts in zip(*(s.significant for s in solutions), strict=True)),
+        tuple(torch.tensor(parts, device="cpu") for parts in zip(*(s.significant for s in solutions), strict=True)),
         ClassNets(nets) if len(nets) == len(solutions) else None,
         " | ".join(f"class {i}: {s.choice}" for i, s in enumerate(solutions) if s.choice),
     )

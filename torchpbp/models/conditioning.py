@@ -12,6 +12,7 @@ from torchpbp.graph.conditioning import conditional_graph, require_condition
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.learning.class_fitting import ClassFitter
 from torchpbp.learning.fitting import Fitter
+from torchpbp.learning.stage1 import RowRegressor
 from torchpbp.moments.class_rows import ClassRows
 
 if TYPE_CHECKING:
@@ -37,19 +38,6 @@ def check_condition(graph: LatentGraph, condition: str | None, rank: Any) -> Non
         )
 
 
-def check_refinable(model: TwoStageModel) -> None:
-    """Raise a StructureError for a model that cannot be refined: one with an operator tree per class, or with encoders."""
-    if model.encoders is not None:
-        raise StructureError(
-            "Refinement maximises a likelihood, and leaves with an encoder have ratios of densities only. Train the model by PBPModule."
-        )
-    if model.condition is not None:
-        raise StructureError(
-            f"condition={model.condition!r}: refinement works on a single operator tree. Use PBP without refinement, or refine a "
-            "model of each class (GenerativeClassifier with learner=RefinedPBP)."
-        )
-
-
 def planned_graph(graph: LatentGraph, condition: str | None) -> LatentGraph:
     """The graph that the junction tree is made of: without the class variable."""
     return graph if condition is None else conditional_graph(graph, condition)
@@ -72,10 +60,12 @@ def class_shapes(graph: LatentGraph, condition: str | None) -> dict[str, tuple[i
 def make_fitter(model: TwoStageModel) -> Fitter:
     """What carries out a fit with a model's settings."""
     s = model.settings
+    # Regressors that look at rows do so on the CPU; nets among them train where their trainer says.
+    device = torch.device("cpu") if isinstance(model.regressor, RowRegressor) else model.device
     options = (model.observables, model.kernel_map, model.regressor, s.ridge, s.whitening, s.seed)
     if s.condition is None:
-        return Fitter(*options)
-    return ClassFitter(*options, s.condition, s.shrinkage)
+        return Fitter(*options, device=device)
+    return ClassFitter(*options, s.condition, s.shrinkage, device=device)
 
 
 @torch.no_grad()

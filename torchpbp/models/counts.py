@@ -42,7 +42,7 @@ class Counts:
     """
 
     def __init__(self, tables: JointTables, labels: Mapping[str, Sequence[Any]] | None = None) -> None:
-        self.tables = tables
+        self.tables = tables.to("cpu")  # what is kept, merged and saved
         self.labels: dict[str, tuple[Any, ...]] = {v: tuple(x) for v, x in (labels or {}).items()}
 
     @property
@@ -57,7 +57,7 @@ class Counts:
 
     def copy(self) -> Counts:
         """An independent copy."""
-        return Counts(self.tables.restricted(self.tables.scopes), self.labels)
+        return Counts(self.tables.copy(), self.labels)
 
     def merge(self, other: Counts) -> Counts:
         """Add the counts of other rows to these.

@@ -110,7 +110,8 @@ class NetModel(TwoStageModel):
                 )
             return super().fit(data, batch_size, columns)
         whole(1).check("batch_size", batch_size)
-        reader = ColumnReader(self.evidence_domains(), self.labels, missing=True)
+        labels = self.labels or self.graph.labels
+        reader = ColumnReader(self.evidence_domains(), labels, missing=True, device=self.device)
         source = open_data(data, reader.states, columns)
         if not source.reopenable:
             raise DataError(

@@ -96,6 +96,10 @@ class NetworkLearner(Learner, JointQueries, Sampling, LatentQueries):
         """(batch,) log P(evidence); -inf where it is impossible."""
         return self.network.log_evidence(self.read_evidence(evidence))
 
+    def to_pbp(self, **options: Any) -> Any:
+        """The :class:`~torchpbp.PBP` model that answers as this one does; see :meth:`torchpbp.DiscreteNetwork.to_pbp`."""
+        return self.network.to_pbp(**options)
+
     def sample(
         self, n: int, evidence: EvidenceLike = None, seed: int | None = None, *, include_latent: bool = False
     ) -> dict[str, Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal, overload
 
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from torchpbp.contract.abilities import JointQueries, Sampling
 from torchpbp.errors import NotFittedError, QueryError, ShapeError
-from torchpbp.features.encoded import EncodedMap, Encoders
+from torchpbp.features.encoded import EncodedMap, Encoders, require_finite
 from torchpbp.graph.junction_tree import JunctionTree
 from torchpbp.graph.latent_graph import Continuous, Domain
 from torchpbp.inference.class_trees import ClassTrees
@@ -194,7 +195,7 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
 
         def answer(names: tuple[str, ...], checked: Evidence) -> Answer:
             if len(names) > 1:
-                return self._joint_posterior(names, checked, raw)
+                return self.joint_posterior(names, checked, raw)
             (name,) = names
             observable = self.observables[name]
             if at is not None and isinstance(observable.map, EncodedMap):
@@ -291,6 +292,15 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
     def evidence_domains(self) -> dict[str, Domain]:
         return {v: o.domain for v, o in self.observables.items()}
 
+    def read_evidence(self, evidence: EvidenceLike) -> Evidence:
+        """Evidence, checked; what encoders make of it too, which layers, that cannot raise errors, do not check."""
+        read = super().read_evidence(evidence)
+        if self.encoders is not None:
+            with torch.no_grad():
+                for name, vectors in self.leaf_reader().evidence_of(read, self.root.weight).items():
+                    require_finite(name, vectors)
+        return read
+
     def estimates(self, evidence: Evidence, names: Sequence[str], every_leaf: bool = False) -> dict[str, Tensor]:
         """Estimates that leave each variable's own evidence out, up to a positive factor per row.
 
@@ -331,15 +341,11 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
 
     def mass(self, evidence: Evidence) -> Mass:
         """Estimates of P(evidence) as they are, given checked evidence."""
-        return self._smoothed(self._tree_mass(evidence), evidence)
+        return self._smoothed(self.operator_tree.mass(self.prepare(evidence)), evidence)
 
     def log_mass(self, evidence: Evidence) -> Tensor:
         """(batch,) log P(evidence), given checked evidence; floored where the estimate is not positive."""
         return self.mass(evidence).log(self.floor)
-
-    def _tree_mass(self, evidence: Evidence) -> Mass:
-        tree = self.operator_tree
-        return tree.mass(self.prepare(evidence))
 
     def _smoothed(self, mass: Mass, evidence: Evidence) -> Mass:
         """The mass as a density: kernels are divided by their integrals, and evidence has a scale of its own."""
@@ -385,18 +391,28 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
         mass = torch.trapezoid(observable.values_at(estimate, density.points), density.points, dim=1)
         return observable.values_at(estimate, at) / mass.to(estimate).unsqueeze(1)
 
-    def _joint_posterior(self, names: Sequence[str], evidence: Evidence, raw: bool) -> Tensor:
-        """P(names, evidence) for each joint state, as one larger batch of evidence."""
+    def joint_posterior(
+        self, names: Sequence[str], evidence: Evidence, raw: bool = False, tree: OperatorTree | ClassTrees | None = None
+    ) -> Tensor:
+        """P(names, evidence) for each joint state, as one larger batch of evidence.
+
+        Args:
+            names: discrete observables.
+            evidence: checked.
+            raw: as for :meth:`posterior`.
+            tree: operators to ask in place of the model's; a leading dimension of theirs is kept.
+        """
         for v in names:
             if self.observables[v].continuous:
                 raise QueryError(f"Joint query of {tuple(names)}: '{v}' is continuous. Ask for it alone, or sample.")
         sizes = [self.observables[v].map.dim for v in names]
         wide, allowed = joint_states(evidence, dict(zip(names, sizes, strict=True)), self.device)
-        value, _, log_scale = self._tree_mass(wide)
+        value, _, log_scale = (self.operator_tree if tree is None else tree).mass(self.prepare(wide))
+        leading, cells = value.shape[:-1], (evidence.batch, math.prod(sizes))
         if evidence.batch == 0:
-            return value.reshape(0, *sizes)
-        shift = log_scale.reshape(evidence.batch, -1)
-        scale = (shift - shift.amax(dim=1, keepdim=True)).exp()
-        estimate = value.reshape(evidence.batch, -1) * scale * allowed.to(value).reshape(evidence.batch, -1)
+            return value.reshape(*leading, 0, *sizes)
+        shift = log_scale.reshape(*leading, *cells)
+        scale = (shift - shift.amax(dim=-1, keepdim=True)).exp()
+        estimate = value.reshape(*leading, *cells) * scale * allowed.to(value).reshape(cells)
         result = estimate / estimate.sum(dim=-1, keepdim=True) if raw else as_distribution(estimate, self.floor)
-        return result.reshape(evidence.batch, *sizes)
+        return result.reshape(*leading, evidence.batch, *sizes)

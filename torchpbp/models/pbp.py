@@ -11,20 +11,33 @@ from torch import Tensor
 from typing_extensions import Self
 
 from torchpbp.contract.abilities import Counting
+from torchpbp.contract.intervals import Interval, Intervals, ask_interval
 from torchpbp.contract.model_files import SaveOptions
-from torchpbp.errors import DataError, NotFittedError, StructureError
+from torchpbp.distributed import world_size
+from torchpbp.errors import ArgumentError, DataError, NotFittedError, StructureError
 from torchpbp.exact.network import DiscreteNetwork
+from torchpbp.graph.directed import directed_graph
 from torchpbp.inputs.columns import ROWS_PER_BATCH, ColumnReader
-from torchpbp.inputs.sources import DataLike, open_data, with_progress
+from torchpbp.inputs.evidence import Evidence, EvidenceLike
+from torchpbp.inputs.missing_values import MissingValues
+from torchpbp.inputs.partitioned import PartitionedTable, PartitionReader, partitioned
+from torchpbp.inputs.sources import DataLike, no_names_needed, open_data, with_progress
 from torchpbp.learning.fitting import FitResult, Fitter, check_labels
 from torchpbp.learning.message_nets import MessageNets
+from torchpbp.learning.population import learn_population
+from torchpbp.learning.ridge import Ridge
 from torchpbp.learning.stage1 import RowRegressor
+from torchpbp.models.bootstrap import bootstrap_interval
 from torchpbp.models.counts import Counts
+from torchpbp.models.likelihood.learner import MaximumLikelihood
 from torchpbp.models.net_model import NetModel
+from torchpbp.models.two_stage_model import EXACT_FLOOR
+from torchpbp.moments.partition_counts import count_partitions
+from torchpbp.settings import seed as seed_setting
 from torchpbp.settings import whole
 
 
-class PBP(NetModel, Counting):
+class PBP(NetModel, Counting, Intervals):
     """Predictive Belief Propagation [PBP]: fit from data without EM, then ask P(X | any evidence).
 
     The graph becomes a junction tree whose leaves hold the observables. At each separator stage 1 predicts features of
@@ -64,6 +77,8 @@ class PBP(NetModel, Counting):
         shrinkage: with ``condition``, the number of pseudo-rows from the distribution pooled over classes that are added to the
             moments of each class, so that classes with few rows are shrunk towards all rows. A class without rows gets the
             pooled moments.
+        budget: most bytes of memory that planning and a fit may take, by an estimate made before either: 4 GiB by default; None lifts
+            the limit. ``model.plan.cost()`` is the estimate. Above it a :class:`~torchpbp.errors.BudgetError` is raised.
 
     Attributes:
         counts: counts behind the fit, kept for :meth:`partial_fit`; ``None`` where learning needs more than counts, and
@@ -104,15 +119,48 @@ class PBP(NetModel, Counting):
             DataError: as :meth:`fit`.
         """
         whole(1).check("batch_size", batch_size)
+        known = self.labels or self.graph.labels if labels is None else labels
+        if (table := partitioned(data)) is not None:
+            return self._count_partitions(table, batch_size, columns, known)[0]
         fitter = self._counting_fitter()
-        reader = ColumnReader(self.evidence_domains(), self.labels if labels is None else labels, missing=True)
+        reader = ColumnReader(self.evidence_domains(), known, missing=True, device=None)
         source = open_data(data, reader.states, columns)
 
         def tables() -> Iterator[dict[str, Tensor]]:
             return with_progress(reader.tables(source, batch_size, narrow=True), source.length)
 
-        groups = fitter.required_tables([self.plan]) if self.counts is None else self.counts.tables.scopes
-        return Counts(fitter.count(tables, groups), reader.labels)
+        return Counts(fitter.count(tables, self._counted_groups(fitter)), reader.labels)
+
+    def fit(self, data: DataLike, batch_size: int = ROWS_PER_BATCH, columns: Sequence[str] | None = None) -> Self:
+        if (table := partitioned(data)) is None:
+            return super().fit(data, batch_size, columns)
+        whole(1).check("batch_size", batch_size)
+        if self.settings.rank == "auto":
+            raise StructureError(
+                "rank='auto' is chosen on held-out rows, and a table on a cluster is only counted. Give a rank, such as "
+                "the one that a fit on a sample of the rows has chosen."
+            )
+        counts, missing = self._count_partitions(table, batch_size, columns, self.graph.labels)
+        missing.check()
+        return self.fit_counts(counts)
+
+    def _count_partitions(
+        self,
+        table: PartitionedTable,
+        batch_size: int,
+        columns: Sequence[str] | None,
+        labels: Mapping[str, Sequence[Any]],
+    ) -> tuple[Counts, MissingValues]:
+        """Counts of a table on a cluster, and what is missing in it."""
+        no_names_needed(columns, "A table on a cluster")
+        fitter = self._counting_fitter()
+        groups = self._counted_groups(fitter)
+        reader = PartitionReader.of(table, self.evidence_domains(), labels, batch_size)
+        counts, missing = count_partitions(table, reader, groups, fitter.states)
+        return Counts(counts, reader.labels), missing
+
+    def _counted_groups(self, fitter: Fitter) -> Sequence[tuple[str, ...]]:
+        return fitter.required_tables([self.plan]) if self.counts is None else self.counts.tables.scopes
 
     def fit_counts(self, counts: Counts) -> Self:
         """Learn from counts: the same model as from their rows.
@@ -168,6 +216,11 @@ class PBP(NetModel, Counting):
             DataError: as :meth:`fit`; the model is then left as it was.
         """
         self._counting_fitter()
+        if world_size() > 1 and partitioned(data) is not None:
+            raise DataError(
+                "partial_fit: expected this process's share of the rows, got a table on a cluster, which is counted as a whole. "
+                "Call it in a single process."
+            )
         if self.counts is None and self.fitted:
             raise NotFittedError(
                 "This model is fitted, but the counts behind it are gone, so rows cannot be added. Save with counts=True to keep "
@@ -177,6 +230,78 @@ class PBP(NetModel, Counting):
         new.tables.sum_over_processes()
         check_labels(new.labels)
         return self.fit_counts(new if self.counts is None else self.counts.copy().merge(new))
+
+    def interval(
+        self,
+        query: str | Sequence[str] | None,
+        evidence: EvidenceLike = None,
+        level: float = 0.95,
+        *,
+        data: DataLike | None = None,
+        replicates: int = 1000,
+        seed: int = 0,
+    ) -> Any:
+        """Confidence intervals of each entry of P(query | evidence), or of log P(evidence), by the bootstrap.
+
+        The training rows are drawn anew, with replacement, and both stages solved for each draw; the ends of an interval are
+        quantiles of the answers. Discrete models with ridge regression, in one process.
+
+        Args:
+            query: a variable, or several for their joint distribution; None for the log-evidence.
+            evidence: as for :meth:`posterior`.
+            level: probability with which an interval covers the true value, over repeated samples of training rows.
+            data: the rows that the model was fitted to: its counts do not suffice.
+            replicates: bootstrap samples.
+            seed: of their draws.
+
+        Returns:
+            :class:`~torchpbp.contract.intervals.Interval` (estimate, lower, upper) of (rows, states…) tensors, or (rows,) for the
+            log-evidence. For a DataFrame of evidence a DataFrame with the same index.
+
+        Raises:
+            ArgumentError: no data.
+            StructureError: continuous variables, a regressor that needs the rows themselves, or ``condition``.
+        """
+        whole(2).check("replicates", replicates)
+        seed_setting().check("seed", seed)
+        if data is None:
+            raise ArgumentError(
+                "interval: expected data=, the rows that the model was fitted to; a PBP model keeps counts of small groups only."
+            )
+        fitter = self._counting_fitter()
+
+        def answer(names: tuple[str, ...], checked: Evidence) -> Interval:
+            return bootstrap_interval(self, fitter, names, checked, data, level, replicates, seed)
+
+        return ask_interval(self, query, evidence, level, answer)
+
+    def refine(self, data: DataLike, **options: Any) -> Self:
+        """Replace the operators by those of the maximum-likelihood network of the graph, from the network's exact moments.
+
+        Two-stage regression is consistent but uses low-order moments only; with many rows maximum likelihood is more precise.
+        An undirected graph is learned as a directed one that holds its distributions, and latents of unknown cardinality have
+        as many states as the rank that was chosen. Where few observables determine a latent, the two-stage fit may be better:
+        compare ``score`` on rows that neither has seen. Discrete variables only.
+
+        Args:
+            data: rows, as in :meth:`fit`; values may be missing at random.
+            **options: of :class:`~torchpbp.MaximumLikelihood`.
+
+        Raises:
+            StructureError: continuous variables, encoders, or ``condition``.
+        """
+        if self.condition is not None or not self.fitter().discrete:
+            raise StructureError(
+                "refine: expected discrete variables and one operator tree, got "
+                f"{'continuous variables' if self.condition is None else f'condition={self.condition!r}'}. Encoders and nets "
+                "are trained by PBPModule."
+            )
+        learned = MaximumLikelihood(directed_graph(self.tree.graph), **options).fit(data)
+        solution = learn_population(self.plan, learned.network, Ridge())
+        self._adopt(solution, round(learned.rows), EXACT_FLOOR, self._observables)
+        self._keep_nets(solution)
+        self.labels, self.missing, self.counts = learned.labels, learned.missing, None
+        return self
 
     def fit_population(self, network: DiscreteNetwork) -> Self:
         super().fit_population(network)

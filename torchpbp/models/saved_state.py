@@ -53,7 +53,7 @@ def graph_fault(graph: LatentGraph, resolved: LatentGraph) -> str | None:
         graph: as given by the user.
         resolved: with a number of states for each variable, from which the tree is made.
     """
-    mine, other = (dict(g.to_dict(), variables=list(g.variables)) for g in (graph, resolved))
+    mine, other = (dict(g.to_dict(), variables=list(g.variables), labels={}) for g in (graph, resolved))
     if mine != other:
         return "its two graphs have different variables or edges"
     for v, states in graph.variables.items():

@@ -19,6 +19,7 @@ from torchpbp.features.maps import KernelMap
 from torchpbp.files.checkpoint import checked_labels, require_finite, require_none
 from torchpbp.files.tensors import copy_state, shape_fault
 from torchpbp.graph.conditioning import require_condition
+from torchpbp.graph.cost import BUDGET
 from torchpbp.graph.junction_tree import build_junction_tree
 from torchpbp.graph.latent_graph import Continuous, LatentGraph, require_graph
 from torchpbp.inference.density import warn_of_coarse_grids
@@ -95,12 +96,15 @@ class TwoStageSettings(Settings):
     seed: int = setting(0, seed())
     condition: str | None = setting(None, optional(text()))
     shrinkage: float = setting(10.0, non_negative())
+    budget: float | None = setting(BUDGET, optional(positive()))
 
     @property
     def plan_options(self) -> PlanOptions:
         """Options of the plan; its rank is left open where it is chosen on data."""
         rank = None if self.rank == "auto" else self.rank
-        return PlanOptions(rank, self.singles, self.pool, self.largest_group, self.strict, PROBE_SEED + self.seed)
+        return PlanOptions(
+            rank, self.singles, self.pool, self.largest_group, self.strict, PROBE_SEED + self.seed, self.budget
+        )
 
 
 class TwoStageModel(OperatorModel, Learner):
@@ -141,12 +145,13 @@ class TwoStageModel(OperatorModel, Learner):
         seed: int = 0,
         condition: str | None = None,
         shrinkage: float = 10.0,
+        budget: float | None = BUDGET,
     ) -> None:
         super().__init__()
         require_graph(graph, type(self).__name__)
         # mypy does not know that constraints bring values to the declared types
         plan_options = (singles, pool, largest_group, strict, max_rank, root)
-        options: Any = (rank, ridge, whitening, *plan_options, seed, condition, shrinkage)
+        options: Any = (rank, ridge, whitening, *plan_options, seed, condition, shrinkage, budget)
         self.settings = TwoStageSettings(*options)
         self.dtype: torch.dtype = floating_dtype().check("dtype", dtype)
         chosen = named_regressor(regressor) if isinstance(regressor, str) and regressor in NAMED else regressor
@@ -204,8 +209,9 @@ class TwoStageModel(OperatorModel, Learner):
         Args:
             data: dict of columns (tensors, arrays, lists) or pandas DataFrame (numbers, category or string columns); array,
                 memory map or tensor of shape (rows, variables), or structured array; path of a Parquet file or folder,
-                Arrow Dataset or Table (extra ``arrow``); or an iterable of such tables as mini-batches, such as a DataLoader,
-                whose batches may also be tuples of tensors. However it is cut into batches, the result is the same.
+                Arrow Dataset or Table (extra ``arrow``); Dask DataFrame or Ray Dataset (extras ``dask``, ``ray``), counted on the
+                cluster, for a :class:`~torchpbp.PBP` that learns from counts; or an iterable of tables as mini-batches, such as a
+                DataLoader, whose batches may also be tuples of tensors. However it is cut into batches, the result is the same.
                 With continuous variables the data is read several times and must come in the same order each time.
                 Values may be missing (NaN, None, pandas NA, masked entries, -1 for discrete variables): a moment is then taken
                 over the rows in which its variables are known; in an instrument "missing" is one more state, or the mean
@@ -227,19 +233,20 @@ class TwoStageModel(OperatorModel, Learner):
         """
         whole(1).check("batch_size", batch_size)
         fitter = self.fitter()
-        reader = ColumnReader(self.evidence_domains(), missing=True)
+        counted = fitter.discrete and not isinstance(self.regressor, RowRegressor)
+        device = None if counted else fitter.device  # rows are counted where they are, and the counts move
+        reader = ColumnReader(self.evidence_domains(), self.graph.labels, missing=True, device=device)
         source = open_data(data, reader.states, columns)
         if not fitter.discrete and not source.reopenable:
             raise DataError(
                 "Continuous variables need several passes over the data, but it is a one-way iterator. Pass a table, a list "
                 "of mini-batches, a file or a DataLoader."
             )
-        narrow = fitter.discrete and not isinstance(self.regressor, RowRegressor)
         missing: MissingValues | None = None
 
         def tables() -> Iterator[dict[str, Tensor]]:
             nonlocal missing
-            yield from with_progress(reader.tables(source, batch_size, narrow), source.length)
+            yield from with_progress(reader.tables(source, batch_size, counted), source.length)
             if missing is None:
                 missing = reader.missing_values.over_processes()
                 missing.check(stacklevel=2)
@@ -331,7 +338,7 @@ class TwoStageModel(OperatorModel, Learner):
                 self.separator_operators, solution.strengths, solution.significant, strict=True
             ):
                 operator.strengths.copy_(strengths)
-                operator.significant.copy_(torch.as_tensor(significant))
+                operator.significant.copy_(torch.as_tensor(significant, device="cpu"))
             if classes is not None:
                 adopt_classes(self, classes)
             self.floor.fill_(floor)

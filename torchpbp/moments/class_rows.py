@@ -95,14 +95,15 @@ def class_tables(tables: JointTables, name: str, shrinkage: float) -> tuple[Clas
     rows = ClassRows(name, by_class[:classes], float(by_class[classes:].sum()), shrinkage)
     states = {v: n for v, n in tables.states.items() if v != name}
     scopes = [tuple(v for v in scope if v != name) for scope in tables.scopes]
-    empty = JointTables(scopes, states, tables.incomplete - {name})
+    device = by_class.device
+    empty = JointTables(scopes, states, tables.incomplete - {name}, device)
     parts = [tables.sums((name, *scope))[:classes].reshape(classes, -1) for scope in empty.scopes]
-    counts = torch.cat(parts, dim=1) if parts else torch.zeros(classes, 0, dtype=torch.float64)
+    counts = torch.cat(parts, dim=1) if parts else by_class.new_zeros(classes, 0)
     pooled = counts.sum(dim=0)
     result = []
     for label in range(classes):
         own, every = rows.weights(label)
-        of_class = JointTables(empty.scopes, states, empty.incomplete)
+        of_class = JointTables(empty.scopes, states, empty.incomplete, device)
         of_class.counts = own * counts[label] + every * pooled
         of_class.rows = rows.effective(label)
         result.append(of_class)

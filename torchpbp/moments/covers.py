@@ -30,13 +30,20 @@ class Cover:
         variables: the group, in the order of the data.
         states: number of states of each variable.
         counts: where to count, (cells,) of any dtype; int64 of its own by default.
+        device: of the rows.
     """
 
-    def __init__(self, variables: Scope, states: Mapping[str, int], counts: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        variables: Scope,
+        states: Mapping[str, int],
+        counts: Tensor | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
         self.variables = variables
         self.sizes = [states[v] for v in variables]
         cells = math.prod(self.sizes)
-        self.counts = torch.zeros(cells, dtype=torch.int64) if counts is None else counts
+        self.counts = torch.zeros(cells, dtype=torch.int64, device=device) if counts is None else counts
         self.parts = byte_parts(variables, states)
 
     def add(self, codes: Tensor) -> None:

@@ -38,6 +38,7 @@ class FeatureMoments(Moments):
         missing_features: for each variable with missing values the (dim,) features of a missing value in an instrument.
         plans: separators with the groups below each, for :meth:`separators` and :meth:`below`.
         weight: gives the (rows,) weights by which the rows of a mini-batch count; 1 by default.
+        device: of the mini-batches and maps.
     """
 
     def __init__(
@@ -49,7 +50,9 @@ class FeatureMoments(Moments):
         missing_features: Mapping[str, Tensor] | None = None,
         plans: Iterable[tuple[SeparatorPlan, Sequence[Group]]] = (),
         weight: Callable[[Mapping[str, Tensor]], Tensor] | None = None,
+        device: torch.device | str = "cpu",
     ) -> None:
+        self._like = torch.empty(0, dtype=torch.float64, device=device)
         self._maps, self._batches, self._kappa, self._weight = dict(maps), batches, whitening, weight
         self._missing_features = dict(missing_features or {})
         self.dims = {v: m.dim for v, m in maps.items()}
@@ -85,8 +88,8 @@ class FeatureMoments(Moments):
         for needed, a, b in wanted:
             by_rows.setdefault(needed, []).append((a, b))
         groups = {n: list(dict.fromkeys(g for pair in pairs for g in pair)) for n, pairs in by_rows.items()}
-        sums = {(n, g): torch.zeros(self.dim(g), dtype=torch.float64) for n, members in groups.items() for g in members}
-        products = {(n, a, b): torch.zeros(self.dim(a), self.dim(b), dtype=torch.float64) for n, a, b in wanted}
+        sums = {(n, g): self._like.new_zeros(self.dim(g)) for n, members in groups.items() for g in members}
+        products = {(n, a, b): self._like.new_zeros(self.dim(a), self.dim(b)) for n, a, b in wanted}
         counts = dict.fromkeys(by_rows, 0.0)
         rows = 0.0
         for weights, seen, features in self._features(list(dict.fromkeys(g for x in groups.values() for g in x))):
@@ -99,7 +102,7 @@ class FeatureMoments(Moments):
                     sums[needed, g] += weighted[g].sum(dim=0)
                 for a, b in pairs:
                     products[needed, a, b] += weighted[a].T @ chosen[b]
-        total = sum_over_processes(torch.tensor([rows, *counts.values()], dtype=torch.float64))
+        total = sum_over_processes(torch.tensor([rows, *counts.values()], dtype=torch.float64, device="cpu"))
         for part in (*sums.values(), *products.values()):
             sum_over_processes(part)
         self.rows = float(total[0])
@@ -116,8 +119,9 @@ class FeatureMoments(Moments):
             count = len(next(iter(batch.values())))
             seen = {v: observed(batch[v]) for v in self._missing_features}
             single = {v: self._single(v, batch[v], seen.get(v)) for v in names}
-            weights = torch.ones(count, dtype=torch.float64) if self._weight is None else self._weight(batch)
-            yield weights, seen, {g: row_products([single[v] for v in g], count) for g in groups}
+            one = self._like.new_ones(count, 1)
+            weights = one.squeeze(1) if self._weight is None else self._weight(batch)
+            yield weights, seen, {g: row_products([single[v] for v in g], one) for g in groups}
 
     def _weighted(self, weights: Tensor, features: Tensor) -> Tensor:
         """Rows times their weights."""
@@ -131,9 +135,9 @@ class FeatureMoments(Moments):
         return result
 
     def ones(self, group: Group) -> Tensor:
-        result = torch.ones(1, dtype=torch.float64)
+        result = self._like.new_ones(1)
         for v in group:
-            result = torch.kron(result, self._maps[v].missing())
+            result = torch.kron(result, self._maps[v].missing().to(result))
         return result
 
     def mean(self, group: Group) -> Tensor:
@@ -144,7 +148,7 @@ class FeatureMoments(Moments):
 
     def instrument_scale(self, group: Group) -> Tensor:
         """Ones: a kernel's features are already scaled by how smooth they are."""
-        return torch.ones(self.dim(group), dtype=torch.float64)
+        return self._like.new_ones(self.dim(group))
 
     def whitener(self, group: Group) -> Tensor:
         return self._whitener(self._block(self._needed(group), group, group))
@@ -171,7 +175,7 @@ class FeatureMoments(Moments):
             torch.stack([self._whitener(self._block(n, p.core, p.core)) for p, n in pairs]),
             torch.ones_like(near_mean),
             torch.stack([self.ones(p.core) for p in plans]),
-            torch.tensor([float(self._counts[n]) for n in needed], dtype=torch.float64),
+            self._like.new_tensor([float(self._counts[n]) for n in needed]),
         )
 
     def below(self, wanted: Sequence[Sequence[Question]]) -> list[tuple[Tensor, Tensor]]:
@@ -196,14 +200,14 @@ class FeatureMoments(Moments):
                     f"Learning would need a moment with {math.prod(sizes) * width:,} entries, at most {LARGEST_TABLE:,} "
                     "are allowed. Use a smaller rank, fewer features or fewer instruments."
                 )
-            like = torch.empty(0, dtype=torch.float64)
+            like = self._like
             totals.append((like.new_zeros(sizes), like.new_zeros(*sizes, width), like.new_zeros(width)))
-        counts = torch.zeros(len(questions), dtype=torch.float64)
+        counts = self._like.new_zeros(len(questions))
         for weights, seen, batch in self._features(groups):
             for k, ((below, features, near), total) in enumerate(zip(questions, totals, strict=True)):
                 own, chosen = _select(weights, batch, [*below, *near], seen, needed[k])
                 parts = [chosen[g] if features is None else chosen[g] @ features[i] for i, g in enumerate(below)]
-                left = self._weighted(own, row_products(parts, len(own)))
+                left = self._weighted(own, row_products(parts, own.new_ones(len(own), 1)))
                 right = torch.cat([left[:, :0], *(chosen[g] for g in near)], dim=1)
                 counts[k] += own.sum()
                 total[0].add_(left.sum(dim=0).reshape(total[0].shape))
@@ -242,9 +246,9 @@ def _select(
     return weights[chosen], {g: features[g][chosen] for g in wanted}
 
 
-def row_products(parts: Sequence[Tensor], rows: int) -> Tensor:
-    """Row-wise Kronecker product of (rows, d_k) matrices: (rows, ∏ d_k)."""
-    result = torch.ones(rows, 1, dtype=torch.float64)
+def row_products(parts: Sequence[Tensor], one: Tensor) -> Tensor:
+    """Row-wise Kronecker product of (rows, d_k) matrices, (rows, ∏ d_k); (rows, 1) ones where there are none."""
+    result = one
     for part in parts:
         result = (result.unsqueeze(2) * part.unsqueeze(1)).flatten(1)
     return result

@@ -11,12 +11,14 @@ of the rows in which its variables are known can be read off afterwards.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from torchpbp.distributed import gather_objects, sum_over_processes
 from torchpbp.errors import DataError, NotFittedError, StructureError
+from torchpbp.inputs.arrays import require_device
 from torchpbp.inputs.sources import narrow_dtype
 from torchpbp.moments.covers import Cover, count_rows
 from torchpbp.moments.table_layout import Scope, TableLayout, table_layout
@@ -37,16 +39,21 @@ class JointTables:
         scopes: groups of variables whose joint distribution is wanted.
         states: number of states of each variable; its order is the order of rows in :meth:`add`.
         incomplete: variables of which values may be missing: state number ``states[v]``.
+        device: of the counts. Empty tables follow the first rows that are counted.
     """
 
     def __init__(
-        self, scopes: Iterable[Iterable[str]], states: Mapping[str, int], incomplete: Iterable[str] = ()
+        self,
+        scopes: Iterable[Iterable[str]],
+        states: Mapping[str, int],
+        incomplete: Iterable[str] = (),
+        device: torch.device | str = "cpu",
     ) -> None:
         self.states, self.incomplete = dict(states), frozenset(incomplete)
         self.layout = layout_of(scopes, self.states, self.incomplete)
         self.scopes, self.offsets = self.layout.scopes, self.layout.offsets
         self.rows = 0.0
-        self._counts = torch.zeros(self.layout.cells, dtype=torch.float64)
+        self._counts = torch.zeros(self.layout.cells, dtype=torch.float64, device=device)
         self._waiting: list[list[Tensor]] = []  # rows not counted yet, as narrow columns
         self._waiting_rows = 0
         self._covers: list[tuple[Cover, list[int]]] = []  # with the numbers of the tables they stand for
@@ -60,9 +67,13 @@ class JointTables:
         """
         columns = list(codes)
         total = len(columns[0]) if columns else 0
+        if columns and columns[0].device != self._counts.device:
+            if self.rows:
+                require_device("Rows to be counted", columns[0], self._counts.device, "the rows counted before")
+            self._counts = self._counts.to(columns[0].device)
         keep = total < ENOUGH_ROWS  # those rows wait, and the caller may reuse his memory
         sizes = self.layout.states.values()
-        columns = [c.detach().to("cpu", narrow_dtype(s), copy=keep) for c, s in zip(columns, sizes, strict=True)]
+        columns = [c.detach().to(narrow_dtype(s), copy=keep) for c, s in zip(columns, sizes, strict=True)]
         self.rows += total
         self._waiting.append(columns)
         self._waiting_rows += total
@@ -72,15 +83,15 @@ class JointTables:
     @property
     def counts(self) -> Tensor:
         """(cells of all tables,) counts as float64, one table after the other."""
-        self._settle()
+        self.settle()
         return self._counts
 
     @counts.setter
     def counts(self, values: Tensor) -> None:
-        self._settle()
+        self.settle()
         self._counts = values
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Count rows that still wait, and bring what the covers hold into the tables."""
         if self._waiting_rows:
             self._count_waiting()
@@ -105,22 +116,19 @@ class JointTables:
     def _cover(self, group: Scope, members: list[int]) -> Cover:
         """A cover of a single table counts in place."""
         own = self._counts[self.offsets[members[0]] : self.offsets[members[0] + 1]] if len(members) == 1 else None
-        return Cover(group, self.layout.states, own)
+        return Cover(group, self.layout.states, own, self._counts.device)
 
     def _count_directly(self, codes: Tensor) -> None:
         """Count few rows, all tables of one size at once."""
         step = max(1, INDEX_BUDGET // max(1, len(self.scopes)))
         for start in range(0, codes.shape[1], step):
             part = codes[:, start : start + step]
-            for rows, strides, offsets in self.layout.index_arithmetic:
-                cells = offsets.unsqueeze(1).expand(-1, part.shape[1])
-                for k in range(rows.shape[1]):
-                    cells = torch.addcmul(cells, part[rows[:, k]], strides[:, k].unsqueeze(1))
+            for cells in self.layout.cell_numbers(part):
                 flat = cells.reshape(-1)
                 if len(self._counts) <= 4 * len(flat):
                     self._counts += torch.bincount(flat, minlength=len(self._counts))
                 else:
-                    self._counts.index_add_(0, flat, torch.ones(len(flat), dtype=torch.float64))
+                    self._counts.index_add_(0, flat, self._counts.new_ones(len(flat)))
 
     def merge(self, other: JointTables) -> None:
         """Add another worker's counts over the same scopes."""
@@ -140,6 +148,21 @@ class JointTables:
         self.counts += other.widened(self.incomplete).counts
         self.rows += other.rows
 
+    def to(self, device: torch.device | str) -> JointTables:
+        """The same counts on a device; the very same object if they are there."""
+        counts = self.counts
+        if counts.device == torch.device(device):
+            return self
+        return _restored(self.scopes, self.states, self.incomplete, counts.to(device), self.rows)
+
+    def copy(self) -> JointTables:
+        """An independent copy."""
+        return _restored(self.scopes, self.states, self.incomplete, self.counts.clone(), self.rows)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Counts and what they are of; the layout is made again, once in a process."""
+        return _restored, (self.scopes, self.states, sorted(self.incomplete), self.counts, self.rows)
+
     def widen(self, incomplete: Iterable[str]) -> None:
         """Make room for missing values of further variables."""
         wide = self.widened(incomplete)
@@ -156,8 +179,8 @@ class JointTables:
         every = self.incomplete.union(incomplete)
         if every == self.incomplete:
             return self
-        result = JointTables(self.scopes, self.states, every)
         counts = self.counts
+        result = JointTables(self.scopes, self.states, every, counts.device)
         for i, scope in enumerate(self.scopes):
             room = result._counts[result.offsets[i] : result.offsets[i + 1]]
             old = counts[self.offsets[i] : self.offsets[i + 1]].reshape([self.layout.states[v] for v in scope])
@@ -167,7 +190,7 @@ class JointTables:
 
     def restricted(self, scopes: Iterable[Iterable[str]]) -> JointTables:
         """Tables of their own over some of the scopes, or parts of them."""
-        result = JointTables(scopes, self.states, self.incomplete)
+        result = JointTables(scopes, self.states, self.incomplete, self._counts.device)
         if self.rows > 0:
             result.fill(self.sums)
         result.rows = self.rows
@@ -181,7 +204,7 @@ class JointTables:
         """Add the counts of all processes, each of which has counted its share of the rows."""
         self.widen(v for theirs in gather_objects(sorted(self.incomplete)) for v in theirs)
         sum_over_processes(self.counts)
-        self.rows = float(sum_over_processes(torch.tensor(self.rows, dtype=torch.float64)))
+        self.rows = float(sum_over_processes(torch.tensor(self.rows, dtype=torch.float64, device="cpu")))
 
     def fill(self, joint: Callable[[Scope], Tensor]) -> None:
         """Take exact probabilities in place of counts."""
@@ -195,7 +218,7 @@ class JointTables:
         if self.rows <= 0:
             raise NotFittedError("No rows have been counted yet.")
         if not variables:
-            return torch.ones((), dtype=torch.float64)
+            return self._counts.new_ones(())
         sums = self.sums(variables)
         if self.incomplete.isdisjoint(variables):
             return sums / self.rows
@@ -213,26 +236,24 @@ class JointTables:
 
     def sums(self, variables: Sequence[str]) -> Tensor:
         """Counts of the joint states of some variables, with dimensions in the order asked for."""
-        best = self.layout.holder(variables)
-        if best is None:
-            raise StructureError(f"No table holds the variables {tuple(variables)}.")
-        scope = self.scopes[best]
-        stored = self.counts[self.offsets[best] : self.offsets[best + 1]].reshape(
-            [self.layout.states[v] for v in scope]
-        )
-        summed = [axis for axis, v in enumerate(scope) if v not in variables]
-        left = [v for v in scope if v in variables]
-        marginal = stored.sum(dim=summed) if summed else stored
-        return marginal.permute([left.index(v) for v in variables])
+        return self.layout.marginal(self.counts, variables)
 
     def marginals(self) -> dict[str, Tensor]:
         """P(v) of every variable."""
         if self.rows <= 0:
             raise NotFittedError("No rows have been counted yet.")
+        sizes = sorted(set(self.states.values()))
+        alike = [[v for v in self.states if self.states[v] == size] for size in sizes]
         key = "marginals", tuple(self.states.values())  # a layout does not tell a missing value from a state
-        read = reading(self.layout, key, lambda number: [number((v,), [n]) for v, n in self.states.items()])
-        sums = zip(self.states, read(self.counts), strict=True)
-        return {v: p / (self.known(p.sum(), [v]) if v in self.incomplete else self.rows) for v, p in sums}
+        read = reading(
+            self.layout,
+            key,
+            lambda number: [number([(v,) for v in names], [n]) for names, n in zip(alike, sizes, strict=True)],
+        )
+        sums = {v: p for names, t in zip(alike, read(self.counts), strict=True) for v, p in zip(names, t, strict=True)}
+        return {
+            v: sums[v] / (self.known(sums[v].sum(), [v]) if v in self.incomplete else self.rows) for v in self.states
+        }
 
     def missing_shares(self) -> dict[str, float]:
         """Share of missing values of each variable."""
@@ -242,6 +263,32 @@ class JointTables:
     def constant_variables(self) -> list[str]:
         """Variables with several states of which only one was ever seen."""
         return [v for v, p in self.marginals().items() if len(p) > 1 and float(p.max()) == 1.0]
+
+
+def count_tables(
+    tables: Iterable[Mapping[str, Tensor]], groups: Iterable[Iterable[str]], states: Mapping[str, int]
+) -> JointTables:
+    """Count rows; room for missing values is made where the first ones turn up.
+
+    Args:
+        tables: variable -> (rows,) states, ``states[v]`` where missing.
+        groups: of variables whose joint states are counted.
+        states: number of states of each variable.
+    """
+    counts = JointTables(groups, states)
+    for table in tables:
+        if len(next(iter(table.values()))):
+            counts.widen(v for v, n in states.items() if v not in counts.incomplete and int(table[v].max()) == n)
+        counts.add([table[v] for v in states])
+    return counts
+
+
+def _restored(
+    scopes: Sequence[Scope], states: Mapping[str, int], incomplete: Iterable[str], counts: Tensor, rows: float
+) -> JointTables:
+    tables = JointTables(scopes, states, incomplete)
+    tables._counts, tables.rows = counts, rows
+    return tables
 
 
 def layout_of(

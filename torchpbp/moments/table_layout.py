@@ -6,7 +6,7 @@ All of this follows from the groups of variables alone. It is worked out once fo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 
 import torch
@@ -17,8 +17,8 @@ from torchpbp.moments.covers import find_covers
 
 Scope = tuple[str, ...]
 
-LARGEST_TABLE = 1 << 26
-"""Most cells of one table: a larger one raises an error before memory is exhausted."""
+LARGEST_TABLE = 1 << 31
+"""Most cells of one table, 16 GiB: the last limit, where the budget of a plan has been lifted."""
 
 
 class TableLayout:
@@ -44,6 +44,8 @@ class TableLayout:
         for size in sizes:
             self.offsets.append(self.offsets[-1] + size)
         members = [frozenset(s) for s in self.scopes]
+        self._steps: dict[int, dict[str, tuple[int, int]]] = {}
+        self._own = {m: i for i, m in enumerate(members)}
         self._holders: dict[str, list[tuple[int, frozenset[str]]]] = {}  # smallest table first
         for i in sorted(range(len(sizes)), key=sizes.__getitem__):
             for v in self.scopes[i]:
@@ -67,17 +69,63 @@ class TableLayout:
             groups.setdefault(len(scope), []).append(i)
         result = []
         for members in groups.values():
-            rows = torch.tensor([[self.position[v] for v in self.scopes[i]] for i in members], dtype=torch.int64)
-            steps = torch.tensor([strides([self.states[v] for v in self.scopes[i]]) for i in members])
-            offsets = torch.tensor([self.offsets[i] for i in members])
+            position = [[self.position[v] for v in self.scopes[i]] for i in members]
+            rows = torch.tensor(position, dtype=torch.int64, device="cpu")
+            steps = torch.tensor([strides([self.states[v] for v in self.scopes[i]]) for i in members], device="cpu")
+            offsets = torch.tensor([self.offsets[i] for i in members], device="cpu")
             result.append((rows, steps.to(torch.int64).reshape(rows.shape), offsets))
         return result
 
+    def cell_numbers(self, codes: Tensor) -> Iterator[Tensor]:
+        """Cells in which rows are counted: (tables, rows) numbers, all tables of one size at once.
+
+        Args:
+            codes: (variables, rows) states.
+        """
+        for index in self.index_arithmetic:
+            rows, steps, offsets = (x.to(codes.device) for x in index)
+            cells = offsets.unsqueeze(1).expand(-1, codes.shape[1])
+            for k in range(rows.shape[1]):
+                cells = torch.addcmul(cells, codes[rows[:, k]], steps[:, k].unsqueeze(1))
+            yield cells
+
     def holder(self, variables: Sequence[str]) -> int | None:
         """Number of the smallest table with all these variables, of which there is at least one."""
-        wanted = set(variables)
+        wanted = frozenset(variables)
+        if wanted in self._own:
+            return self._own[wanted]
         rarest = min(variables, key=lambda v: len(self._holders.get(v, ())))
         return next((i for i, members in self._holders.get(rarest, ()) if wanted <= members), None)
+
+    def steps(self, variables: Sequence[str]) -> tuple[int, dict[str, tuple[int, int]]]:
+        """The smallest table with all these variables: its offset, and the states and stride of each of its variables.
+
+        Raises:
+            StructureError: no table holds them all.
+        """
+        best = self.holder(variables) if variables else 0  # the sum of all cells of any table
+        if best is None:
+            raise StructureError(f"No table holds the variables {tuple(variables)}.")
+        if best not in self._steps:
+            scope = self.scopes[best]
+            sizes = [self.states[v] for v in scope]
+            self._steps[best] = dict(zip(scope, zip(sizes, strides(sizes), strict=True), strict=True))
+        return self.offsets[best], self._steps[best]
+
+    def marginal(self, counts: Tensor, variables: Sequence[str]) -> Tensor:
+        """Counts of the joint states of some variables, with dimensions in the order asked for.
+
+        Args:
+            counts: (cells of all tables,).
+            variables: that some table holds.
+        """
+        offset, steps = self.steps(variables)
+        sizes = [size for size, _ in steps.values()]
+        stored = counts[offset : offset + math.prod(sizes)].reshape(sizes)
+        summed = [axis for axis, v in enumerate(steps) if v not in variables]
+        left = [v for v in steps if v in variables]
+        marginal = stored.sum(dim=summed) if summed else stored
+        return marginal.permute([left.index(v) for v in variables])
 
 
 @lru_cache(maxsize=64)

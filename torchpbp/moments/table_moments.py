@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -27,7 +27,8 @@ class TableMoments(Moments):
     value itself.
 
     Args:
-        tables: joint tables of all groups asked for.
+        tables: joint tables of all groups asked for. Counts of shape (cells, replicates), of which all moments of separators then
+            have a dimension behind that of the separators, are those of as many tables of equally many rows.
     """
 
     def __init__(self, tables: JointTables) -> None:
@@ -69,7 +70,8 @@ class TableMoments(Moments):
         if len(union) == len(a) + len(b):
             return table.reshape(self.dim(a), self.dim(b))
         result = table.new_zeros(self.dim(a), self.dim(b))
-        result[_codes(union, a, self.dims), _codes(union, b, self.dims)] = table.reshape(-1)
+        index = [torch.as_tensor(_codes(union, g, self.dims), device=table.device) for g in (a, b)]
+        result[index[0], index[1]] = table.reshape(-1)
         return result
 
     def third(self, below: Sequence[Group], features: Sequence[Tensor] | None, near: Sequence[Group]) -> Tensor:
@@ -91,14 +93,14 @@ class TableMoments(Moments):
         key = self._sizes, tuple(plans)
         read = reading(self.tables.layout, key, lambda number: self._separator_cells(plans, number))
         cores, cross, gram = read(self.tables.counts)
-        rows = self.tables.known(cores.sum(dim=1), [v for p in plans for v in p.core])
-        core_mean, cross, gram = cores / rows.unsqueeze(1), cross / rows.reshape(-1, 1, 1), gram / self.rows
-        near_mean = gram.diagonal(dim1=1, dim2=2)
+        rows = self.tables.known(cores.sum(dim=-1), [v for p in plans for v in p.core])
+        core_mean, cross, gram = cores / rows[..., None], cross / rows[..., None, None], gram / self.rows
+        near_mean = gram.diagonal(dim1=-2, dim2=-1)
         return SeparatorMoments(
             core_mean,
             near_mean,
-            cross - core_mean.unsqueeze(2) * cross.sum(dim=1, keepdim=True),
-            gram - near_mean.unsqueeze(2) * near_mean.unsqueeze(1),
+            cross - core_mean.unsqueeze(-1) * cross.sum(dim=-2, keepdim=True),
+            gram - near_mean.unsqueeze(-1) * near_mean.unsqueeze(-2),
             _inverse_root(core_mean),
             _inverse_root(near_mean),
             (core_mean > 0).to(torch.float64),
@@ -107,33 +109,42 @@ class TableMoments(Moments):
 
     def _separator_cells(self, plans: Sequence[SeparatorPlan], number: Number) -> list[Cells]:
         """Cells of E[φ], E[φηᵀ] and E[ηηᵀ], separators stacked."""
-        cores = [self._joint_cells(p.core, (), number).reshape(-1) for p in plans]
-        crosses = [
-            np.concatenate(
-                [self._joint_cells(p.core, g, number).reshape(self.dim(p.core), -1) for g in p.instrument], 1
-            )
-            for p in plans
-        ]
-        grams = [
-            np.block([[self._pair_cells(a, b, number) for b in p.instrument] for a in p.instrument]) for p in plans
-        ]
-        return [np.stack(cores), np.stack(crosses), np.stack(grams)]
+        parts, order = [], self._alike([(p.core, *p.instrument) for p in plans])
+        for members in order:
+            chosen = [plans[i] for i in members]
+            cores = self._joint_cells([p.core for p in chosen], [()] * len(chosen), number)[..., 0]
+            near = [list(groups) for groups in zip(*(p.instrument for p in chosen), strict=True)]
+            cross = [self._joint_cells([p.core for p in chosen], groups, number) for groups in near]
+            parts.append((cores, np.concatenate(cross, axis=-1), self._gram_cells(near, number)))
+        return [_in_order(arrays, order) for arrays in zip(*parts, strict=True)]
 
-    def _pair_cells(self, a: Group, b: Group, number: Number) -> Cells:
+    def _gram_cells(self, near: Sequence[list[Group]], number: Number) -> Cells:
+        """(separators, instrument dim, instrument dim) cells of E[ηηᵀ], given each position's groups."""
+        rows: list[list[Cells]] = [[] for _ in near]
+        for i, a in enumerate(near):
+            for j, b in enumerate(near):
+                rows[i].append(rows[j][i].swapaxes(1, 2) if j < i else self._pair_cells(a, b, number))
+        return np.concatenate([np.concatenate(row, axis=2) for row in rows], axis=1)
+
+    def _pair_cells(self, a: Sequence[Group], b: Sequence[Group], number: Number) -> Cells:
         """Cells of E[η_a η_bᵀ]; where groups share variables, states that contradict each other have the cell 0."""
-        union = tuple(dict.fromkeys((*a, *b)))
-        sizes = self.near_dim(a), self.near_dim(b)
-        if len(union) == len(a) + len(b):
-            return number(union).reshape(sizes)
-        result = np.zeros(sizes, dtype=np.int64)
-        states = self.tables.layout.states
-        result[_codes(union, a, states).numpy(), _codes(union, b, states).numpy()] = number(union).reshape(-1)
+        states, (first, second) = self.tables.layout.states, (a[0], b[0])
+        unions = [tuple(dict.fromkeys((*x, *y))) for x, y in zip(a, b, strict=True)]
+        cells = number(unions, [states[v] for v in unions[0]])
+        sizes = len(a), self.near_dim(first), self.near_dim(second)
+        if len(unions[0]) == len(first) + len(second):
+            return cells.reshape(sizes)
+        result = np.zeros(sizes, dtype=cells.dtype)
+        row, column = (_codes(unions[0], group, states) for group in (first, second))
+        result[:, row, column] = cells.reshape(len(a), -1)
         return result
 
-    def _joint_cells(self, inside: Sequence[str], near: Group, number: Number) -> Cells:
-        """Cells of a table of known states of inside variables, and all states of an instrument's."""
+    def _joint_cells(self, inside: Sequence[Sequence[str]], near: Sequence[Group], number: Number) -> Cells:
+        """(tables, inside dim, near dim) cells of tables of known states of inside variables, and all of an instrument's."""
         wide = self.tables.layout.states
-        return number((*inside, *near), [*(self.dims[v] for v in inside), *(wide[v] for v in near)])
+        sizes = [*(self.dims[v] for v in inside[0]), *(wide[v] for v in near[0])]
+        cells = number([(*x, *y) for x, y in zip(inside, near, strict=True)], sizes)
+        return cells.reshape(len(inside), -1, self.near_dim(near[0]))
 
     def below(self, wanted: Sequence[Sequence[Question]]) -> list[tuple[Tensor, Tensor]]:
         return [self._below(questions) for questions in wanted]
@@ -141,32 +152,46 @@ class TableMoments(Moments):
     def _below(self, questions: Sequence[Question]) -> tuple[Tensor, Tensor]:
         key = self._sizes, tuple((tuple(below), tuple(near)) for below, _, near in questions)
         read = reading(self.tables.layout, key, lambda number: self._below_cells(questions, number))
-        (both,) = read(self.tables.counts)  # (questions, dims of the groups…, 1 + instrument dim)
-        sizes = both.shape[1:-1]
-        flat = both.flatten(1, -2)
-        rows = self.tables.known(flat[..., 0].sum(dim=1), (v for below, _, _ in questions for g in below for v in g))
-        near_mean = flat[..., 1:].sum(dim=1) / rows.unsqueeze(1)
-        joint = both / rows.reshape(-1, *[1] * (both.ndim - 1))
+        (both,) = read(self.tables.counts)  # (questions, …, dims of the groups…, 1 + instrument dim)
+        lead = self.tables.counts.ndim  # of questions and, where there are some, replicates
+        leading, sizes = both.shape[:lead], both.shape[lead:-1]
+        flat = both.flatten(lead, -2)
+        rows = self.tables.known(flat[..., 0].sum(dim=-1), (v for below, _, _ in questions for g in below for v in g))
+        near_mean = flat[..., 1:].sum(dim=-2) / rows.unsqueeze(-1)
+        joint = both / rows.reshape(*leading, *[1] * (both.ndim - lead))
         if questions[0][1] is not None:
             for k, size in enumerate(sizes):  # the first dimension is compressed and goes to the end
                 features = torch.stack([f[k] for _, f, _ in questions if f is not None])
-                joint = joint.reshape(len(questions), size, -1).mT @ features
-            sizes = torch.Size([f.shape[1] for f in questions[0][1]])
-            joint = joint.reshape(len(questions), -1, *sizes).movedim(1, -1)
+                joint = joint.reshape(*leading, size, -1).mT @ features
+            sizes = torch.Size([f.shape[-1] for f in questions[0][1]])
+            joint = joint.reshape(*leading, -1, *sizes).movedim(lead, -1)
         mean = joint[..., 0]
-        return mean, joint[..., 1:] - mean.unsqueeze(-1) * near_mean.reshape(
-            len(questions), *[1] * len(sizes), near_mean.shape[1]
-        )
+        return mean, joint[..., 1:] - mean.unsqueeze(-1) * near_mean.reshape(*leading, *[1] * len(sizes), -1)
 
     def _below_cells(self, questions: Sequence[Question], number: Number) -> list[Cells]:
         """Cells of E[y] and, behind it, E[yηᵀ], with y the joint features of all groups below; questions stacked."""
-        result = []
-        for below, _, near in questions:
-            names = [v for g in below for v in g]
-            sizes = [self.dim(g) for g in below]
-            parts = [self._joint_cells(names, g, number).reshape(*sizes, -1) for g in ((), *near)]
-            result.append(np.concatenate(parts, axis=-1))
-        return [np.stack(result)]
+        inside = [tuple(v for g in below for v in g) for below, _, _ in questions]
+        parts, order = [], self._alike([(x, *near) for x, (_, _, near) in zip(inside, questions, strict=True)])
+        for members in order:
+            names = [inside[i] for i in members]
+            near = zip(*(((), *questions[i][2]) for i in members), strict=True)
+            parts.append(np.concatenate([self._joint_cells(names, groups, number) for groups in near], axis=-1))
+        cells = _in_order(parts, order)
+        return [cells.reshape(len(questions), *(self.dim(g) for g in questions[0][0]), cells.shape[-1])]
+
+    def _alike(self, groups: Sequence[Sequence[Group]]) -> list[list[int]]:
+        """Numbers of lists of groups that differ in nothing but the names of their variables, together."""
+        wide, result = self.tables.layout.states, dict[Hashable, list[int]]()
+        for i, several in enumerate(groups):
+            place = {v: k for k, v in enumerate(dict.fromkeys(v for group in several for v in group))}
+            key = tuple(tuple((place[v], self.dims[v], wide[v]) for v in group) for group in several)
+            result.setdefault(key, []).append(i)
+        return list(result.values())
+
+
+def _in_order(parts: Sequence[Cells], order: Sequence[Sequence[int]]) -> Cells:
+    """Arrays joined along the first dimension, in the order of these numbers."""
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)[np.argsort(np.concatenate(order))]
 
 
 def _inverse_root(p: Tensor) -> Tensor:
@@ -174,11 +199,11 @@ def _inverse_root(p: Tensor) -> Tensor:
     return torch.where(p > 0, p.clamp(min=1e-300).rsqrt(), torch.zeros_like(p))
 
 
-def _codes(union: Group, group: Group, states: Mapping[str, int]) -> Tensor:
+def _codes(union: Group, group: Group, states: Mapping[str, int]) -> Cells:
     """For each joint state of ``union`` the joint state of ``group``."""
-    code = torch.zeros([states[v] for v in union], dtype=torch.int64)
+    code = np.zeros([states[v] for v in union], dtype=np.int64)
     for v in group:
         axis = union.index(v)
         shape = [-1 if i == axis else 1 for i in range(len(union))]
-        code = code * states[v] + torch.arange(states[v]).reshape(shape)
+        code = code * states[v] + np.arange(states[v]).reshape(shape)
     return code.reshape(-1)

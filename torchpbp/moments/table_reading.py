@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Sequence
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -12,18 +13,19 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from torchpbp.errors import StructureError
-from torchpbp.moments.table_layout import Scope, TableLayout, strides
+from torchpbp.moments.table_layout import Scope, TableLayout
 
 Cells = npt.NDArray[np.int64]
 """Numbers of cells; 0 stands for a cell that is always 0."""
-Number = Callable[..., Cells]
-"""Numbers the cells of a joint table, see :meth:`Reading.number`."""
+Number = Callable[[Sequence[Scope], Sequence[int]], npt.NDArray[Any]]
+"""Numbers the cells of joint tables, see :meth:`Reading.number`; or gives what is in them, see :class:`DirectReading`."""
 
 KEPT_INDICES = 1 << 20
 """Size of a reading that is kept for the next fit: 8 MB."""
 KEPT_READINGS = 256
 """Readings kept for one layout."""
+LARGE_TABLES = 1 << 14
+"""Mean number of cells of tables from which on it pays to sum and copy table after table."""
 
 
 class Reading:
@@ -34,9 +36,9 @@ class Reading:
         make: given a function that numbers the cells of a table (see :meth:`number`), gives the arrays.
     """
 
-    def __init__(self, layout: TableLayout, make: Callable[[Number], Sequence[Cells]]) -> None:
+    def __init__(self, layout: TableLayout, make: Callable[[Number], Sequence[npt.NDArray[Any]]]) -> None:
         self._layout = layout
-        self._known: dict[tuple[Scope, tuple[int, ...]], Cells] = {}
+        self._first: dict[tuple[int, ...], dict[Scope, int]] = {}  # sizes -> table -> number of its first cell
         self._sources: list[Cells] = []
         self._targets: list[Cells] = []
         self._size = 1  # cell 0 stays 0
@@ -48,8 +50,9 @@ class Reading:
             (np.ones(len(source)), (target, source)), shape=(self._size, layout.cells), dtype=np.float64
         )
         self._copied = np.concatenate([none, *(a.reshape(-1) for a in arrays)])
+        self._on_device: dict[torch.device, tuple[Tensor, Tensor, Tensor]] = {}
         self._lengths = [a.size for a in arrays]
-        del self._known, self._sources, self._targets
+        del self._first, self._sources, self._targets
 
     @property
     def indices(self) -> int:
@@ -57,44 +60,87 @@ class Reading:
         return 2 * self._sums.nnz + len(self._copied)
 
     def __call__(self, counts: Tensor) -> list[Tensor]:
-        """The arrays, given (cells of the layout,) counts."""
-        cells = torch.from_numpy((self._sums @ counts.numpy()).take(self._copied))
-        return [
-            part.reshape(shape) for part, shape in zip(torch.split(cells, self._lengths), self._shapes, strict=True)
-        ]
+        """The arrays, given (cells of the layout,) counts; (cells, replicates) give arrays with replicates as second dimension."""
+        cells = self._cells(counts) if counts.device.type == "cpu" else self._gathered(counts)
+        parts = zip(torch.split(cells, self._lengths), self._shapes, strict=True)
+        if counts.ndim == 1:
+            return [part.reshape(shape) for part, shape in parts]
+        return [part.reshape(*shape, -1).movedim(-1, 1).contiguous() for part, shape in parts]
 
-    def number(self, variables: Sequence[str], sizes: Sequence[int] | None = None) -> Cells:
-        """Numbers of the cells of a joint table, its dimensions in the order asked for.
+    def _cells(self, counts: Tensor) -> Tensor:
+        """(entries of all arrays,) on the CPU."""
+        return torch.from_numpy((self._sums @ counts.numpy()).take(self._copied, axis=0))
+
+    def _gathered(self, counts: Tensor) -> Tensor:
+        """The same on any device, where the indices are kept."""
+        if counts.device not in self._on_device:
+            index = (np.repeat(np.arange(self._size), np.diff(self._sums.indptr)), self._sums.indices, self._copied)
+            target, source, copied = (torch.as_tensor(x, dtype=torch.int64, device=counts.device) for x in index)
+            self._on_device[counts.device] = target, source, copied
+        target, source, copied = self._on_device[counts.device]
+        sums = counts.new_zeros(self._size, *counts.shape[1:]).index_add_(0, target, counts.index_select(0, source))
+        return sums.index_select(0, copied)
+
+    def number(self, scopes: Sequence[Scope], sizes: Sequence[int]) -> Cells:
+        """(tables, *sizes) numbers of the cells of joint tables, their dimensions in the order asked for.
 
         Args:
-            variables: of the table.
-            sizes: states of each that are wanted, the first ones; all by default.
+            scopes: variables of each table.
+            sizes: states that are wanted of the variables, the first ones; the same for all tables.
         """
-        layout = self._layout
-        states = [layout.states[v] for v in variables] if sizes is None else list(sizes)
-        key = tuple(variables), tuple(states)
-        if key not in self._known:
-            best = layout.holder(variables) if variables else 0  # the sum of all cells of any table
-            if best is None:
-                raise StructureError(f"No table holds the variables {tuple(variables)}.")
-            scope = layout.scopes[best]
-            stride = dict(zip(scope, strides([layout.states[v] for v in scope]), strict=True))
-            rest = [v for v in scope if v not in variables]
-            source = np.full((1,), layout.offsets[best], dtype=np.int64)
-            for v, size in [*zip(variables, states, strict=True), *((v, layout.states[v]) for v in rest)]:
-                source = (source[:, None] + np.arange(size) * stride[v]).reshape(-1)
-            cells = np.arange(self._size, self._size + math.prod(states))
+        first = self._first.setdefault(tuple(sizes), {})
+        new = [scope for scope in dict.fromkeys(scopes) if scope not in first]
+        layout, cells = self._layout, math.prod(sizes)
+        alike: dict[tuple[Any, ...], tuple[list[int], list[Scope]]] = {}
+        for scope in new:
+            offset, steps = layout.steps(scope)
+            kept = tuple(steps[v][1] for v in scope)
+            rest = tuple(step for v, step in steps.items() if v not in scope)
+            offsets, members = alike.setdefault((kept, rest), ([], []))
+            offsets.append(offset)
+            members.append(scope)
+        for (kept, rest), (offsets, members) in alike.items():
+            source = np.array(offsets, dtype=np.int64)
+            for size, step in (*zip(sizes, kept, strict=True), *rest):
+                source = (source[:, None] + np.arange(size) * step).reshape(-1)
+            numbers = np.arange(self._size, self._size + len(members) * cells)
             self._sources.append(source)
-            self._targets.append(np.repeat(cells, math.prod(layout.states[v] for v in rest)))
-            self._size += len(cells)
-            self._known[key] = cells.reshape(states)
-        return self._known[key]
+            self._targets.append(np.repeat(numbers, math.prod(size for size, _ in rest)))
+            first.update((scope, self._size + i * cells) for i, scope in enumerate(members))
+            self._size += len(numbers)
+        start = np.array([first[scope] for scope in scopes], dtype=np.int64)
+        return (start[:, None] + np.arange(cells)).reshape(len(scopes), *sizes)
+
+
+class DirectReading:
+    """The same for few large tables, whose cells are summed and copied without being numbered.
+
+    Args:
+        layout: of the counts to read from.
+        make: as for :class:`Reading`.
+    """
+
+    def __init__(self, layout: TableLayout, make: Callable[[Number], Sequence[npt.NDArray[Any]]]) -> None:
+        self._layout, self._make = layout, make
+
+    def __call__(self, counts: Tensor) -> list[Tensor]:
+        """The arrays, as of :class:`Reading`, which reads counts of replicates and those of other devices."""
+        if counts.ndim > 1 or counts.device.type != "cpu":
+            return Reading(self._layout, self._make)(counts)
+
+        def values(scopes: Sequence[Scope], sizes: Sequence[int]) -> npt.NDArray[Any]:
+            wanted = tuple(slice(size) for size in sizes)
+            return np.stack([self._layout.marginal(counts, scope)[wanted].numpy() for scope in scopes])
+
+        return [torch.from_numpy(array) for array in self._make(values)]
 
 
 _KEPT: WeakKeyDictionary[TableLayout, dict[Hashable, Reading]] = WeakKeyDictionary()
 
 
-def reading(layout: TableLayout, key: Hashable, make: Callable[[Number], Sequence[Cells]]) -> Reading:
+def reading(
+    layout: TableLayout, key: Hashable, make: Callable[[Number], Sequence[npt.NDArray[Any]]]
+) -> Reading | DirectReading:
     """A reading, made once for each key unless it is very large.
 
     Args:
@@ -102,6 +148,8 @@ def reading(layout: TableLayout, key: Hashable, make: Callable[[Number], Sequenc
         key: tells readings of one layout apart.
         make: gives its arrays.
     """
+    if layout.cells > LARGE_TABLES * len(layout.scopes):
+        return DirectReading(layout, make)
     kept = _KEPT.setdefault(layout, {})
     if key in kept:
         return kept[key]

@@ -43,12 +43,15 @@ class ThinnedRows:
         """Put the values kept by all processes together."""
         if world_size() == 1:
             return
+        device = next(iter(self._columns.values())).kept.device
+        for column in self._columns.values():
+            column.kept = column.kept.cpu()  # a device number means another device in another process
         shares = gather_objects((self._columns, self.incomplete))
         most = max(1, self._most // world_size())
         for v in self._columns:
             theirs = [columns[v] for columns, _ in shares]
             self._columns[v] = _Column(self._most)
-            self._columns[v].kept = torch.cat([c.kept[:: max(1, -(-len(c.kept) // most))] for c in theirs])
+            self._columns[v].kept = torch.cat([c.kept[:: max(1, -(-len(c.kept) // most))] for c in theirs]).to(device)
             self._columns[v].low, self._columns[v].high = min(c.low for c in theirs), max(c.high for c in theirs)
         self.incomplete = set().union(*(columns for _, columns in shares))
 
@@ -65,14 +68,14 @@ class _Column:
     """One column, thinned by itself."""
 
     def __init__(self, most: int) -> None:
-        self.kept = torch.empty(0, dtype=torch.float64)
+        self.kept = torch.empty(0, dtype=torch.float64, device="cpu")
         self.low, self.high = float("inf"), float("-inf")
         self._most, self._stride, self._count = most, 1, 0
 
     def add(self, values: Tensor) -> None:
         if len(values) == 0:
             return
-        self.kept = torch.cat([self.kept, values[-self._count % self._stride :: self._stride]])
+        self.kept = torch.cat([self.kept.to(values.device), values[-self._count % self._stride :: self._stride]])
         self.low, self.high = min(self.low, float(values.min())), max(self.high, float(values.max()))
         self._count += len(values)
         while (self._count - 1) // self._stride + 1 > self._most:

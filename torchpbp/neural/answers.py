@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from torchpbp.distributed import sum_over_processes, world_size
 from torchpbp.features.encoded import EncodedMap
 from torchpbp.features.maps import OneHot
 from torchpbp.inference.class_trees import ClassTrees
@@ -17,6 +18,7 @@ from torchpbp.inference.readout import soft_positive
 from torchpbp.inputs.evidence import Evidence
 from torchpbp.models.pbp import PBP
 from torchpbp.neural.support import Solved
+from torchpbp.precision import full_precision
 
 SOFTNESS = 0.05
 """ε of the link through which leaves are predicted without a target."""
@@ -45,25 +47,32 @@ class Answers:
         """Of the nets."""
         return self.model.nets.dtype
 
-    def loss(self, solved: Solved, table: Mapping[str, Tensor], shown: Tensor) -> Tensor:
+    def loss(self, solved: Solved, table: Mapping[str, Tensor], shown: Tensor, shared: bool = False) -> Tensor:
         """Mean negative log-probability.
 
         Args:
             solved: operators and statistics.
             table: rows to ask about.
             shown: (rows, leaves) what the answers may use.
+            shared: the rows are a share of those of all processes, over which the losses average to the mean of all rows.
         """
         if self.target is not None and self.target in self.reader.names:
             shown = shown.clone()
             shown[:, self.reader.names.index(self.target)] = False
         evidence = self._evidence(solved, table, shown)
+        with full_precision(shown.device):
+            return self._loss(solved, table, shown, evidence, shared)
+
+    def _loss(
+        self, solved: Solved, table: Mapping[str, Tensor], shown: Tensor, evidence: Evidence, shared: bool
+    ) -> Tensor:
         tree = self._tree(solved)
         if self.target is None:
-            return self._leaf_losses(tree, table, shown, evidence)
+            return self._leaf_losses(tree, table, shown, evidence, shared)
         known = table[self.target] >= 0
         log_probabilities = self._target_log_probabilities(tree, evidence, shown)
         chosen = log_probabilities.gather(1, table[self.target].clamp(min=0).unsqueeze(1)).squeeze(1)
-        return -(chosen * known).sum() / known.sum().clamp(min=1)
+        return _mean(-(chosen * known).sum(), known.sum(), shared)
 
     @torch.no_grad()
     def scores(self, table: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, int]]:
@@ -72,14 +81,14 @@ class Answers:
         Nothing for rows none of which has a target.
         """
         model, reader = self.model, self.reader
+        shown = reader.seen(table)
         grams = {v: m.gram for v, m in reader.encoded.items()}
         statistics = {v: (m.mean, m.spread) for v, m in reader.encoded.items()}
         tree = OperatorTree(
             model.plan, [model.root.weight, *(o.weight for o in model.separator_operators)], model.root.weight
         )
-        prior = model.prior if model.condition is not None else torch.ones(1, dtype=torch.float64)
-        solved = Solved(tree, statistics, grams, prior, torch.zeros(()))
-        shown = reader.seen(table)
+        prior = model.prior if model.condition is not None else shown.new_ones(1, dtype=torch.float64)
+        solved = Solved(tree, statistics, grams, prior, prior.new_zeros(()))
         rows = len(shown)
         result = {"loss": (self.loss(solved, table, shown), rows)}
         if self.target is not None:
@@ -87,7 +96,8 @@ class Answers:
                 shown[:, reader.names.index(self.target)] = False
             known = table[self.target] >= 0
             evidence = self._evidence(solved, table, shown)
-            guess = self._target_log_probabilities(self._tree(solved), evidence, shown).argmax(dim=1)
+            with full_precision(shown.device):
+                guess = self._target_log_probabilities(self._tree(solved), evidence, shown).argmax(dim=1)
             count = int(known.sum())
             if count == 0:
                 return {}
@@ -104,7 +114,8 @@ class Answers:
         soft: dict[str, Tensor] = {}
         if reader.encoded:
             encoded = reader.encode(table, shown, shown)
-            vectors = reader.evidence(encoded, shown, solved.statistics, solved.grams)
+            with full_precision(shown.device):
+                vectors = reader.evidence(encoded, shown, solved.statistics, solved.grams)
             soft |= {v: zeta.to(self.dtype) for v, zeta in vectors.items()}
         for i, (v, observable) in enumerate(reader.observables.items()):
             if v in soft:
@@ -114,7 +125,7 @@ class Answers:
                 hard[v] = torch.where(flags, table[v], -1)
             else:
                 filled = torch.where(flags, table[v], observable.bounds.mean().to(table[v]))
-                missing = observable.map.missing()
+                missing = observable.map.missing().to(shown.device)
                 known = torch.where(flags.unsqueeze(1), observable.map.evidence(filled).to(missing), missing)
                 soft[v] = known.to(self.dtype)
         condition = self.model.condition
@@ -144,7 +155,12 @@ class Answers:
         return log_probabilities
 
     def _leaf_losses(
-        self, tree: OperatorTree | ClassTrees, table: Mapping[str, Tensor], shown: Tensor, evidence: Evidence
+        self,
+        tree: OperatorTree | ClassTrees,
+        table: Mapping[str, Tensor],
+        shown: Tensor,
+        evidence: Evidence,
+        shared: bool,
     ) -> Tensor:
         """Mean over leaves of the loss of predicting each from the others."""
         reader = self.reader
@@ -159,7 +175,7 @@ class Answers:
                 probability = self._contrasted(
                     estimates[v], evidence.soft[v], own, isinstance(observable.map, EncodedMap)
                 )
-            losses.append(-(probability.log() * own).sum() / own.sum().clamp(min=1))
+            losses.append(_mean(-(probability.log() * own).sum(), own.sum(), shared))
         return torch.stack(losses).mean()
 
     def _contrasted(self, estimate: Tensor, vectors: Tensor, own: Tensor, ratios: bool) -> Tensor:
@@ -182,3 +198,10 @@ class Answers:
 def _scaled(estimate: Tensor) -> Tensor:
     norm = estimate.norm(dim=-1, keepdim=True)
     return estimate / torch.where(norm > 0, norm, torch.ones_like(norm))
+
+
+def _mean(total: Tensor, rows: Tensor, shared: bool) -> Tensor:
+    """A sum over rows, by their number; of a share of them so that the mean over processes is that over all rows."""
+    if shared:
+        total, rows = total * world_size(), sum_over_processes(rows.clone())
+    return total / rows.clamp(min=1)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
+from torchpbp.distributed import own_share
 from torchpbp.errors import DataError, ShapeError
 from torchpbp.settings import flag, whole
 from torchpbp.settings import seed as checked_seed
@@ -105,8 +106,10 @@ def several_batches(
 class TableLoader(DataLoader[dict[str, Tensor]]):
     """Batches of a table in memory, as dicts of tensors; their order depends on seed and epoch only.
 
+    In several processes each takes its share of the rows of every batch.
+
     Args:
-        table: name -> (rows, …) tensor.
+        table: name -> (rows, …) tensor; the same in all processes.
         batch_size: rows per batch, at most; batches are as equal as can be.
         shuffle: draw a new order in each epoch.
         seed: of the orders.
@@ -138,10 +141,11 @@ class _Columns(Dataset[dict[str, Tensor]]):
         return {v: x[rows] for v, x in self.columns.items()}
 
 
-class _Orders(Sampler[Tensor]):
-    """Numbers of the rows of each batch."""
+class _Orders(DistributedSampler[Tensor]):
+    """Numbers of the rows of each batch, or of this process's share of them; Lightning leaves samplers of this kind alone."""
 
     def __init__(self, rows: int, batches: int, shuffle: bool, seed: int) -> None:
+        # Not that of the class above, which wants a process group now and shares whole batches.
         self.rows, self.batches, self.shuffle, self.seed = rows, batches, shuffle, seed
         self.epoch = 0
 
@@ -157,4 +161,5 @@ class _Orders(Sampler[Tensor]):
         if self.shuffle:
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
             order = torch.randperm(self.rows, generator=generator)
-        yield from torch.tensor_split(order, self.batches)
+        for batch in torch.tensor_split(order, self.batches):
+            yield batch[own_share(len(batch))]

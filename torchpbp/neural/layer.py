@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +16,7 @@ from torchpbp.errors import ArgumentError, QueryError, ShapeError
 from torchpbp.inputs.evidence import Evidence, query_names, warn_of_no_question
 from torchpbp.inputs.layer_evidence import read_layer_evidence
 from torchpbp.models.two_stage_model import TwoStageModel
+from torchpbp.precision import full_precision
 from torchpbp.settings import non_negative, positive, whole
 from torchpbp.settings import seed as checked_seed
 
@@ -91,7 +90,7 @@ class PBPLayer(nn.Module):
             name -> (batch, states). A variable given as weights is included: its posterior combines the weights with
             what all others say.
         """
-        with self._full_precision():
+        with full_precision(self.model.device):
             read, valid = self.read_evidence(evidence)
             observables = self.model.observables
             answers = {v: self.model.distribution(observables[v], e, read) for v, e in self._open(read).items()}
@@ -113,7 +112,7 @@ class PBPLayer(nn.Module):
         Returns:
             name -> (batch, states), NaN in invalid rows.
         """
-        with self._full_precision():
+        with full_precision(self.model.device):
             read, valid = self.read_evidence(evidence, signed=True)
             return _where_valid(valid, self._open(read, variables))
 
@@ -133,7 +132,7 @@ class PBPLayer(nn.Module):
     def log_evidence(self, evidence: Mapping[str, Tensor]) -> Tensor:
         """(batch,) log P(evidence), floored where the estimate is not positive."""
         self.model.require_densities("log_evidence")
-        with self._full_precision():
+        with full_precision(self.model.device):
             read, valid = self.read_evidence(evidence)
             return torch.where(valid, self.model.log_mass(read), torch.nan)
 
@@ -161,11 +160,6 @@ class PBPLayer(nn.Module):
     def given(self, evidence: Mapping[str, Tensor]) -> PBPDistribution:
         """The distribution of all observables given the evidence."""
         return PBPDistribution(self, evidence)
-
-    def _full_precision(self) -> AbstractContextManager[Any]:
-        """Mixed precision stops here: differences of probabilities need the digits that half precision lacks."""
-        device = self.model.floor.device.type
-        return nullcontext() if device == "meta" else torch.autocast(device_type=device, enabled=False)
 
     def read_evidence(self, evidence: Mapping[str, Tensor], signed: bool = False) -> tuple[Evidence, Tensor]:
         """Evidence without what is invalid, and (batch,) which rows are valid; (1,) where there is no evidence."""

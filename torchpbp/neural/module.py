@@ -11,6 +11,7 @@ from lightning.pytorch import LightningModule
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 
+from torchpbp.distributed import gather_rows, process_rank, shares, sum_over_processes, world_size
 from torchpbp.errors import ArgumentError, DataError, DataWarning, StructureError, warn_caller
 from torchpbp.inference.leaf_features import LeafReader
 from torchpbp.learning.message_nets import Masking
@@ -65,8 +66,8 @@ class PBPModule(LightningModule):
 
     Each step solves both closed-form stages on a part of the batch, the support, and answers questions about the other rows;
     the loss of the answers is differentiated through contraction, stage 2 and stage 1. It trains encoders and the nets of messages;
-    nets of instruments learn to predict messages (S1A) and their products (S1B), which adds the error of stage 1 to the loss. Moments are running averages over
-    steps with the gradient of the present batch (straight-through). After training the operators of :attr:`model` are solved
+    nets of instruments learn to predict messages (S1A) and their products (S1B), which adds the error of stage 1 to the loss.
+    After training the operators of :attr:`model` are solved
     on all rows, in passes over ``datamodule.solve_dataloader()`` if there is one, else over the training loader.
 
     A batch is a dict, leaf -> (rows, *shape) values (NaN where missing) or (rows,) states (-1 where missing), with the target
@@ -87,8 +88,8 @@ class PBPModule(LightningModule):
         link: a target is read out by a learned link (:class:`~torchpbp.inference.readout.Readout`); otherwise by clipping, as
             other models do.
         gradient: "solve": through both stages; "stopped": operators are constants to the loss, for comparison.
-        memory: rates of the running averages of moments at the beginning and at the end of training; 1, the default, for none: then
-            operators are those of the support alone. Averages make them less noisy, but they then remember all training rows,
+        memory: rates of running averages of moments, with the gradient of the present batch (straight-through), at the beginning
+            and at the end of training; 1, the default, for none: then operators are those of the support alone. Averages make them less noisy, but they then remember all training rows,
             and encoders learn to recall these: on pen digits held-out accuracy falls by one point and a half.
         learning_rate: largest rate of AdamW, in one cycle; ridges learn ten times as fast.
         weight_decay: of AdamW.
@@ -150,7 +151,7 @@ class PBPModule(LightningModule):
             model.encoders.add_residuals()
         masking = Masking(context=own.hide, most=own.most_hidden)
         model.attach_nets(own.hidden, own.instruments, own.seed, self.target if own.link else None, masking)
-        self.support_stage = Support(model)
+        self.support_stage = Support(model, remember=own.memory != (1.0, 1.0))
         self.answers = Answers(model, self.target)
         self.register_buffer("skipped", torch.zeros((), dtype=torch.int64))
         self.register_buffer("unlabelled", torch.zeros((), dtype=torch.int64))
@@ -183,7 +184,8 @@ class PBPModule(LightningModule):
             {"params": links, "lr": 3 * own.learning_rate, "weight_decay": 0.0},
         ]
         groups = [g for g in groups if g["params"]]
-        optimizer = torch.optim.AdamW(groups, fused=True)
+        # A fused optimiser takes the scale of mixed precision off gradients itself, after they would have to be clipped.
+        optimizer = torch.optim.AdamW(groups, fused=not str(self.trainer.precision).endswith("-mixed"))
         schedule = torch.optim.lr_scheduler.OneCycleLR(
             optimizer,
             [g["lr"] for g in groups],
@@ -197,11 +199,29 @@ class PBPModule(LightningModule):
     ) -> None:
         self.clip_gradients(optimizer, gradient_clip_val or self.settings.clip, gradient_clip_algorithm or "norm")
 
-    def on_train_start(self) -> None:
+    def setup(self, stage: str) -> None:
+        if stage != "fit":
+            return
         self.model.operators.requires_grad_(False)  # they are solved for, not trained
         self.model.root.requires_grad_(False)
+        contrasted = [v for v, o in self.reader.observables.items() if o.continuous]
+        if world_size() > 1 and self.target is None and contrasted:
+            raise StructureError(
+                f"PBPModule: without a target, values of {contrasted[:3]} are told from those of all other rows of a batch, which "
+                "several processes do not share. Give target=, or train in one process."
+            )
+        precision = str(self.trainer.precision)
+        if precision.endswith("-mixed") and self.model.encoders is None:
+            raise ArgumentError(
+                f"precision={precision}: only encoders run in mixed precision, and the model has no encoders, so it would change "
+                "nothing. Leave it out."
+            )
+
+    def on_train_start(self) -> None:
         if not bool(self.prepared):
-            self.model.prepare_leaves(several_batches(self._solve_batches, PREPARED_ROWS, self.model, self.device))
+            most = -(-PREPARED_ROWS // world_size())
+            tables = several_batches(self._solve_batches, most, self.model, self.device)
+            self.model.prepare_leaves(tables if world_size() == 1 else _gathered(tables))
             self.prepared.fill_(True)
 
     def on_train_epoch_start(self) -> None:
@@ -212,33 +232,47 @@ class PBPModule(LightningModule):
         table = read_batch(batch, self.model, self.device)
         rows = len(next(iter(table.values())))
         cut = max(1, min(rows - 1, round(own.support * rows)))
-        if rows < 2:
+        # What is hidden is drawn for the rows of all processes, their supports first, so that it depends on row and seed only.
+        parts = shares(cut, rows - cut)
+        if any(min(part) < 1 for part in parts):
             raise DataError(
                 f"PBPModule: expected batches of at least 2 rows, some to solve the stages and others to ask, got {rows}. Raise "
                 "the batch size, or drop_last=True."
             )
+        before, total = ([sum(x) for x in zip((0, 0), *p, strict=True)] for p in (parts[: process_rank()], parts))
+        supports, queries = zip(before, total, strict=True)
         support, query = ({v: x[part] for v, x in table.items()} for part in (slice(cut), slice(cut, None)))
         generator = torch.Generator().manual_seed(own.seed * 1_000_003 + self.global_step)
         if self.target is not None:
-            self.unlabelled += (table[self.target] < 0).sum()
+            self.unlabelled += sum_over_processes((table[self.target] < 0).sum())
         seen = reader.seen(support)
-        shown = seen & random_masks(seen, self.model.nets.masking.instruments, own.most_hidden, generator)
-        context = seen & random_masks(seen, own.hide, own.most_hidden, generator)
+        shown = seen & random_masks(seen, self.model.nets.masking.instruments, own.most_hidden, generator, supports)
+        context = seen & random_masks(seen, own.hide, own.most_hidden, generator, supports)
         asked = reader.seen(query)
-        asked = asked & random_masks(asked, own.hide, own.most_hidden, generator)
+        asked = asked & random_masks(asked, own.hide, own.most_hidden, generator, queries)
         try:
             solved = self.support_stage(support, seen, shown, context, self._rate(), own.gradient == "solve")
-            answered = self.answers.loss(solved, query, asked)
+            answered = self.answers.loss(solved, query, asked, shared=world_size() > 1)
         except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # moments that are not finite have no factors
-            self.skipped += 1
-            return None
+            return self._skipped()
         loss = answered + solved.error.to(answered)
-        if not bool(torch.isfinite(loss.detach())):
-            self.skipped += 1
-            return None
-        self.log("train/loss", answered.detach(), prog_bar=True, batch_size=rows - cut)
-        self.log("train/stage1_error", solved.error.detach(), batch_size=cut)
-        return loss
+        if world_size() == 1 and not bool(torch.isfinite(loss.detach())):
+            return self._skipped()
+        several = world_size() > 1
+        self.log("train/loss", answered.detach(), prog_bar=True, batch_size=rows - cut, sync_dist=several)
+        self.log("train/stage1_error", solved.error.detach(), batch_size=cut, sync_dist=several)
+        return loss + 0.0 * self._every_parameter() if several else loss
+
+    def _skipped(self) -> Tensor | None:
+        """A step that is left out. Several processes take it with gradients that are not finite, which are then dropped."""
+        if world_size() > 1:
+            return float("nan") * self._every_parameter()
+        self.skipped += 1
+        return None
+
+    def _every_parameter(self) -> Tensor:
+        """A number that depends on all parameters in training: processes wait for the gradient of each."""
+        return torch.stack([p.sum().double() for p in self.parameters() if p.requires_grad]).sum()
 
     def on_before_optimizer_step(self, optimizer: Any) -> None:
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
@@ -281,7 +315,8 @@ class PBPModule(LightningModule):
         training = self.training
         self.eval()
         try:
-            self.model.fit_nets(lambda: map(Rows, several_batches(opened, rows, self.model, self.device)))
+            most = None if rows is None else -(-rows // world_size())
+            self.model.fit_nets(lambda: map(Rows, several_batches(opened, most, self.model, self.device)))
         finally:
             self.train(training)
 
@@ -305,11 +340,17 @@ class PBPModule(LightningModule):
             return
         table = read_batch(batch, self.model, self.device)
         for name, (value, rows) in self.answers.scores(table).items():
-            self.log(f"val/{name}", value, prog_bar=name != "rows", batch_size=rows)
+            self.log(f"val/{name}", value, prog_bar=name != "rows", batch_size=rows, sync_dist=world_size() > 1)
 
     def forward(self, evidence: Mapping[str, Any]) -> Any:
         """Posteriors of the model."""
         return self.model(evidence)
+
+
+def _gathered(tables: Iterator[dict[str, Tensor]]) -> Iterator[dict[str, Tensor]]:
+    """The rows of all processes as one table."""
+    parts = list(tables)
+    yield {v: gather_rows(torch.cat([part[v] for part in parts])) for v in parts[0]}
 
 
 def _checked_target(model: PBP, target: str | None) -> str | None:

@@ -8,21 +8,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from torchpbp.distributed import shared_sums
+from torchpbp.features.encoded import Encoded
 from torchpbp.inference.leaf_features import LeafFeatures, LeafReader, Statistics
 from torchpbp.inference.operator_tree import OperatorTree
 from torchpbp.learning.net_fitting import penalties_of
-from torchpbp.learning.net_moments import (
-    ClassLayout,
-    MomentSums,
-    complete_rows,
-    moment_sums,
-    regression_error,
-    zero_sums,
-)
+from torchpbp.learning.net_moments import BatchRows, ClassLayout, MomentSums, complete_rows, zero_sums
 from torchpbp.learning.net_stage1 import NetStage1
 from torchpbp.learning.stage1 import Penalties
 from torchpbp.learning.two_stage import solve
 from torchpbp.models.pbp import PBP
+from torchpbp.precision import full_precision
 
 
 class Solved(NamedTuple):
@@ -44,17 +40,21 @@ class Solved(NamedTuple):
 
 
 class Support(nn.Module):
-    """Running averages of moments, with the gradient of the present batch, and the stages solved from them.
+    """Moments of the support rows and the stages solved from them.
 
     Args:
         model: with nets; it is not part of this module's state.
+        remember: keep running averages of moments over steps, with the gradient of the present batch.
     """
 
     model: PBP
 
-    def __init__(self, model: PBP) -> None:
+    def __init__(self, model: PBP, remember: bool = False) -> None:
         super().__init__()
         self.__dict__["model"] = model
+        self.remember = remember
+        if not remember:
+            return
         empty = zero_sums(model.nets, model.classes)
         for i, (total, count) in enumerate(zip(empty.sums, empty.counts, strict=True)):
             self.register_buffer(f"sum{i}", total)
@@ -84,8 +84,20 @@ class Support(nn.Module):
             rate: of the running averages.
             through: let gradients pass; otherwise operators are constants.
         """
+        encoded = self.model.leaf_reader().encode(table, seen, context)
+        with full_precision(seen.device):
+            return self._solved(table, encoded, seen, shown, rate, through)
+
+    def _solved(
+        self,
+        table: Mapping[str, Tensor],
+        encoded: Mapping[str, Encoded],
+        seen: Tensor,
+        shown: Tensor,
+        rate: float,
+        through: bool,
+    ) -> Solved:
         nets, reader, condition = self.model.nets, self.model.leaf_reader(), self.model.condition
-        encoded = reader.encode(table, seen, context)
         statistics = reader.batch_statistics(encoded, seen)
         leaves = reader.features(table, encoded, seen, statistics)
         complete = complete_rows(nets, leaves)
@@ -93,16 +105,16 @@ class Support(nn.Module):
         layout = ClassLayout(labels, self.model.classes, len(seen), seen.device)
         messages = nets.messages(leaves, complete)
         instruments = nets.instrument_features(leaves, shown, complete)
-        sums = moment_sums(nets, leaves, messages, instruments, layout, complete)
-        error = regression_error(nets, leaves, messages, instruments, layout, complete)
-        averages = self._averages(sums, rate)
+        rows = BatchRows(nets, leaves, messages, instruments, layout, complete)
+        sums = rows.sums().over_processes()
+        averages = self._averages(sums, rate) if self.remember else sums.averages()
         grams = self._grams(reader, leaves, rate)
         penalties = penalties_of(nets)
         if not through:
             averages, penalties = [a.detach() for a in averages], Penalties(*(p.detach() for p in nets.log_ridge.exp()))
         tree = solve(nets.plan, NetStage1(nets, averages, condition is not None), penalties).tree
-        counts = getattr(self, f"count{self.moments - 1}")
-        return Solved(tree, statistics, grams, (counts + 1e-3) / (counts + 1e-3).sum(), error)
+        counts = (getattr(self, f"count{self.moments - 1}") if self.remember else sums.counts[-1]) + 1e-3
+        return Solved(tree, statistics, grams, counts / counts.sum(), rows.regression_error())
 
     def _averages(self, batch: MomentSums, rate: float) -> list[Tensor]:
         """Running averages whose gradient is that of the batch's own (straight-through)."""
@@ -122,16 +134,18 @@ class Support(nn.Module):
     def _grams(self, reader: LeafReader, leaves: LeafFeatures, rate: float) -> dict[str, Tensor]:
         """C of each encoded leaf, likewise."""
         result: dict[str, Tensor] = {}
-        for i, (names, (total, count)) in enumerate(zip(reader.equal_sizes(), reader.gram_sums(leaves), strict=True)):
-            kept, kept_count = getattr(self, f"gram{i}"), getattr(self, f"gram_count{i}")
-            new, new_count = torch.lerp(kept, total.detach(), rate), torch.lerp(kept_count, count, rate)
-            if bool(new.isfinite().all()):
-                kept.copy_(new)
-                kept_count.copy_(new_count)
-            own = total / count.clamp(min=1)[:, None, None]
+        every = shared_sums([x for pair in reader.gram_sums(leaves) for x in pair])
+        for i, names in enumerate(reader.equal_sizes()):
+            total, count = every[2 * i : 2 * i + 2]
+            known = own = total / count.clamp(min=1)[:, None, None]
+            if self.remember:
+                kept, kept_count = getattr(self, f"gram{i}"), getattr(self, f"gram_count{i}")
+                new, count = torch.lerp(kept, total.detach(), rate), torch.lerp(kept_count, count, rate)
+                if bool(new.isfinite().all()):
+                    kept.copy_(new)
+                    kept_count.copy_(count)
+                known = new / count.clamp(min=1e-12)[:, None, None] + (own - own.detach())
             # A leaf that no row has shown so far: any positive definite C does.
-            eye = torch.eye(new.shape[-1], dtype=new.dtype, device=new.device)
-            some = (new_count > 0)[:, None, None]
-            known = torch.where(some, new / new_count.clamp(min=1e-12)[:, None, None], eye)
-            result |= zip(names, (known + (own - own.detach())).unbind(), strict=True)
+            eye = torch.eye(own.shape[-1], dtype=own.dtype, device=own.device)
+            result |= zip(names, torch.where((count > 0)[:, None, None], known, eye).unbind(), strict=True)
         return result

@@ -55,6 +55,29 @@ def core_candidates(tree: JunctionTree, node: int, cores: Mapping[int, tuple[str
     return interleave([cores[c] for c in below])
 
 
+def choose_core(
+    tree: JunctionTree,
+    node: int,
+    needed: int,
+    cores: Mapping[int, tuple[str, ...]],
+    core_rank: Callable[[int, tuple[str, ...]], int],
+    states: Mapping[str, int],
+) -> tuple[str, ...]:
+    """The core group of a separator: a leaf's observables, or a minimal part of the children's groups.
+
+    Args:
+        tree: the junction tree.
+        node: below the separator.
+        needed: rank to reach.
+        cores: groups of the nodes below.
+        core_rank: rank of P(group, all observables outside), given a node and a group.
+        states: number of states (or features) of each observable.
+    """
+    return tree.leaf_observables[node] or minimal_core_group(
+        core_candidates(tree, node, cores), needed, lambda group: core_rank(node, group), states
+    )
+
+
 def group_size(group: Sequence[str], states: Mapping[str, int]) -> int:
     """Number of joint states."""
     return math.prod(states[v] for v in group)

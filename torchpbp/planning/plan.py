@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchpbp.errors import StructureError
+from torchpbp.graph.cost import BUDGET, Cost
 from torchpbp.graph.junction_tree import JunctionTree
-from torchpbp.settings import Settings, flag, optional, setting, whole
+from torchpbp.planning.core_groups import group_size
+from torchpbp.planning.plan_cost import SeparatorSizes, fit_cost
+from torchpbp.settings import Settings, flag, optional, positive, setting, whole
 
 Group = tuple[str, ...]
 """Observables whose features are taken together, as an outer product."""
@@ -25,6 +28,7 @@ class PlanOptions(Settings):
         largest_group: most joint states of one product group.
         strict: raise where the rank condition cannot be met, instead of a warning.
         seed: of the random draws behind generic ranks.
+        budget: most bytes that planning and a fit may take, by an estimate made beforehand; None: no limit.
     """
 
     rank: int | None = setting(None, optional(whole(1)))
@@ -33,6 +37,7 @@ class PlanOptions(Settings):
     largest_group: int = setting(4096, whole(1))
     strict: bool = setting(False, flag())
     seed: int = 20200207
+    budget: float | None = setting(BUDGET, optional(positive()))
 
 
 @dataclass(frozen=True)
@@ -104,6 +109,19 @@ class Plan:
             children, leaf = self.tree.children[separator.node], self.tree.leaf_observables[separator.node]
             shapes.append((separator.rank, *([self[c].rank for c in children] or [dims[v] for v in leaf])))
         return shapes
+
+    def cost(self, dims: Mapping[str, int] | None = None) -> Cost:
+        """What a fit by linear regression would take.
+
+        Args:
+            dims: feature dimensions of each observable; its number of states by default.
+        """
+        dims = {v: self.tree.graph.num_states(v) for v in self.tree.leaf_of} if dims is None else dims
+        sizes = {
+            s.node: SeparatorSizes(group_size(s.core, dims), [group_size(g, dims) for g in s.instrument], s.rank)
+            for s in self.separators
+        }
+        return fit_cost(self.tree, sizes, dims)
 
     def to_list(self) -> list[dict[str, Any]]:
         """Separators as plain lists and numbers, for a file. Equal groups are one list, which a file holds once."""

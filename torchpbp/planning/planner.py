@@ -1,4 +1,4 @@
-"""Making plans: core groups bottom-up, then instruments, both by generic rank.
+"""Making plans: core groups and instruments by generic rank, bottom-up. Ranks have a closed form on forests, else they are probed.
 
 A plan depends on structure and options only, and models of one structure are made again and again (one per class, fold or
 seed), so plans are cached.
@@ -9,17 +9,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
+from itertools import islice
 
 from torchpbp.errors import RankWarning, StructureError, warn_caller
 from torchpbp.graph.junction_tree import JunctionTree, build_junction_tree
 from torchpbp.graph.latent_graph import Continuous, LatentGraph
-from torchpbp.planning.core_groups import core_candidates, group_size, minimal_core_group
-from torchpbp.planning.instruments import choose_instruments
+from torchpbp.planning.core_groups import group_size
+from torchpbp.planning.forest_ranks import ForestRanks
 from torchpbp.planning.plan import Group, Plan, PlanOptions, SeparatorPlan
-from torchpbp.planning.ranks import StructureProbe
+from torchpbp.planning.plan_cost import tree_cost
+from torchpbp.planning.probed_ranks import ProbedRanks
+from torchpbp.planning.rank_bounds import rank_bounds
 
 CANDIDATE_RANKS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
 """Ranks to choose from where the rank is selected on data."""
+REMEDY = "Give variables fewer states or fewer neighbours, or pass budget=<bytes> (None: no limit) to go on."
 
 
 def plan_graph(
@@ -69,11 +73,15 @@ def plan_tree(tree: JunctionTree, options: PlanOptions | None = None, dims: Mapp
         dims: feature dimensions of each observable, by which groups are limited; its number of states by default.
 
     Raises:
+        BudgetError: planning or a fit would take more than ``options.budget``.
         StructureError: with ``options.strict``, a separator whose instrument cannot reach the rank; otherwise a warning.
     """
     options = options or PlanOptions()
-    separators = _cached(tree, replace(options, strict=False), None if dims is None else tuple(dims.items()))
-    for separator in reversed(separators):
+    sizes = {v: tree.graph.num_states(v) for v in tree.leaf_of} if dims is None else dims
+    tree_cost(tree, rank_bounds(tree), sizes).require(options.budget, "Planning and fitting this model", REMEDY)
+    plan = Plan(tree, _cached(tree, replace(options, strict=False, budget=None), tuple(sizes.items())))
+    plan.cost(sizes).require(options.budget, "Fitting this model", REMEDY)
+    for separator in reversed(plan.separators):
         if separator.reached < separator.needed:
             text = (
                 f"Separator {tree.separator_name(separator.node)}: instrument rank {separator.reached}, needs "
@@ -83,7 +91,7 @@ def plan_tree(tree: JunctionTree, options: PlanOptions | None = None, dims: Mapp
             if options.strict:
                 raise StructureError(text)
             warn_caller(text, RankWarning)
-    return Plan(tree, separators)
+    return plan
 
 
 def clear_cached_plans() -> None:
@@ -92,77 +100,26 @@ def clear_cached_plans() -> None:
 
 
 @lru_cache(maxsize=64)
-def _cached(
-    tree: JunctionTree, options: PlanOptions, items: tuple[tuple[str, int], ...] | None
-) -> tuple[SeparatorPlan, ...]:
-    dims = None if items is None else dict(items)
-    probes = _Probes(tree, options.seed)
+def _cached(tree: JunctionTree, options: PlanOptions, items: tuple[tuple[str, int], ...]) -> tuple[SeparatorPlan, ...]:
+    sizes = dict(items)
+    bounds = rank_bounds(tree)
+    ranks = ForestRanks(tree, bounds, options.seed) if bounds.exact else ProbedRanks(tree, bounds, options.seed)
     separators: dict[int, SeparatorPlan] = {}
     cores: dict[int, Group] = {}
     for node in range(len(tree) - 1, 0, -1):
-        needed = probes.separator_rank(node)
-        core, instrument, reached = _groups(tree, node, needed, cores, probes[0], options, dims)
-        if reached < needed:
-            second = _groups(tree, node, needed, cores, probes[1], options, dims)
-            if second[-1] > reached:
-                core, instrument, reached = second
-        cores[node] = core
+        needed = ranks.separator_rank(node)
+        near = _near_leaves(tree, node, options, sizes)
+        cores[node], instrument, reached = ranks.groups(node, needed, cores, near, sizes, options)
         rank = needed if options.rank is None else min(needed, options.rank)
-        separators[node] = SeparatorPlan(node, core, instrument, rank, needed, reached)
+        separators[node] = SeparatorPlan(node, cores[node], instrument, rank, needed, reached)
     return tuple(separators[node] for node in range(1, len(tree)))
-
-
-def _groups(
-    tree: JunctionTree,
-    node: int,
-    needed: int,
-    cores: Mapping[int, Group],
-    probe: StructureProbe,
-    options: PlanOptions,
-    dims: Mapping[str, int] | None,
-) -> tuple[Group, tuple[Group, ...], int]:
-    """Core group, instrument and the rank they reach, by one draw of parameters."""
-    sizes = probe.network.states if dims is None else dims
-    core = tree.leaf_observables[node]
-    if not core:
-        core = minimal_core_group(
-            core_candidates(tree, node, cores), needed, lambda group: probe.core_rank(node, group), sizes
-        )
-    instrument, reached = choose_instruments(
-        _near_leaves(tree, node, options, sizes),
-        needed,
-        lambda group: probe.instrument_block(core, group),
-        sizes,
-        options.singles,
-        options.pool,
-        options.largest_group,
-    )
-    return core, instrument, reached
 
 
 def _near_leaves(tree: JunctionTree, node: int, options: PlanOptions, sizes: Mapping[str, int]) -> list[Group]:
     """Observables of each outside leaf, nearest leaf first; a leaf too large for one group is taken apart."""
-    nearest = tree.distances(node, max(options.singles, options.pool))
-    leaves = dict.fromkeys(tree.leaf_of[v] for _, v in nearest)
-    groups = [tree.leaf_observables[leaf] for leaf in leaves]
+    most = max(options.singles, options.pool)
+    leaves = dict.fromkeys(tree.leaf_of[v] for _, v in tree.distances(node, most))
+    groups = [tree.leaf_observables[leaf] for leaf in islice(leaves, most)]
     return [
         part for g in groups for part in ([g] if group_size(g, sizes) <= options.largest_group else [(v,) for v in g])
     ]
-
-
-class _Probes:
-    """Two draws of random parameters; the second is made only where the first falls short of the possible rank."""
-
-    def __init__(self, tree: JunctionTree, seed: int) -> None:
-        self._tree, self._seed = tree, seed
-        self._draws = [StructureProbe(tree, seed)]
-
-    def __getitem__(self, index: int) -> StructureProbe:
-        while len(self._draws) <= index:
-            self._draws.append(StructureProbe(self._tree, self._seed + len(self._draws)))
-        return self._draws[index]
-
-    def separator_rank(self, node: int) -> int:
-        first = self[0].separator_rank(node)
-        bound = group_size(tuple(self._tree.separators[node]), self[0].network.states)
-        return first if first == bound else max(first, self[1].separator_rank(node))

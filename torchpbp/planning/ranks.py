@@ -15,9 +15,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from torchpbp.exact.calibration import potential_tree, shafer_shenoy
+from torchpbp.exact.calibration import PotentialTree, potential_tree, shafer_shenoy
 from torchpbp.exact.contraction import contract
 from torchpbp.exact.network import DiscreteNetwork
+from torchpbp.exact.prior import Prior
 from torchpbp.graph.junction_tree import JunctionTree
 
 TOLERANCE = 1e-12
@@ -48,6 +49,15 @@ class StructureProbe:
         self._seed = seed
 
     @cached_property
+    def _model(self) -> PotentialTree:
+        """The draw on the junction tree itself, whose nodes have few neighbours: observables below one are near each other."""
+        return potential_tree(self.tree.full_tree(), self.network.states, self.network.factors)
+
+    @cached_property
+    def _prior(self) -> Prior:
+        return Prior(self._model, self.network.states)
+
+    @cached_property
     def _messages(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """Per separator: (probes, states) messages from inside, and from outside relative to no evidence at all."""
         states = self.network.states
@@ -57,9 +67,8 @@ class StructureProbe:
         weights = {
             v: torch.randn(probes, states[v], generator=generator, dtype=torch.float64) for v in self.tree.leaf_of
         }
-        model = potential_tree(self.tree.full_tree(), states, self.network.factors)
-        run = shafer_shenoy(model, weights, probes, hosts=self.tree.leaf_of)
-        plain = shafer_shenoy(model, {}, 1)
+        run = shafer_shenoy(self._model, weights, probes, hosts=self.tree.leaf_of)
+        plain = shafer_shenoy(self._model, {}, 1)
         inside = tuple(m.reshape(probes, -1) for m in run.upward)
         outside = tuple((m / p).reshape(probes, -1) for m, p in zip(run.downward, plain.downward, strict=True))
         weighted = tuple(i * p.reshape(1, -1) for i, p in zip(inside, plain.downward, strict=True))
@@ -77,14 +86,14 @@ class StructureProbe:
         scope = tuple(dict.fromkeys((*core, *separator)))
         outside = self._messages[1][node]
         table = outside.reshape(-1, *[self.network.states[v] for v in separator])
-        cross = contract([self.network.joint(scope), table], [scope, (_PROBE, *separator)], (*core, _PROBE)).reshape(
+        cross = contract([self._prior.joint(scope), table], [scope, (_PROBE, *separator)], (*core, _PROBE)).reshape(
             -1, len(outside)
         )
         return numerical_rank(_unit_columns(_unit_rows(cross)))
 
     def instrument_block(self, core: Sequence[str], group: Sequence[str]) -> Tensor:
         """(core states, group states) cross moment, scaled so that rare states count as much as common ones."""
-        table = self.network.joint((*core, *group))
+        table = self._prior.joint((*core, *group))
         return scaled_cross(table.reshape(math.prod(self.network.states[v] for v in core), -1))
 
 

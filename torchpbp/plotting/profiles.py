@@ -1,61 +1,73 @@
-"""Profiles of a latent: what its states say about each observable."""
+"""Profiles of a hidden variable: what its states mean for the observables."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from torchpbp.contract.latent_queries import LatentQueries
 from torchpbp.errors import QueryError, StructureError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def plot_profiles(model: Any, name: str, *, variables: Sequence[str] | None = None, ax: Axes | None = None) -> Axes:
-    """Draw P(x | state) of the observables for each state of a latent: a row of shaded cells per state.
+def plot_profiles(
+    model: LatentQueries, name: str, *, variables: Sequence[str] | None = None, ax: Axes | None = None
+) -> Axes:
+    """Draw P(observable | state of a latent) as a table of shades: a line for each state of each observable.
 
     Args:
-        model: fitted, with tables of latents, such as MaximumLikelihood, EM or a DiscreteNetwork.
+        model: fitted, with hidden tables, such as a :class:`~torchpbp.MaximumLikelihood`.
         name: of the latent.
-        variables: observables to draw, in this order; all by default.
+        variables: observables to show; all by default.
         ax: axes to draw on; new ones by default.
 
     Returns:
-        The axes; its major ticks are the variables, its minor ticks their states.
+        The axes; its image holds the probabilities, its ticks are states of observables and of the latent.
 
     Raises:
-        StructureError: a model without tables of latents.
-        QueryError: not a latent, or not an observable.
+        StructureError: a model without hidden tables.
+        QueryError: a variable that is not latent, or not observed.
     """
-    if not hasattr(model, "profiles"):
+    if not isinstance(model, LatentQueries):
         raise StructureError(
-            f"plot_profiles: expected a model with tables of latents, such as MaximumLikelihood; got {type(model).__name__}."
+            f"Profiles: expected a model with hidden tables, such as MaximumLikelihood; got {type(model).__name__}."
         )
-    table = model.profiles(name)
-    names = list(model.graph.observed) if variables is None else list(variables)
-    unknown = [v for v in names if v not in model.graph.observed]
-    if unknown or not names:
-        raise QueryError(f"plot_profiles: expected observables to draw, got {unknown or names}.")
-    shares = model.posterior(name)[0].detach().cpu().tolist()
-    parts = [table.loc[v] for v in names]
+    profiles = model.profiles(name)
+    known = list(dict.fromkeys(profiles.index.get_level_values("variable")))
+    unknown = [v for v in variables or () if v not in known]
+    if unknown:
+        raise QueryError(f"Profiles: {unknown} are not observables of the model. It has: {', '.join(known)}.")
+    chosen = known if variables is None else list(variables)
+    table = profiles.loc[chosen]
+    shares = model.posterior(name).reshape(-1).tolist()
 
     import matplotlib.pyplot as plt
-    import numpy as np
 
-    cells = np.concatenate([part.to_numpy() for part in parts]).T  # (states of the latent, states of all observables)
     if ax is None:
-        _, ax = plt.subplots(
-            figsize=(min(24.0, 2.0 + 0.3 * cells.shape[1]), 1.2 + 0.4 * len(cells)), layout="constrained"
+        size = (2.2 + 0.9 * table.shape[1], 0.8 + 0.26 * len(table))
+        _, ax = plt.subplots(figsize=size, layout="constrained")
+    values = table.to_numpy(dtype=float)
+    ax.imshow(values, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+    for (row, column), value in ((place, values[place]) for place in _places(table.shape)):
+        ax.text(
+            column, row, f"{value:.2f}", ha="center", va="center", fontsize=8, color="white" if value > 0.6 else "black"
         )
-    image = ax.imshow(cells, cmap="Blues", vmin=0.0, vmax=1.0, aspect="auto")
-    ends = np.cumsum([len(part) for part in parts])
-    for end in ends[:-1]:
-        ax.axvline(end - 0.5, color="white", linewidth=2.0)
-    ax.set_xticks(ends - [(len(part) + 1) / 2 for part in parts], names)
-    ax.tick_params(axis="x", which="major", length=0, pad=16)
-    ax.set_xticks(range(cells.shape[1]), [str(s) for part in parts for s in part.index], minor=True, fontsize=7)
-    ax.set_yticks(range(len(cells)), [f"{s} ({p:.0%})" for s, p in zip(table.columns, shares, strict=True)])
-    ax.set_ylabel(name)
-    ax.set_title(f"P(x | {name})", fontsize=10)
-    ax.figure.colorbar(image, ax=ax, shrink=0.8)
+    ax.set_xticks(
+        range(table.shape[1]), [f"{s}\n({share:.0%})" for s, share in zip(table.columns, shares, strict=True)]
+    )
+    ax.set_yticks(range(len(table)), [f"{v} = {state}" for v, state in table.index])
+    for v, w, row in zip(
+        table.index.get_level_values(0)[:-1], table.index.get_level_values(0)[1:], range(len(table)), strict=False
+    ):
+        if v != w:
+            ax.axhline(row + 0.5, color="black", linewidth=0.8)
+    ax.xaxis.tick_top()
+    ax.set_title(name)
+    ax.tick_params(length=0)
     return ax
+
+
+def _places(shape: tuple[int, int]) -> list[tuple[int, int]]:
+    return [(i, j) for i in range(shape[0]) for j in range(shape[1])]

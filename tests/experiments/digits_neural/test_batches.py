@@ -15,9 +15,9 @@ from torchpbp.experiments.digits.stroke_batches import (
     POINT_NAMES,
     DistortedCopies,
     StrokeBatches,
-    StrokeDraws,
     point_columns,
 )
+from torchpbp.experiments.running.drawn_batches import BalancedDraws
 
 
 def data(**options: object) -> DigitsDataModule:
@@ -94,10 +94,9 @@ def test_operators_are_solved_on_all_rows_and_distorted_copies() -> None:
     assert same(parts, batches.solve_dataloader())
 
 
-def test_blocks_of_copies_cover_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torchpbp.experiments.digits.stroke_batches.ROWS_AT_ONCE", 50)
+def test_blocks_of_copies_cover_all_rows() -> None:
     rows = data()
-    copies = DistortedCopies(rows.train_x, rows.train_y, 1, NONE, 0)
+    copies = DistortedCopies(rows.train_x, rows.train_y, 1, NONE, 0, rows=50)
     every = torch.cat([flat(copies[i]) for i in range(len(copies))])
     assert torch.allclose(every, rows.train_x.repeat(2, 1), atol=1e-3)
     with pytest.raises(IndexError):
@@ -106,8 +105,9 @@ def test_blocks_of_copies_cover_all_rows(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_bad_batches_raise() -> None:
     rows = data()
-    with pytest.raises(DataError, match=r"expected training rows of every digit, got none of \[1, 2"):
-        StrokeDraws(rows.train_x[rows.train_y == 0], rows.train_y[rows.train_y == 0], 2, 2, NONE, 0)
+    zeros = rows.train_y == 0
+    with pytest.raises(DataError, match=r"expected some of every class, got none of \[1, 2"):
+        BalancedDraws(rows.train_x[zeros], rows.train_y[zeros], 10, 2, 2, 0, lambda x, y, _: point_columns(x, y))
     with pytest.raises(ArgumentError, match="steps: expected a whole number of at least 1, got 0"):
         StrokeBatches(rows, steps=0)
     with pytest.raises(ArgumentError, match="query: expected"):

@@ -18,9 +18,9 @@ from torchpbp.__main__ import main
 from torchpbp.datasets import DigitsDataModule, hide_points
 from torchpbp.errors import ArgumentError, DataError
 from torchpbp.experiments import run_digits
-from torchpbp.experiments.digits.answers import Masks, ask, judged
 from torchpbp.experiments.digits.neural import NeuralDigits
 from torchpbp.experiments.digits.stroke_batches import point_columns
+from torchpbp.experiments.running.answers import Masks, ask, judged
 from torchpbp.neural.averaging import WeightAverage
 
 SMALL: dict[str, Any] = {
@@ -164,7 +164,7 @@ def test_other_splits_leave_test_rows_alone() -> None:
 
 def test_masks_and_figures_are_the_definition() -> None:
     x = torch.rand(30, 16)
-    masks = Masks((0, 3), 2)
+    masks = Masks((0, 3), 2, hide_points)
     hidden = {k: [rows.isnan().sum(dim=1).unique().tolist() for rows in draws] for k, draws in masks.of(x).items()}
     assert hidden == {0: [[0]], 3: [[6], [6]]}
     assert not torch.equal(*(rows.isnan() for rows in masks.of(x)[3]))
@@ -194,5 +194,5 @@ def test_bad_settings_raise() -> None:
     data.setup()
     kept = data.train_y != 3
     data.train_x, data.train_y = data.train_x[kept], data.train_y[kept]
-    with pytest.raises(DataError, match=r"expected training rows of every digit, got none of \[3\]"):
+    with pytest.raises(DataError, match=r"expected some of every class, got none of \[3\]"):
         run(data=data)

@@ -1,4 +1,4 @@
-"""The perceptron twin: what it sees, what stands for hidden points, and its training in a run folder."""
+"""Training of the perceptron twin in a run folder; tests/experiments/test_patches.py has what it sees."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 
-from torchpbp.datasets import DigitsDataModule, hide_points
+from torchpbp.datasets import DigitsDataModule
 from torchpbp.errors import ArgumentError, CheckpointError
+from torchpbp.experiments.digits.neural import NeuralDigits, make_twin
 from torchpbp.experiments.digits.stroke_batches import StrokeBatches
-from torchpbp.experiments.digits.twin import PointEncoders, StrokeTwin, context_encoder
 from torchpbp.experiments.running.lightning_runs import CPU, TrainingGroups, train
+from torchpbp.experiments.running.twins import LeafTwin
 from torchpbp.neural.averaging import WeightAverage, move_average
 
 
-def small(kind: str = "context", **options: Any) -> StrokeTwin:
-    torch.manual_seed(0)
-    encoder = context_encoder(features=3, width=16, head=8) if kind == "context" else PointEncoders(3, 8)
-    return StrokeTwin(encoder, width=16, learning_rate=0.01, **options)
+def small() -> LeafTwin:
+    learner = NeuralDigits(features=3, width=16, head=8, learning_rate=0.01)
+    return make_twin(learner, seed=0)
 
 
 @pytest.fixture(scope="module")
@@ -44,34 +44,6 @@ class StopAfter(Callback):
         trainer.should_stop = trainer.current_epoch >= self.epoch
 
 
-@pytest.mark.parametrize("kind", ["context", "points"])
-@pytest.mark.parametrize("fill", ["zero", "mean"])
-def test_hidden_points_have_no_influence(kind: str, fill: str, batches: StrokeBatches) -> None:
-    twin = small(kind).eval()
-    twin.measure_means(batches.rows[0])
-    twin.fill = fill
-    x = hide_points(batches.rows[0][:30], 3, 0).reshape(30, 8, 2)
-    logs = twin(x)
-    assert torch.allclose(logs.exp().sum(dim=1), torch.ones(30), atol=1e-5)
-    noise = torch.where(x.isnan(), 100 * torch.rand(30, 8, 2), x)
-    assert not torch.allclose(twin(noise), logs)  # as seen points they have
-    other = x.clone()
-    other[x.isnan().all(dim=2)] = torch.nan
-    assert torch.equal(twin(other), logs)
-
-
-def test_the_mean_of_features_fills_hidden_points(batches: StrokeBatches) -> None:
-    twin = small("points").eval()
-    x = batches.rows[0]
-    twin.measure_means(x)
-    features = twin.encoder(x.reshape(-1, 8, 2))
-    assert torch.allclose(twin.mean, features.mean(dim=0), atol=1e-5)
-    hidden = torch.full((1, 8, 2), torch.nan)
-    twin.fill = "mean"
-    expected = torch.log_softmax(twin.head(features.mean(dim=0).flatten()[None]), dim=1)
-    assert torch.allclose(twin(hidden), expected, atol=1e-5)
-
-
 def test_training_lowers_the_loss(batches: StrokeBatches) -> None:
     history = train(small(), batches, TrainingGroups(), 12, 1.0, None, verbose=False)
     assert history["step"].tolist() == [5 * (i + 1) for i in range(12)]
@@ -80,7 +52,7 @@ def test_training_lowers_the_loss(batches: StrokeBatches) -> None:
 
 
 def test_a_resumed_training_equals_an_uninterrupted_one(batches: StrokeBatches, tmp_path: Path) -> None:
-    def trained(folder: str, ckpt: Path | None = None, more: tuple[Callback, ...] = ()) -> tuple[StrokeTwin, Any]:
+    def trained(folder: str, ckpt: Path | None = None, more: tuple[Callback, ...] = ()) -> tuple[LeafTwin, Any]:
         twin = small()
         callbacks = {"average": WeightAverage(0.9), "checkpoint": checkpoint()}
         groups = TrainingGroups(callbacks=callbacks, ckpt_path=None if ckpt is None else str(ckpt))

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from torchpbp import RBF
+from torchpbp.models.kernel.gram_messages import flushed_denormals
 from torchpbp.models.kernel.gram_operators import GramOperator, full_operator, landmark_features, thin_operator
 
 PENALTIES = [(0.1, 0.1), (1e-3, 2.0), (5.0, 1e-2)]
@@ -98,3 +99,16 @@ def test_a_function_that_the_instrument_predicts_passes_unharmed():
     smooth = core[:, :3].sum(dim=1)
     found = full_operator(core, core, 1e-6, 1e-6) @ smooth
     assert torch.allclose(found, smooth, atol=1e-3)
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_denormal_numbers_are_flushed_only_within(before):
+    small = torch.tensor([torch.finfo(torch.float64).tiny], dtype=torch.float64)
+    if not torch.set_flush_denormal(before):
+        pytest.skip("this processor cannot flush denormal numbers")
+    try:
+        with flushed_denormals():
+            assert float(small.mul(0.5)) == 0
+        assert (float(small.mul(0.5)) == 0) is before
+    finally:
+        torch.set_flush_denormal(False)

@@ -136,7 +136,7 @@ class NormalGraphLearner(NetworkLearner):
         Returns:
             The learner itself.
         """
-        reader = ColumnReader(self._states(), missing=True)
+        reader = ColumnReader(self._states(), self.graph.labels, missing=True)
         codes = torch.cat(list(reader.batches(data)), dim=1)
         known = informative(self._states(), codes)
         codes = known if mask is None else codes  # the entries of a mask keep their rows

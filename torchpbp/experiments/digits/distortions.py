@@ -1,4 +1,4 @@
-"""More training strokes from the ones there are: slanted, distorted, with points hidden."""
+"""More training strokes from the ones there are: slanted, distorted."""
 
 from __future__ import annotations
 
@@ -127,26 +127,3 @@ def resampled(strokes: Tensor, log_gaps: Tensor) -> Tensor:
     index = before.unsqueeze(2).expand(-1, -1, strokes.shape[2])
     inner = strokes.gather(1, index) * (1 - share) + strokes.gather(1, index + 1) * share
     return torch.cat([strokes[:, :1], inner, strokes[:, -1:]], dim=1)
-
-
-def hidden_at_random(points: Tensor, share: float, most: int, generator: torch.Generator | None = None) -> Tensor:
-    """Hide 1 to ``most`` points (NaN) in a random ``share`` of the strokes: practice for evidence with missing values.
-
-    Args:
-        points: (n, 2 · points) strokes.
-        share: of the strokes, from 0 to 1; the others stay complete.
-        most: points to hide in one stroke; each number from 1 to this is as likely.
-        generator: of the draws, on the CPU; torch's global one by default.
-    """
-    if points.ndim != 2 or points.shape[1] % 2:
-        raise ShapeError(f"points: expected shape (n, 2 x points), got {tuple(points.shape)}.")
-    n, count = len(points), points.shape[1] // 2
-    if not 0 <= share <= 1:
-        raise DataError(f"share: expected a number from 0 to 1, got {share}.")
-    if not 1 <= most <= count:
-        raise DataError(f"most: expected 1 to {count} points to hide, got {most}.")
-    numbers = torch.randint(1, most + 1, (n, 1), generator=generator)
-    numbers = torch.where(torch.rand(n, 1, generator=generator) < share, numbers, 0)
-    ranks = torch.rand(n, count, generator=generator).argsort(dim=1)  # each row a random permutation
-    hidden = (ranks < numbers).repeat_interleave(2, dim=1)
-    return points.masked_fill(hidden.to(points.device), float("nan"))

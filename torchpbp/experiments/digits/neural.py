@@ -5,28 +5,29 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from torchpbp.datasets.digits import POINTS
-from torchpbp.experiments.digits.answers import Masks, ask, judged_labels
+from torchpbp.datasets.digits import CLASSES, LARGEST, POINTS
+from torchpbp.datasets.splits import hide_points
 from torchpbp.experiments.digits.baselines import ImputedSVM
 from torchpbp.experiments.digits.distortions import Distortions
 from torchpbp.experiments.digits.neural_report import NEURAL, SVM, TWIN, Results, write_neural
 from torchpbp.experiments.digits.stroke_batches import DIGIT, POINT_NAMES, StrokeBatches, point_columns
-from torchpbp.experiments.digits.twin import FILLS, PointEncoders, StrokeTwin, context_encoder, point_encoder
+from torchpbp.experiments.running.answers import Masks, ask, judged_labels
 from torchpbp.experiments.running.experiment import one_or_more
-from torchpbp.experiments.running.lightning_runs import CPU, TrainingGroups, train
+from torchpbp.experiments.running.lightning_runs import CPU, TrainingGroups, facts, train
 from torchpbp.experiments.running.results import Metrics
 from torchpbp.experiments.running.run_folder import Parts
+from torchpbp.experiments.running.twins import LeafTwin, choose_fill
 from torchpbp.graph.templates import pen_tree
 from torchpbp.models.pbp import PBP
+from torchpbp.neural.encoders import ContextEncoder, PointEncoder
 from torchpbp.neural.module import PBPModule
 from torchpbp.settings import (
     Settings,
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     from torchpbp.datasets.digits_module import DigitsDataModule
 
 TWIN_PREFIX = "twin_"
+CENTRE, SCALE = LARGEST / 2, LARGEST / 3
+"""By which encoders bring coordinates to numbers of about unit size around 0."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,7 @@ class NeuralDigits(Settings):
     link: bool = setting(True, flag())
     gradient: Literal["solve", "stopped"] = setting("solve", choice("solve", "stopped"))
     memory: tuple[float, float] = setting((1.0, 1.0), several(between(0, 1), 2, expected="two rates from 0 to 1"))
-    steps: int = setting(2500, whole(1))
+    steps: int = setting(4000, whole(1))
     epoch: int = setting(250, whole(1))
     support: int = setting(20, whole(2))
     query: int = setting(256, whole(1))
@@ -135,18 +138,29 @@ class NeuralDigits(Settings):
 
     @property
     def masks(self) -> Masks:
-        return Masks(tuple(sorted(set(self.hidden))), self.draws)
+        return Masks(tuple(sorted(set(self.hidden))), self.draws, hide_points)
+
+    @property
+    def context(self) -> bool:
+        """Whether encoders see all points."""
+        return self.encoder == "context"
+
+
+def make_encoders(learner: NeuralDigits) -> dict[str, nn.Module]:
+    """Point -> encoder: one for all that sees all points, or one for each that sees its own."""
+    if learner.context:
+        options: Any = {"centre": CENTRE, "scale": SCALE}
+        encoder = ContextEncoder(POINT_NAMES, (2,), learner.features, learner.width, learner.head, **options)
+        return dict.fromkeys(POINT_NAMES, encoder)
+    return {name: PointEncoder((2,), learner.features, learner.head, CENTRE, SCALE) for name in POINT_NAMES}
 
 
 def make_model(learner: NeuralDigits, seed: int) -> PBP:
     """The untrained model: a tree of hidden variables over the points, one set of operators per digit."""
     torch.manual_seed(seed)
     graph = pen_tree(leaf_states=learner.features + 1, states=learner.states)
-    if learner.encoder == "context":
-        encoder: Any = context_encoder(learner.features, learner.width, learner.head)
-    else:
-        encoder = {name: point_encoder(learner.features, learner.head) for name in POINT_NAMES}
-    return PBP(graph, features=encoder, context=learner.encoder == "context", condition=DIGIT, seed=seed)
+    features = make_encoders(learner)
+    return PBP(graph, features=features, context=learner.context, condition=DIGIT, seed=seed)
 
 
 def make_module(learner: NeuralDigits, model: PBP, support: float, seed: int) -> PBPModule:
@@ -171,19 +185,17 @@ def make_module(learner: NeuralDigits, model: PBP, support: float, seed: int) ->
     )
 
 
-def make_twin(learner: NeuralDigits, seed: int) -> StrokeTwin:
+def make_twin(learner: NeuralDigits, seed: int) -> LeafTwin:
     """The same encoder with a perceptron behind it."""
     torch.manual_seed(seed)
-    context = learner.encoder == "context"
-    encoder = (
-        context_encoder(learner.features, learner.width, learner.head)
-        if context
-        else PointEncoders(learner.features, learner.head)
-    )
-    return StrokeTwin(
-        encoder,
+    return LeafTwin(
+        make_encoders(learner),
+        dict.fromkeys(POINT_NAMES, (2,)),
+        DIGIT,
+        CLASSES,
+        learner.context,
         hide=learner.hide,
-        most_hidden=learner.most_hidden,
+        most_hidden=learner.most_hidden / POINTS,
         learning_rate=learner.learning_rate,
         weight_decay=learner.weight_decay,
         warm_up=learner.warm_up,
@@ -225,7 +237,7 @@ def run_neural(
     if learner.twin:
         results.classifiers[TWIN] = parts.get("twin", partial(_twin, learner, batches, rows, seed, folder, verbose))
     if learner.baselines:
-        results.tables[SVM] = parts.get("svm", partial(_svm, data, Masks(learner.masks.hidden, 1), rows))
+        results.tables[SVM] = parts.get("svm", partial(_svm, data, replace(learner.masks, draws=1), rows))
     return write_neural(results, learner, data, seed, folder, verbose)
 
 
@@ -251,7 +263,7 @@ def _neural(
     def classify(x: Tensor) -> Tensor:
         return model.posterior(DIGIT, point_columns(x)).log()
 
-    return _asked(classify, learner, rows) | _facts(history, seconds, model)
+    return _asked(classify, learner, rows) | facts(history, seconds, model)
 
 
 def _twin(
@@ -268,20 +280,14 @@ def _twin(
     groups = learner.groups
     history = train(twin, batches, groups, learner.epochs, learner.gradient_clip, folder, TWIN_PREFIX, verbose)
     seconds = time.perf_counter() - start
-    twin.cpu().eval().measure_means(batches.rows[0])
+    twin.cpu().eval().measure_means(point_columns(batches.rows[0]))
 
     @torch.no_grad()
     def classify(x: Tensor) -> Tensor:
-        return twin(x.reshape(len(x), POINTS, 2))
+        return twin(point_columns(x))
 
-    x, y = rows["val"]
-    right = {}
-    for fill in FILLS:
-        twin.fill = fill
-        found, _ = ask(classify, x, learner.masks)
-        right[fill] = float(torch.cat([(a.argmax(dim=2) == y).flatten().float() for a in found.values()]).mean())
-    twin.fill = max(FILLS, key=lambda fill: right[fill])
-    return _asked(classify, learner, rows) | _facts(history, seconds, twin) | {"fill": twin.fill}
+    choose_fill(twin, classify, *rows["val"], learner.masks)
+    return _asked(classify, learner, rows) | facts(history, seconds, twin) | {"fill": twin.fill}
 
 
 def _asked(
@@ -291,14 +297,6 @@ def _asked(
     return {
         "answers": {name: found for name, (found, _) in asked.items()},
         "predict_seconds": next(reversed(asked.values()))[1],  # of the test rows, if they are asked
-    }
-
-
-def _facts(history: pd.DataFrame, seconds: float, module: nn.Module) -> dict[str, Any]:
-    return {
-        "history": history.to_dict("list"),
-        "fit_seconds": seconds,
-        "parameters": sum(p.numel() for p in module.parameters()),
     }
 
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
-from lightning.pytorch import LightningDataModule
 from sklearn.datasets import load_digits
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
 from torchpbp.errors import ArgumentError
-from torchpbp.experiments.digits.answers import Masks
-from torchpbp.experiments.digits.stroke_batches import Blocks, Numbers
+from torchpbp.experiments.running.answers import Masks
+from torchpbp.experiments.running.drawn_batches import BalancedDraws, Blocks, DrawnBatches
 from torchpbp.graph.latent_graph import Continuous, LatentGraph
 from torchpbp.graph.templates import balanced_tree
 from torchpbp.settings import seed as checked_seed
@@ -73,12 +72,9 @@ def hide_patches(patches: Tensor, count: int, seed: int) -> Tensor:
     return patches.masked_fill(hidden[:, :, None, None, None], torch.nan)
 
 
-class PatchMasks(Masks):
-    """Which patches are hidden from classifiers: the same for all of them, whatever seed they are trained with."""
-
-    def of(self, x: Tensor) -> dict[int, list[Tensor]]:
-        """Number of hidden patches -> rows with so many hidden, one tensor per draw; complete rows once."""
-        return {k: [hide_patches(x, k, 100 * k + i) for i in range(self.draws if k else 1)] for k in self.hidden}
+def patch_masks(hidden: Sequence[int], draws: int) -> Masks:
+    """Which patches are hidden from classifiers."""
+    return Masks(tuple(hidden), draws, lambda x, count, draw: hide_patches(x, count, 100 * count + draw))
 
 
 @dataclass
@@ -121,33 +117,7 @@ class PatchDigits:
             raise ArgumentError(f"train: expected rows of every digit among the {learned} rows, got none of {absent}.")
 
 
-class PatchDraws(Dataset[Table]):
-    """Batch number i: support rows, as many of each digit, then query rows, both drawn by (seed, i).
-
-    Args:
-        x: (rows, 16, 1, 2, 2) patches.
-        y: (rows,) digits, each at least once.
-        support: rows of each digit.
-        query: rows drawn independently of these.
-        seed: of all draws.
-    """
-
-    def __init__(self, x: Tensor, y: Tensor, support: int, query: int, seed: int) -> None:
-        order = y.argsort(stable=True)
-        self.x, self.y = x[order], y[order]
-        self.counts = torch.bincount(y, minlength=CLASSES)
-        self.starts = self.counts.cumsum(0) - self.counts
-        self.support, self.query, self.seed = support, query, seed
-
-    def __getitem__(self, number: int) -> Table:
-        generator = torch.Generator().manual_seed(int(np.random.SeedSequence([self.seed, number]).generate_state(1)[0]))
-        share = torch.rand(CLASSES, self.support, generator=generator)
-        support = self.starts.unsqueeze(1) + (share * self.counts.unsqueeze(1)).long()
-        rows = torch.cat([support.flatten(), torch.randint(len(self.y), (self.query,), generator=generator)])
-        return columns(self.x[rows], self.y[rows])
-
-
-class PatchBatches(LightningDataModule):
+class PatchBatches(DrawnBatches):
     """Training batches of patches; validation rows complete and with half of their patches hidden.
 
     Args:
@@ -159,26 +129,11 @@ class PatchBatches(LightningDataModule):
     """
 
     def __init__(self, data: PatchDigits, steps: int, support: int, query: int, seed: int) -> None:
-        super().__init__()
-        self.steps, self.support, self.query = steps, support, query
-        self.draws = PatchDraws(data.train_x, data.train_y, support, query, seed)
         self.training = columns(data.train_x, data.train_y)
         both = torch.cat([data.val_x, hide_patches(data.val_x, PATCHES // 2, seed)])
-        self.validation = Blocks(columns(both, data.val_y.repeat(2)))
-
-    @property
-    def support_share(self) -> float:
-        """Share of a batch's rows that are support."""
-        return CLASSES * self.support / (CLASSES * self.support + self.query)
-
-    def train_dataloader(self) -> DataLoader[Table]:
-        """One virtual epoch."""
-        return DataLoader(self.draws, batch_size=None, sampler=Numbers(self.steps))
-
-    def val_dataloader(self) -> DataLoader[Table]:
-        """Validation rows."""
-        return DataLoader(self.validation, batch_size=None)
-
-    def solve_dataloader(self) -> DataLoader[Table]:
-        """All training rows."""
-        return DataLoader(Blocks(self.training), batch_size=None)
+        super().__init__(
+            BalancedDraws(data.train_x, data.train_y, CLASSES, support, query, seed, lambda x, y, _: columns(x, y)),
+            columns(both, data.val_y.repeat(2)),
+            Blocks(self.training),
+            steps,
+        )

@@ -17,16 +17,16 @@ from sklearn.svm import SVC
 from torch import Tensor
 
 from torchpbp.errors import ArgumentError
-from torchpbp.experiments.digits.answers import Classify, ask, judged, judged_labels
-from torchpbp.experiments.patches.data import CLASSES, DIGIT, PATCHES, PatchBatches, PatchDigits, PatchMasks, columns
+from torchpbp.experiments.patches.data import CLASSES, DIGIT, PATCHES, PatchBatches, PatchDigits, columns, patch_masks
 from torchpbp.experiments.patches.learner import PatchNets
 from torchpbp.experiments.patches.plots import write_completed, write_hidden_plot
+from torchpbp.experiments.running.answers import Classify, Masks, ask, judged, judged_labels
 from torchpbp.experiments.running.experiment import one_or_more
-from torchpbp.experiments.running.lightning_runs import train
+from torchpbp.experiments.running.lightning_runs import facts, train
 from torchpbp.experiments.running.results import Metrics, environment, write_csv, write_results
 from torchpbp.experiments.running.run_folder import Parts
 from torchpbp.experiments.running.scores import Labels
-from torchpbp.experiments.running.twins import FILLS
+from torchpbp.experiments.running.twins import choose_fill
 from torchpbp.models.pbp import PBP
 from torchpbp.settings import Settings, flag, setting, several, whole
 
@@ -72,7 +72,7 @@ class Run(NamedTuple):
 
     data: PatchDigits
     learner: PatchNets
-    masks: PatchMasks
+    masks: Masks
     seed: int
     folder: Path | None
     verbose: bool
@@ -116,7 +116,7 @@ def run_patches(
     if not isinstance(learner, PatchNets):
         raise ArgumentError(f"learner: model=patches takes learner=patch_nets, got a {type(learner).__name__}.")
     folder = None if output_dir is None else Path(output_dir)
-    own = Run(data, learner, PatchMasks(tuple(sorted({0, *settings.hidden})), settings.draws), seed, folder, verbose)
+    own = Run(data, learner, patch_masks(sorted({0, *settings.hidden}), settings.draws), seed, folder, verbose)
     parts = Parts(output_dir)
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for rows in (COMPLETE, HIDDEN) if settings.practised else (COMPLETE,):
@@ -183,12 +183,7 @@ def train_twin(run: Run, rows: str) -> dict[str, Any]:
     def classify(x: Tensor) -> Tensor:
         return twin(columns(x))
 
-    right = {}
-    for fill in FILLS:
-        twin.fill = fill
-        found, _ = ask(classify, run.data.val_x, run.masks)
-        right[fill] = float(judged(found, run.data.val_y)["accuracy"].mean())
-    twin.fill = max(FILLS, key=lambda fill: right[fill])
+    choose_fill(twin, classify, run.data.val_x, run.data.val_y, run.masks)
     return asked(run, classify) | facts(history, seconds, twin) | {"fill": twin.fill}
 
 
@@ -217,21 +212,13 @@ def asked(run: Run, classify: Classify) -> dict[str, Any]:
     return {"tables": tables, "predict_seconds": seconds}
 
 
-def facts(history: pd.DataFrame, seconds: float, module: torch.nn.Module) -> dict[str, Any]:
-    return {
-        "history": history.to_dict("list"),
-        "fit_seconds": seconds,
-        "parameters": sum(p.numel() for p in module.parameters()),
-    }
-
-
 @torch.no_grad()
 def completed(run: Run, model: PBP) -> dict[str, Tensor]:
     """One test image of each digit with half of its patches hidden, and with these predicted from the others."""
     y = run.data.test_y
     chosen = torch.tensor([int((y == c).nonzero()[0]) for c in range(CLASSES) if bool((y == c).any())][:SHOWN])
     x = run.data.test_x[chosen]
-    (seen,) = PatchMasks((PATCHES // 2,), 1).of(x).values()
+    (seen,) = patch_masks([PATCHES // 2], 1).of(x).values()
     table = columns(seen[0])
     means = torch.stack([model.posterior(v, table).mean for v in table], dim=1).to(x)
     known = ~seen[0].isnan()

@@ -164,13 +164,13 @@ def with_missing(data: Columns, share: float, seed: int) -> Columns:
 
 def _ratios(summary: pd.DataFrame) -> Metrics:
     """The main learner against each other one."""
-    lines = {(r.graph, r.learner, r.rows): (float(r.kl), float(r.cpu_seconds)) for r in summary.itertuples()}  # type: ignore[arg-type]
+    lines = {(line["graph"], line["learner"], line["rows"]): line for line in summary.to_dict(orient="records")}
     ratios: Metrics = {}
-    for (graph, name, size), (kl, seconds) in lines.items():
+    for (graph, name, size), line in lines.items():
         if name != MAIN:
-            main_kl, main_seconds = lines[graph, MAIN, size]
-            ratios[f"kl_ratio/{graph}/{name}/{size}"] = main_kl / kl
-            ratios[f"seconds_ratio/{graph}/{name}/{size}"] = seconds / main_seconds
+            main = lines[graph, MAIN, size]
+            ratios[f"kl_ratio/{graph}/{name}/{size}"] = float(main["kl"] / line["kl"])
+            ratios[f"seconds_ratio/{graph}/{name}/{size}"] = float(line["cpu_seconds"] / main["cpu_seconds"])
     return ratios
 
 

@@ -21,7 +21,7 @@ CONF = INSTALLED if INSTALLED.is_dir() else CHECKOUT
 SHARING = {"torchpbp.PBP", "torchpbp.EM", "torchpbp.OnlineEM", "torchpbp.SpectralJunctionTree"}
 """Learners that add up what several processes count."""
 USERS = {
-    "regressor": "learner=pbp, learner=pbp_pairs, learner=pbp_refined and learner=nystroem (pen digits)",
+    "regressor": "learner=pbp, learner=pbp_pairs and learner=nystroem (pen digits)",
     "trainer": "learner=neural (pen digits), regressor=mlp and model=sequence_labelling; with several processes (trainer=ddp) also "
     "models that share rows among them, with the learners pbp, pbp_pairs, nystroem, em, online_em and spectral",
     "logger": "learner=neural (pen digits)",
@@ -31,8 +31,6 @@ USERS = {
 """Group or setting -> what uses it."""
 LOGGERS = {"TensorBoardLogger": "tensorboard", "MLFlowLogger": "mlflow", "WandbLogger": "wandb"}
 """Logger -> the package it needs, which is also the extra that brings it."""
-ONE_PROCESS = {"NeuralDigits"}
-"""Learners whose training is not shared by processes."""
 LEFT_OVER = {"regressor": {"_target_": "torchpbp.Ridge"}}
 """What remains of a group, unasked for, if the learner that brought it is left out (``~model.others.nystroem``)."""
 OWN = Experiment("", "")
@@ -70,15 +68,15 @@ def check_configuration(cfg: DictConfig) -> None:
     accelerator = trainer.get("accelerator")
     if accelerator in ("gpu", "cuda") and not torch.cuda.is_available() and not torch.backends.mps.is_available():
         raise ArgumentError(f"trainer.accelerator={accelerator}: expected a GPU, found none. Choose trainer=cpu.")
-    kind = str(plain["learner"]["_target_"]).rpartition(".")[2]
-    if kind in ONE_PROCESS and (trainer.get("strategy") == "ddp" or trainer.get("devices", 1) != 1):
+    if trainer.get("strategy") != "ddp" and trainer.get("devices", 1) != 1:
         raise ArgumentError(
-            f"trainer: {kind} trains in one process on one device, got strategy={trainer.get('strategy')}, "
-            f"devices={trainer.get('devices')}. Choose trainer=cpu or trainer=gpu."
+            f"trainer.devices={trainer['devices']}: expected 1 with strategy={trainer.get('strategy')}. Several devices are for "
+            "trainer=ddp."
         )
     if plain["resume"] and trainer.get("strategy") == "ddp":
         raise RunError(
-            "resume: expected a run in one process, got trainer=ddp. Give regressor.checkpoint= (regressor=mlp) instead."
+            "resume: expected a run in one process, got trainer=ddp. Give regressor.checkpoint= (regressor=mlp) or ckpt_path= "
+            "(learner=neural) instead."
         )
 
 
@@ -148,7 +146,9 @@ def _unused(name: str, cfg: DictConfig) -> ArgumentError:
 
 
 def explain_missing_group(message: str) -> str:
-    """What to add to Hydra's message about a setting of a group that the run does not have; empty for other messages."""
+    """What to add to Hydra's message about a missing plugin, or a group that the run does not have; empty for others."""
+    if any(f"'hydra/{plugin}'" in message for plugin in ("launcher/joblib", "sweeper/optuna")):
+        return 'It comes with the extra "sweep": pip install -c constraints.txt -e ".[sweep]"\n'
     for group, users in USERS.items():
         if f"override '{group}." in message:
             return f"The chosen model and learner use no {group}. It is used by {users}.\n"

@@ -15,8 +15,10 @@ import pandas as pd
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint, ProgressBar
 from lightning.pytorch.loggers import Logger
+from torch import nn
 from tqdm.auto import tqdm
 
+from torchpbp.distributed import gather_objects
 from torchpbp.errors import ArgumentError
 from torchpbp.neural.training_state import WholeFiles, resumable
 
@@ -179,7 +181,9 @@ def train(
     callbacks = [
         prepared(c, folder, prefix) for c in groups.callbacks.values() if bar or not isinstance(c, ProgressBar)
     ]
-    callbacks = [c for c in callbacks if folder is not None or not isinstance(c, ModelCheckpoint)]
+    # All processes take part in writing a checkpoint, though only the first has a folder.
+    written = gather_objects(folder is not None)[0]
+    callbacks = [c for c in callbacks if written or not isinstance(c, ModelCheckpoint)]
     saved = any(isinstance(c, ModelCheckpoint) for c in callbacks)
     start = groups.checkpoint(prefix)
     with quiet_lightning():
@@ -208,8 +212,10 @@ def train(
 def prepared(callback: Callback, folder: Path | None, prefix: str) -> Callback:
     """A copy of a callback for one training; checkpoints go to the folder of the run."""
     own = copy.deepcopy(callback)
-    if isinstance(own, ModelCheckpoint) and folder is not None:
-        own.dirpath = str(folder / "checkpoints")
+    if isinstance(own, ModelCheckpoint):
+        own.dirpath = (
+            None if folder is None else str(folder / "checkpoints")
+        )  # Lightning tells it to the other processes
         own.filename = prefix + (own.filename or "last")
         own.CHECKPOINT_NAME_LAST = f"{prefix}last"
     if isinstance(own, TrainingBar) and prefix:
@@ -237,3 +243,12 @@ def quiet_lightning() -> Iterator[None]:
             yield
     finally:
         logger.setLevel(level)
+
+
+def facts(history: pd.DataFrame, seconds: float, module: nn.Module) -> dict[str, Any]:
+    """What a run notes of a training."""
+    return {
+        "history": history.to_dict("list"),
+        "fit_seconds": seconds,
+        "parameters": sum(p.numel() for p in module.parameters()),
+    }

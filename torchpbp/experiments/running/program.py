@@ -29,6 +29,7 @@ from torchpbp.experiments.running.configuration import (
     explain_missing_group,
 )
 from torchpbp.experiments.running.objective import check_objective, objective_value
+from torchpbp.experiments.running.parallel_jobs import jobs_at_once, parallel_settings, threads_per_job
 from torchpbp.experiments.running.results import Metrics
 from torchpbp.experiments.running.run_folder import run_folder, training_folder
 from torchpbp.experiments.running.run_log import written_logs
@@ -47,8 +48,10 @@ def train(cfg: DictConfig) -> Metrics:
             report.html among them shows the run to people.
     """
     check_configuration(cfg)
-    if cfg.threads is not None:
-        torch.set_num_threads(cfg.threads)
+    jobs = jobs_at_once()
+    cfg, threads = parallel_settings(cfg, jobs), threads_per_job(cfg.threads, jobs)
+    if threads is not None:
+        torch.set_num_threads(threads)
     torch.set_flush_denormal(True)  # kernels of far-away points underflow, and denormal numbers are slow
     if several_processes(cfg):
         cfg = launch_processes(cfg)
@@ -184,9 +187,18 @@ def interruptible(output_dir: str | None) -> Iterator[None]:
         # Lightning, interrupted, leaves the program by itself.
         if not isinstance(stop, KeyboardInterrupt) and not isinstance(stop.__context__, KeyboardInterrupt):
             raise
-        kept = "" if output_dir is None else f" To resume: the same command with resume=true hydra.run.dir={output_dir}"
+        kept = (
+            "" if output_dir is None else f" To resume: the same command with resume=true {_folder_setting(output_dir)}"
+        )
         print(f"\nInterrupted.{kept}", flush=True)
         raise SystemExit(130) from None
+
+
+def _folder_setting(output_dir: str) -> str:
+    """The setting that leads to a folder again: that of the run, or of the sweep that it belongs to."""
+    if HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN:
+        return f"hydra.sweep.dir={HydraConfig.get().sweep.dir}"
+    return f"hydra.run.dir={output_dir}"
 
 
 @contextmanager
@@ -209,6 +221,8 @@ def main() -> None:
     """The program."""
     try:
         start()
+    except KeyboardInterrupt:  # a sweep between two jobs, or one whose jobs run in processes of their own
+        raise SystemExit(130) from None
     except SystemExit as stop:
         if isinstance(stop.__context__, ConfigCompositionException):  # which Hydra has printed
             print(explain_missing_group(str(stop.__context__)), end="", file=sys.stderr)
@@ -235,7 +249,7 @@ def run_and_report(cfg: DictConfig) -> float | None:
     check_objective(cfg.objective)  # before the run: a search without one raises at once
     with interruptible(cfg.output_dir):
         metrics = train(cfg)
-    if cfg.output_dir is not None:
+    if cfg.output_dir is not None and process_rank() == 0:
         report = Path(cfg.output_dir) / REPORT
         print(f"Report: {report}" if report.is_file() else f"Output folder: {cfg.output_dir}", flush=True)
     return None if cfg.objective is None else objective_value(metrics, cfg.objective)

@@ -22,6 +22,7 @@ from torchpbp.experiments.running import html
 from torchpbp.experiments.running.empty_folders import nearest_existing, remove_empty
 from torchpbp.experiments.running.report import NAME as REPORT
 from torchpbp.experiments.running.results import write_csv
+from torchpbp.experiments.running.sweep_effects import Criterion, add_ranks, balanced, criterion, effects
 from torchpbp.experiments.running.sweep_plots import write_sweep_plot
 from torchpbp.experiments.running.sweeps import (
     DONE,
@@ -44,7 +45,10 @@ def write_sweep_report(
     metrics: Sequence[str] | None = None,
     output: str | os.PathLike[str] | None = None,
 ) -> str:
-    """Summarise a multirun: write sweep.csv (a row per job), summary.csv (a row per combination), sweep.png and report.html.
+    """Summarise a multirun: combinations averaged over seeds and ranked, and the effect of each setting.
+
+    Writes sweep.csv (a row per job), summary.csv (a row per combination), effects.csv (a row per value of a setting; if
+    any setting but the seed was varied), sweep.png and report.html.
 
     Args:
         folder: of the multirun.
@@ -59,22 +63,38 @@ def write_sweep_report(
     """
     runs = read_sweep(folder)
     chosen = choose_metrics(runs, metrics)
-    summary = summarise(runs, chosen)
-    text = format_report(runs, chosen, summary)
+    varied, by = override_names(runs)[0], criterion(folder, runs, chosen)
+    summary = add_ranks(summarise(runs, chosen), by)
+    effect = effects(summary, varied, chosen, by)
+    text = format_report(runs, chosen, summary, effect, by)
     target = Path(folder if output is None else output)
     try:
         write_csv(target / "sweep.csv", run_table(runs))
         write_csv(target / "summary.csv", summary)
+        if len(effect):
+            write_csv(target / "effects.csv", effect)
         if chosen:  # no run has finished otherwise: nothing to draw
-            write_sweep_plot(target / "sweep.png", summary, override_names(runs)[0], chosen)
+            write_sweep_plot(target / "sweep.png", summary, varied, chosen)
         with replacing(target / REPORT) as temporary:
-            temporary.write_text(_page(Path(folder), target, runs, summary, text, bool(chosen)), encoding="utf-8")
+            page = _page(Path(folder), target, runs, ranked(summary), effect, text, bool(chosen))
+            temporary.write_text(page, encoding="utf-8")
     except OSError as error:
         raise DataError(f"Sweep report in {target}: could not be written: {error}. Choose another --output.") from error
+    missing = sum(run.status != DONE for run in runs)
+    if missing and (Path(folder) / PLAN).is_file():
+        text += f"\nTo run what is missing ({missing}): the same command with resume=true hydra.sweep.dir={folder}"
     return f"{text}\nReport: {target / REPORT}"
 
 
-def _page(folder: Path, target: Path, runs: Sequence[Run], summary: pd.DataFrame, text: str, drawn: bool) -> str:
+def _page(
+    folder: Path,
+    target: Path,
+    runs: Sequence[Run],
+    summary: pd.DataFrame,
+    effect: pd.DataFrame,
+    text: str,
+    drawn: bool,
+) -> str:
     """The summary as a page that leads to the pages of the runs."""
     jobs = []
     for run in runs:
@@ -89,6 +109,7 @@ def _page(folder: Path, target: Path, runs: Sequence[Run], summary: pd.DataFrame
         text.partition("\n")[0],
         [
             html.section("Means over seeds", html.table(summary)),
+            *([html.section("Effect of each setting", html.table(effect))] if len(effect) else []),
             html.section("Pictures", html.pictures(pictures)),
             html.section("Jobs", html.listed(jobs)),
             html.section("As printed", html.code(text)),
@@ -96,27 +117,47 @@ def _page(folder: Path, target: Path, runs: Sequence[Run], summary: pd.DataFrame
     )
 
 
-def format_report(runs: Sequence[Run], metrics: Sequence[str], summary: pd.DataFrame) -> str:
+def ranked(summary: pd.DataFrame) -> pd.DataFrame:
+    """The summary, best combination first; in the order of the jobs if there is no rank."""
+    return summary.sort_values("rank", kind="stable", ignore_index=True) if "rank" in summary else summary
+
+
+def format_report(
+    runs: Sequence[Run], metrics: Sequence[str], summary: pd.DataFrame, effect: pd.DataFrame, by: Criterion | None
+) -> str:
     """The summary as text for a terminal.
 
     Args:
         runs: of the sweep.
         metrics: those to show.
-        summary: of :func:`torchpbp.experiments.running.sweeps.summarise`.
+        summary: of :func:`torchpbp.experiments.running.sweeps.summarise`, with ranks.
+        effect: of :func:`torchpbp.experiments.running.sweep_effects.effects`.
+        by: what combinations are ranked by.
     """
+    summary = ranked(summary)
     differing, shared = override_names(runs)
     done = sum(run.status == DONE for run in runs)
     lines = [f"{len(runs)} jobs, {done} with results; mean ± standard error over seeds"]
     if shared:
         lines.append("all runs: " + " ".join(f"{key}={runs[0].overrides[key]}" for key in shared))
-    table = pd.DataFrame({key: [_brief(value) for value in summary[key]] for key in differing})
+    table = summary[["rank"]].astype(object).fillna("-") if "rank" in summary else pd.DataFrame()
+    for key in differing:
+        table[key] = [_brief(value) for value in summary[key]]
     table["runs"] = summary["runs"]
     if summary["failed"].any():
         table["failed"] = summary["failed"]
     for name in metrics:
         pairs = zip(summary[name], summary[standard_error(name)], strict=True)
         table[name] = [_with_error(mean, error) for mean, error in pairs]
-    lines += [table.to_string(index=False), *remarks(runs, metrics)]
+    lines.append(table.to_string(index=False))
+    if len(effect) and by is not None:
+        better = "larger" if by.larger else "smaller"
+        lines.append(f"effect of each setting on {by.metric} ({better} is better), mean over the other settings")
+        columns = effect[["setting", "value", "runs"]].assign(**{by.metric: effect[by.metric].map("{:.4g}".format)})
+        lines.append(columns.to_string(index=False))
+        if not balanced(summary, differing):
+            lines.append("(not every combination has results: part of an effect may be that of other settings)")
+    lines += remarks(runs, metrics)
     hidden = [name for name in metric_names(runs) if name not in metrics]
     if hidden:
         lines.append(

@@ -19,6 +19,7 @@ from torchpbp.errors import DataError
 from torchpbp.experiments.running.reading import REMEDY, folder_of, read_mapping, read_texts
 
 SEED = "seed"
+RESUME = "resume"  # no setting of the experiment: resumed jobs are repeats of those that were not
 PLAN = "multirun.yaml"
 """What Hydra notes about a sweep over listed values before its first job."""
 DONE, NO_METRICS, NOT_STARTED = "done", "no metrics.json: failed or not finished", "not started"
@@ -190,6 +191,7 @@ def remarks(runs: Sequence[Run], metrics: Sequence[str]) -> list[str]:
 
 def _read_run(name: str, folder: Path) -> Run:
     overrides = dict(_split(item) for item in read_texts(folder / ".hydra" / "overrides.yaml"))
+    overrides.pop(RESUME, None)
     path = folder / "metrics.json"
     if not path.exists():
         return Run(name, overrides, NO_METRICS, {})
@@ -211,7 +213,7 @@ def _planned(path: Path) -> Iterator[dict[str, str]]:
         if not hydra["sweeper"]["_target_"].endswith(".BasicSweeper"):
             return  # a search decides as it goes
         items = [f"{k}={v}" for k, v in (hydra["sweeper"].get("params") or {}).items()] + hydra["overrides"]["task"]
-        values = {key: _listed(value) for key, value in map(_split, items)}
+        values = {key: _listed(value) for key, value in map(_split, items) if key != RESUME}
     except (AttributeError, LookupError, TypeError) as error:
         raise DataError(f"{path}: expected what Hydra notes about a multirun, got something else. {REMEDY}") from error
     if any(re.match(r"(choice|range|interval|glob|sort|shuffle)\(", v[0]) for v in values.values()):

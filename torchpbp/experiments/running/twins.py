@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
+from torchpbp.distributed import process_rank, world_size
+from torchpbp.experiments.running.answers import Masks, ask, judged
+from torchpbp.experiments.running.drawn_batches import generator_of
 from torchpbp.features.encoded import Encoders
 from torchpbp.inputs.missing_values import observed
 from torchpbp.learning.net_fitting import random_masks
@@ -115,9 +117,9 @@ class LeafTwin(LightningModule):
         self.mean.copy_(self.encoded(table, self.seen(table)).mean(dim=0))
 
     def training_step(self, batch: Mapping[str, Tensor], index: int) -> Tensor:
-        state = np.random.SeedSequence([self.seed, 2, self.global_step]).generate_state(1)[0]
         seen = self.seen(batch)
-        shown = random_masks(seen, self.hide, self.most_hidden, torch.Generator().manual_seed(int(state)))
+        place = process_rank() * len(seen), world_size() * len(seen)
+        shown = random_masks(seen, self.hide, self.most_hidden, generator_of(self.seed, 2, self.global_step), place)
         loss = nn.functional.nll_loss(self.answer(batch, seen & shown), batch[self.target])
         self.log("train/loss", loss, on_step=False, on_epoch=True, batch_size=len(seen))
         return loss
@@ -135,3 +137,19 @@ class LeafTwin(LightningModule):
         steps = int(self.trainer.estimated_stepping_batches)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, self.learning_rate, steps + 1, pct_start=self.warm_up)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+def choose_fill(twin: LeafTwin, classify: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, masks: Masks) -> None:
+    """Set the fill of hidden features with which a twin is more often right.
+
+    Args:
+        twin: the one that ``classify`` asks.
+        classify: (rows, …) values, NaN where hidden -> (rows, classes) log-probabilities.
+        x: (rows, …) values, such as validation rows.
+        y: (rows,) classes.
+        masks: what is hidden.
+    """
+    right = {}
+    for twin.fill in FILLS:
+        right[twin.fill] = float(judged(ask(classify, x, masks)[0], y)["accuracy"].mean())
+    twin.fill = max(FILLS, key=lambda fill: right[fill])

@@ -37,6 +37,7 @@ class Chart:
                 seen.add(v)
             self.sequences.append([position[v] for v in sequence])
         self.moved = frozenset(seen)
+        self.followed = frozenset(i for sequence in self.sequences for i in sequence)
 
     def coordinates(self, rows: Tensor) -> Tensor:
         """(n, variables) complete rows in the chart's coordinates."""

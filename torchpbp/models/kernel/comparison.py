@@ -9,11 +9,15 @@ import torch
 from torch import Tensor
 
 from torchpbp.features.kernels import RBF, Kernel
-from torchpbp.features.scales import most_bandwidths
 from torchpbp.graph.latent_graph import Continuous, Domain
 from torchpbp.inputs.evidence import Evidence
 from torchpbp.models.kernel.charts import Chart
 
+NEAR, NEAR_DOUBLE = 1e4, 1e2
+"""Bandwidths up to which squares of distances, as differences of squares in double precision, are exact to the digits of float32,
+and to twelve digits for models in float64."""
+SMALL = 256.0
+"""Squared distances, in bandwidths, whose differences are exact to 1e-4 in float32."""
 FARTHEST = 1e150
 """Bandwidths at which evidence is kept: the squares of larger distances leave the range of float64."""
 
@@ -96,14 +100,21 @@ class Comparison:
             columns = [i for i in columns if bool(seen[:, i].any())]
             values, log_peak = self._product(near, seen, successors, columns)
             log_factor += log_peak
-            for v in group:
-                if v in evidence.soft and v != skip:
-                    values = values * evidence.soft[v].to(values)[:, self._states[:, self._names.index(v)].long()]
+            weighed = [v for v in group if v in evidence.soft and v != skip]
+            for v in weighed:
+                values = values * evidence.soft[v].to(values)[:, self._states[:, self._names.index(v)].long()]
             for i in columns:
                 if self._continuous[i]:
                     log_factor -= seen[:, i] * math.log(float(self._widths[i]) * self._kernel.integral)
+            if weighed or not all(self._by_distance(i) for i in columns):  # otherwise the largest is 1 already
+                values, logs = rescale_(values)
+                log_factor += logs
             result[leaf] = values
         return result, log_factor
+
+    def _by_distance(self, column: int) -> bool:
+        """Whether a variable's kernel is Gaussian, so that the product of several is that of a distance."""
+        return self._continuous[column] and isinstance(self._kernel, RBF)
 
     def _product(
         self, rows: Tensor, seen: Tensor, successors: Tensor, columns: Sequence[int]
@@ -116,7 +127,7 @@ class Comparison:
             successors: columns of the values that follow in the chart.
             columns: variables to compare.
         """
-        values, log_peak = self._near_product(rows.to(self._dtype), seen, successors, columns)
+        values, log_peak = self._near_product(rows, seen, successors, columns)
         far = self._far(rows, columns)
         if len(far) == 0:
             return values, log_peak
@@ -126,35 +137,64 @@ class Comparison:
         return values, log_peak
 
     def _far(self, rows: Tensor, columns: Sequence[int]) -> Tensor:
-        """Numbers of the rows with a value so far from all training rows that low precision cannot tell these apart."""
-        most = most_bandwidths(self._dtype)
+        """Numbers of the rows with a value so far from all training rows that squares of distances cannot tell these apart."""
+        most = NEAR_DOUBLE if self._dtype == torch.float64 else NEAR
         chosen = [i for i in columns if self._continuous[i]]
         return (rows[:, chosen].abs() > most * self._scaled_widths[chosen]).any(dim=1).nonzero().squeeze(1)
 
     def _near_product(
         self, rows: Tensor, seen: Tensor, successors: Tensor, columns: Sequence[int]
     ) -> tuple[Tensor, Tensor | float]:
-        """As :meth:`_product`, in low precision.
+        """As :meth:`_product`, without regard to rows far from all training rows.
 
         Gaussian kernels are added up in the exponent, and the nearest training row's exponent is taken out before the
         exponential: a row far from all training rows would come to 0 otherwise.
         """
-        values = rows.new_ones(len(rows), len(self._examples))
-        exponent: Tensor | None = None
+        values: Tensor | None = None
+        log_peak: Tensor | float = 0.0
+        gaussian = [i for i in columns if self._by_distance(i)]
+        if gaussian:
+            exponent = self._exponents(rows, seen, successors, gaussian)
+            peak = exponent.amax(dim=1)
+            log_peak = peak.double()
+            least = math.log(torch.finfo(self._dtype).tiny) + 0.1  # exponentials below are slow, and all but 0
+            values = exponent.sub_(peak.unsqueeze(1)).to(self._dtype).clamp_(min=least).exp_()
+        low = rows.to(self._dtype)
         for i in columns:
-            difference = self._chart.differences(rows, successors, i, self._examples)
-            if self._continuous[i] and isinstance(self._kernel, RBF):
-                scaled = difference.mul_((seen[:, i] / self._scaled_widths[i]).to(rows.dtype).unsqueeze(1))
-                exponent = scaled.square_() if exponent is None else exponent.addcmul_(scaled, scaled)
-            elif self._continuous[i]:
-                kernel = self._kernel.profile(difference.abs() / self._scaled_widths[i].to(rows.dtype))
-                values = values * torch.where(seen[:, i : i + 1], kernel, torch.ones_like(kernel[:1, :1]))
+            if i in gaussian:
+                continue
+            difference = self._chart.differences(low, successors, i, self._examples)
+            if self._continuous[i]:
+                kernel = self._kernel.profile(difference.abs() / self._scaled_widths[i].to(low.dtype))
+                factor = torch.where(seen[:, i : i + 1], kernel, torch.ones_like(kernel[:1, :1]))
             else:
-                values = values * ((difference == 0) | ~seen[:, i : i + 1])
-        if exponent is None:
-            return values, 0.0
-        nearest = exponent.amin(dim=1, keepdim=True)
-        return values * exponent.sub_(nearest).mul_(-0.5).exp_(), -0.5 * nearest.squeeze(1).double()
+                factor = ((difference == 0) | ~seen[:, i : i + 1]).to(low.dtype)
+            values = factor if values is None else values * factor
+        return low.new_ones(len(rows), len(self._examples)) if values is None else values, log_peak
+
+    def _exponents(self, rows: Tensor, seen: Tensor, successors: Tensor, columns: Sequence[int]) -> Tensor:
+        """(batch, training rows) −½ Σ_c s_c (a_c − b_c)² over coordinates c, s_c being 1 where a row has that coordinate, else 0.
+
+        As one product of matrices, with entries (Σ s a², s a, s) and (1, b, b²), in double precision where large squares cancel.
+        """
+        training = self._scaled(self._states)
+        flags, own, theirs = [], [], []
+        for i in columns:
+            following = {-1} if i not in self._chart.followed else set(successors[:, i].tolist())
+            for there in (
+                following
+            ):  # the coordinate is a difference, for rows with different missing values to different variables
+                here = seen[:, i] if len(following) == 1 else seen[:, i] & (successors[:, i] == there)
+                flags.append(here.to(rows.dtype) / self._scaled_widths[i])
+                own.append(rows[:, i] - rows[:, there] if there >= 0 else rows[:, i])
+                theirs.append(training[:, i] - training[:, there] if there >= 0 else training[:, i])
+        flag, a, b = torch.stack(flags, dim=1), torch.stack(own, dim=1), torch.stack(theirs)
+        square = flag.square()
+        left = torch.cat([-0.5 * (square * a.square()).sum(dim=1, keepdim=True), square * a, -0.5 * square], dim=1)
+        right = torch.cat([torch.ones_like(b[:1]), b, b.square()])
+        largest = -left[:, 0].min() + (left[:, len(b) + 1 :].amin(dim=0) * right[len(b) + 1 :].amax(dim=1)).sum().abs()
+        dtype = self._dtype if float(largest) < SMALL else torch.float64
+        return left.to(dtype) @ right.to(dtype)
 
     def _far_product(
         self, rows: Tensor, seen: Tensor, successors: Tensor, columns: Sequence[int]
@@ -187,6 +227,13 @@ class Comparison:
         least = apart.amin(dim=1, keepdim=True)
         log_peak = -0.5 * (total.gather(1, nearest) + least).squeeze(1)
         return (values * (-0.5 * (apart - least)).exp()).to(self._dtype), log_peak
+
+
+def rescale_(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Divide each row, in place, by its largest absolute value; also return the logs, as float64."""
+    scale = torch.maximum(values.amax(dim=1), -values.amin(dim=1))
+    scale = torch.where(scale > 0, scale, torch.ones_like(scale))
+    return values.div_(scale.unsqueeze(1)), scale.double().log()
 
 
 def _powers_of_two(sizes: Tensor) -> Tensor:

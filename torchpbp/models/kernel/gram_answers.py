@@ -18,9 +18,9 @@ from torchpbp.models.kernel.blur import Blur, draw_rows
 from torchpbp.models.kernel.charts import Chart
 from torchpbp.models.kernel.comparison import Comparison
 from torchpbp.models.kernel.estimates import density_at, joined, state_probabilities, value_density
-from torchpbp.models.kernel.gram_messages import GramMessagePassing, GramMessages, product
+from torchpbp.models.kernel.gram_messages import GramMessagePassing, GramMessages, flushed_denormals, product
 
-BATCH_ELEMENTS = 1 << 22
+BATCH_ELEMENTS = 1 << 19
 """Entries of one (rows of evidence, training rows) matrix handled at once."""
 
 
@@ -69,8 +69,9 @@ class GramAnswers(nn.Module, Learner, Sampling):
         """
         parts = []
         for rows in self._chunks(self.read_evidence(evidence)):
-            up = self._upward(rows)
-            value = product([up.messages[c] for c in self.tree.children[0]]).mean(dim=1)
+            up = self._upward(rows, keep=False)
+            with flushed_denormals():
+                value = product([up.messages[c] for c in self.tree.children[0]]).mean(dim=1)
             logs = value.clamp(min=torch.finfo(value.dtype).tiny).log().double() + up.log_scale
             parts.append(rows.scaled(logs))
         return torch.cat(parts)
@@ -146,21 +147,25 @@ class GramAnswers(nn.Module, Learner, Sampling):
         for start in range(0, max(1, evidence.batch), step):
             yield evidence.rows(slice(start, start + step))
 
-    def _upward(self, evidence: Evidence) -> GramMessages:
-        return self._passing().upward(*self._leaf_values(evidence))
+    def _upward(self, evidence: Evidence, keep: bool = True) -> GramMessages:
+        passing, comparison = self._passing(), self._comparison()
+
+        def leaf_values(leaf: int) -> tuple[Tensor, Tensor]:
+            values, log_factor = comparison.leaf_values({leaf: self.tree.leaf_observables[leaf]}, evidence)
+            return values[leaf], log_factor
+
+        with flushed_denormals():
+            return passing.upward(leaf_values, keep)
 
     def _downward(self, up: GramMessages, leaves: set[int]) -> dict[int, Tensor]:
-        return self._passing().downward(up, leaves)
+        with flushed_denormals():
+            return self._passing().downward(up, leaves)
 
     def _passing(self) -> GramMessagePassing:
         return GramMessagePassing(self.tree, self._solved_operators(), self.positive)
 
     def _blur(self) -> Blur:
         return Blur(self.examples, self.evidence_widths, self.bounds)
-
-    def _leaf_values(self, evidence: Evidence, skip: str | None = None) -> tuple[dict[int, Tensor], Tensor]:
-        leaves = {leaf: self.tree.leaf_observables[leaf] for leaf in self.tree.leaves}
-        return self._comparison().leaf_values(leaves, evidence, skip)
 
     def _comparison(self) -> Comparison:
         return Comparison(
@@ -178,7 +183,8 @@ class GramAnswers(nn.Module, Learner, Sampling):
             leaf = self.tree.leaf_of[v]
             weights = down[leaf]
             if len(self.tree.leaf_observables[leaf]) > 1:
-                weights = weights * self._leaf_values(evidence, skip=v)[0][leaf]
+                group = {leaf: self.tree.leaf_observables[leaf]}
+                weights = weights * self._comparison().leaf_values(group, evidence, skip=v)[0][leaf]
             result[v] = weights
         return result
 

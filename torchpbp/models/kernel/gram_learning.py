@@ -45,7 +45,7 @@ def check_bandwidth(bandwidth: Bandwidth, graph: LatentGraph) -> None:
 
 def bandwidths(bandwidth: Bandwidth, domains: Mapping[str, Domain], coordinates: Tensor) -> Tensor:
     """(variables,) bandwidths for (rows, variables) coordinates, which may be NaN; 0 for discrete variables."""
-    result = torch.zeros(len(domains), dtype=torch.float64)
+    result = torch.zeros(len(domains), dtype=torch.float64, device=coordinates.device)
     for i, (v, domain) in enumerate(domains.items()):
         if not isinstance(domain, Continuous):
             continue
@@ -113,7 +113,7 @@ class OperatorSettings:
 
     def nbytes(self, separators: int, rows: int) -> int:
         """Memory that the operators take, with what is needed to solve for one of them."""
-        item = torch.empty(0, dtype=self.dtype).element_size()
+        item = torch.finfo(self.dtype).bits // 8
         columns = rows if self.landmarks is None else 2 * min(self.landmarks, rows)
         return separators * rows * columns * item + 8 * 4 * rows * columns
 
@@ -142,7 +142,7 @@ def _operator(plan: SeparatorPlan, gram: TrainingGram, settings: OperatorSetting
         core = gram.block([plan.core], everything)
         return GramOperator(full_operator(core, gram.block(plan.instrument, everything), *settings.ridge).to(dtype))
     generator = torch.Generator().manual_seed(settings.seed + plan.node)
-    chosen = torch.randperm(rows, generator=generator)[: settings.landmarks]
+    chosen = torch.randperm(rows, generator=generator, device="cpu")[: settings.landmarks].to(gram.rows.device)
     core, instrument = gram.block([plan.core], chosen), gram.block(plan.instrument, chosen)
     p, h = landmark_features(core, core[chosen]), landmark_features(instrument, instrument[chosen])
     left, right = thin_operator(p, h, *settings.ridge)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from torchpbp.graph.junction_tree import JunctionTree
+from torchpbp.models.kernel.comparison import rescale_
 from torchpbp.models.kernel.gram_operators import GramOperator
 
 
@@ -16,7 +18,7 @@ from torchpbp.models.kernel.gram_operators import GramOperator
 class GramMessages:
     """Values of upward messages, and the (batch,) log of all that was taken out of them."""
 
-    messages: list[Tensor]
+    messages: dict[int, Tensor]
     log_scale: Tensor
 
 
@@ -34,22 +36,31 @@ class GramMessagePassing:
     operators: nn.ModuleDict
     positive: bool
 
-    def upward(self, leaf_values: Mapping[int, Tensor], log_scale: Tensor) -> GramMessages:
+    def upward(self, leaf_values: Callable[[int], tuple[Tensor, Tensor]], keep: bool = True) -> GramMessages:
         """Values of every upward message at the training rows.
 
         Args:
-            leaf_values: leaf -> (batch, rows) values that it sends.
-            log_scale: (batch,) log of what was taken out of them already.
+            leaf_values: gives for a leaf the (batch, rows) values that it sends, with a largest entry of 1, and the (batch,) log of
+                what was taken out of them.
+            keep: whether messages inside the tree are kept; without them a pass needs little memory, and is faster for that.
         """
-        messages: list[Tensor] = [torch.empty(0)] * len(self.tree)
-        for leaf, values in leaf_values.items():
-            messages[leaf], logs = _rescaled(values)
-            log_scale = log_scale + logs
+        messages: dict[int, Tensor] = {}
+        logs: list[Tensor] = []
+
+        def below(node: int) -> list[Tensor]:
+            for child in self.tree.children[node]:
+                if self.tree.leaf_observables[child]:
+                    messages[child], log_scale = leaf_values(child)
+                    logs.append(log_scale)
+            return [messages[c] if keep else messages.pop(c) for c in self.tree.children[node]]
+
         for node in reversed(self.tree.inner):
-            message = self._operator(node).upward(product([messages[c] for c in self.tree.children[node]]))
-            messages[node], logs = _rescaled(self._clipped(message))
-            log_scale = log_scale + logs
-        return GramMessages(messages, log_scale)
+            messages[node], log_scale = self._normalised(self._operator(node).upward(product(below(node))))
+            logs.append(log_scale)
+        top = below(0)
+        return GramMessages(
+            {**messages, **dict(zip(self.tree.children[0], top, strict=True))}, torch.stack(logs).sum(dim=0)
+        )
 
     def downward(self, up: GramMessages, leaves: set[int]) -> dict[int, Tensor]:
         """Node -> (batch, rows) coefficients that arrive there, for the leaves wanted and the nodes above them."""
@@ -70,7 +81,7 @@ class GramMessagePassing:
                 if child in wanted:
                     others = [up.messages[c] for c in self.tree.children[node] if c != child]
                     message = above * product(others) if others else above
-                    messages[child] = _rescaled(self._clipped(message))[0]
+                    messages[child] = self._normalised(message)[0]
         return messages
 
     def _operator(self, node: int) -> GramOperator:
@@ -78,8 +89,20 @@ class GramMessagePassing:
         assert isinstance(operator, GramOperator)
         return operator
 
-    def _clipped(self, message: Tensor) -> Tensor:
-        return message.clamp(min=0) if self.positive else message
+    def _normalised(self, message: Tensor) -> tuple[Tensor, Tensor]:
+        """A message, changed in place, with a largest entry of 1, clipped at 0 if asked for; and the (batch,) log of what it was."""
+        return rescale_(message.clamp_(min=0) if self.positive else message)
+
+
+@contextmanager
+def flushed_denormals() -> Iterator[None]:
+    """Numbers too small for a normalised float count as 0 within: kernels are full of them, and processors take 100 times as long."""
+    before = float(torch.full((1,), torch.finfo(torch.float64).tiny, dtype=torch.float64, device="cpu").mul(0.5)) == 0
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(before)
 
 
 def product(parts: Sequence[Tensor]) -> Tensor:
@@ -88,10 +111,3 @@ def product(parts: Sequence[Tensor]) -> Tensor:
     for part in parts[1:]:
         result = result * part
     return result
-
-
-def _rescaled(message: Tensor) -> tuple[Tensor, Tensor]:
-    """Divide each row by its largest absolute value; also return the logs, as float64."""
-    scale = message.abs().amax(dim=1)
-    safe = torch.where(scale > 0, scale, torch.ones_like(scale))
-    return message / safe.unsqueeze(1), safe.double().log()

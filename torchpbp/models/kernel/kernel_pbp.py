@@ -43,8 +43,10 @@ from torchpbp.models.kernel.gram_operators import GramOperator
 from torchpbp.models.kernel.kernel_settings import KernelPBPSettings
 from torchpbp.models.kernel.saved_rows import example_fault, operator_fault
 from torchpbp.models.kernel.structure import nearest_leaves, plan_on
-from torchpbp.moments.table_layout import LARGEST_TABLE
 from torchpbp.planning.plan import Plan, SeparatorPlan
+
+MOST_STATES = 1 << 26
+"""Of a discrete observable: each answer has an entry for each of them."""
 
 
 class KernelPBP(GramAnswers):
@@ -101,10 +103,10 @@ class KernelPBP(GramAnswers):
         require_single_values(graph.variables, "KernelPBP")
         if not isinstance(kernel, Kernel | None):
             raise ArgumentError(f"kernel: expected RBF(), Laplace(), Matern(…) or None, got {kernel!r}.")
-        many = [v for v in graph.observed if isinstance(n := graph.variables[v], int) and n > LARGEST_TABLE]
-        if many:  # each answer has an entry for each of them
+        many = [v for v in graph.observed if isinstance(n := graph.variables[v], int) and n > MOST_STATES]
+        if many:
             raise StructureError(
-                f"KernelPBP: expected at most {LARGEST_TABLE:,} states, {many[:8]} have more. Declare them Continuous()."
+                f"KernelPBP: expected at most {MOST_STATES:,} states, {many[:8]} have more. Declare them Continuous()."
             )
         self.settings = KernelPBPSettings(
             bandwidth,
@@ -162,7 +164,7 @@ class KernelPBP(GramAnswers):
             DataError: bad data, a column without any value or with outliers so many bandwidths from the other values that
                 ``dtype`` cannot compare them, or Gram matrices larger than ``max_bytes``; nothing is changed then.
         """
-        reader = ColumnReader(self.evidence_domains(), missing=True)
+        reader = ColumnReader(self.evidence_domains(), self.graph.labels, missing=True, device=None)
         parts = list(reader.tables(data))
         columns = [torch.cat([p[v] for p in parts]) for v in self.names]
         rows = torch.stack([c.double().masked_fill(~observed(c), torch.nan) for c in columns], dim=1)
@@ -206,7 +208,7 @@ class KernelPBP(GramAnswers):
     def _solved_operators(self) -> nn.ModuleDict:
         """The operators; those of a model whose file does not hold them are solved for now."""
         if self.fitted and len(self.operators) < len(self._inner_plans()):
-            self.operators = self._solved(self.examples.cpu(), self.widths.cpu()).to(self.examples.device)
+            self.operators = self._solved(self.examples, self.widths)
         return self.operators
 
     def _inner_plans(self) -> list[SeparatorPlan]:

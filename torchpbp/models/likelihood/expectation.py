@@ -15,11 +15,11 @@ from torchpbp.distributed import sum_over_processes, world_size
 from torchpbp.errors import DataError
 from torchpbp.exact.calibration import Scope
 from torchpbp.graph.latent_graph import LatentGraph
+from torchpbp.inputs.distinct_rows import numbered
 from torchpbp.models.likelihood.hidden_tree import HiddenTree
 from torchpbp.models.likelihood.layout import TableLayout
 from torchpbp.models.likelihood.lookup import Lookup
 from torchpbp.models.likelihood.row_group import Family, Levels, RowGroup
-from torchpbp.models.likelihood.rows import numbered
 
 ROWS_AT_ONCE = 1 << 14
 """Rows of a group: large enough that patterns of values occur often, small enough for a cache."""

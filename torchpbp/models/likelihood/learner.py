@@ -10,15 +10,18 @@ from torch import Tensor
 from tqdm.auto import tqdm
 from typing_extensions import Self
 
+from torchpbp.contract.intervals import Interval, Intervals, ask_interval
 from torchpbp.contract.model_files import SaveOptions
 from torchpbp.distributed import gather_objects, sum_over_processes
 from torchpbp.errors import ConvergenceWarning, DataWarning, StructureError, warn_caller
 from torchpbp.graph.latent_graph import Continuous, LatentGraph, require_graph
 from torchpbp.inputs.columns import DataLike
+from torchpbp.inputs.evidence import Evidence, EvidenceLike
 from torchpbp.lazy import pandas as pd
 from torchpbp.models.likelihood.choice import CHOICES, choose_states
 from torchpbp.models.likelihood.climb import Climb, climb
 from torchpbp.models.likelihood.expectation import ExpectationStep
+from torchpbp.models.likelihood.intervals import Precision, delta_interval
 from torchpbp.models.likelihood.layout import TableLayout
 from torchpbp.models.likelihood.polish import MOST_PARAMETERS
 from torchpbp.models.likelihood.rows import WeightedRows, read_rows
@@ -49,7 +52,7 @@ class MaximumLikelihoodSettings(Settings):
     progress: bool = setting(True, flag())
 
 
-class MaximumLikelihood(NetworkLearner):
+class MaximumLikelihood(NetworkLearner, Intervals):
     """Maximum likelihood by Gauss–Newton steps from tables that are recovered from moments.
 
     It takes one run, from a start that only the data decide. Groups of observables that are independent given a latent, its
@@ -72,6 +75,7 @@ class MaximumLikelihood(NetworkLearner):
         settings: as a :class:`MaximumLikelihoodSettings`.
         state_scores: table of the numbers of states that were tried: log-likelihood, AIC, BIC, entropy; None if none were.
         objective: log-likelihood plus the prior's term after each step, in nats in total; not part of a model file.
+        rows: number of training rows, or their total weight.
         information: (free parameters, free parameters) empirical Fisher information of the logits, laid out as
             :class:`~torchpbp.models.likelihood.layout.TableLayout` does; None beyond 4,000 parameters.
 
@@ -103,6 +107,8 @@ class MaximumLikelihood(NetworkLearner):
         self.objective: tuple[float, ...] = ()
         self.converged = False
         self.information: Tensor | None = None
+        self.rows = 0.0
+        self._factored: tuple[Tensor, Precision] | None = None  # the information, and what was made of it
         self._found: dict[str, tuple[int, float]] = {}  # views and strength of each latent
         self._given = graph
 
@@ -156,7 +162,7 @@ class MaximumLikelihood(NetworkLearner):
         self._adopt(step.layout.named(end.vector), rows.labels, rows.missing)
         self.objective, self.converged = end.objective, end.converged
         self._found = {h: (len(s.views.groups) if s.recovered else 0, s.strength) for h, s in fitted.starts.items()}
-        self.information = None
+        self.information, self.rows = None, step.rows
         if step.layout.parameters <= MOST_PARAMETERS:
             self.information = step.information(self.parameters_vector(), INFORMATION_ROWS)
         if not end.converged:
@@ -165,6 +171,42 @@ class MaximumLikelihood(NetworkLearner):
                 f"{end.objective[-1] - end.objective[-2]:.3g} nats. Raise max_steps or tolerance.",
                 ConvergenceWarning,
             )
+
+    def interval(self, query: str | Sequence[str] | None, evidence: EvidenceLike = None, level: float = 0.95) -> Any:
+        """Confidence intervals of each entry of P(query | evidence), or of log P(evidence), by the delta method.
+
+        Entries of tables and of profiles are answers too: ``interval("x", {"h": [0, 1, 2]})`` has P(x | h). Intervals of
+        probabilities are symmetric in logits. An answer that depends on what the rows do not determine, such as the states of a
+        latent with two views, has the interval NaN, and a warning says so.
+
+        Args:
+            query: a variable, latent or not, or several for their joint distribution; None for the log-evidence.
+            evidence: as for :meth:`posterior`; latents may be observed here too.
+            level: probability with which an interval covers the true value, over repeated samples of training rows.
+
+        Returns:
+            :class:`~torchpbp.contract.intervals.Interval` (estimate, lower, upper) of (rows, states…) tensors, or (rows,) for the
+            log-evidence. For a DataFrame of evidence a DataFrame with the same index.
+
+        Raises:
+            StructureError: more parameters than the information is kept of.
+        """
+
+        def answer(names: tuple[str, ...], checked: Evidence) -> Interval:
+            return delta_interval(self.network, self.layout, self._precision(), names, checked, level)
+
+        return ask_interval(self.network, query, evidence, level, answer)
+
+    def _precision(self) -> Precision:
+        if self.information is None:
+            raise StructureError(
+                f"interval: the network has {self.layout.parameters:,} free parameters, and their information is kept up to "
+                f"{MOST_PARAMETERS:,}. Use a smaller graph, or PBP.interval."
+            )
+        if self._factored is None or self._factored[0] is not self.information:
+            args = self.network, self.layout, self.information, self.rows, self.settings.prior
+            self._factored = self.information, Precision.of(*args)
+        return self._factored[1]
 
     def reordered(self, orders: Mapping[str, Sequence[int]]) -> Self:
         """Number the states of latents anew, in place; the information goes along."""
@@ -209,6 +251,7 @@ class MaximumLikelihood(NetworkLearner):
             "settings": self.settings.to_dict(),
             "views": {h: [count, strength] for h, (count, strength) in self._found.items()},
             "information": self.information,
+            "rows": self.rows,
             "state_scores": scores,
         }
 
@@ -218,7 +261,7 @@ class MaximumLikelihood(NetworkLearner):
         settings = MaximumLikelihoodSettings.from_dict(content["settings"])
         model = cls(LatentGraph.from_dict(content["graph"]), **settings.to_dict())._restore(content, name)
         model._found = {h: (int(count), float(strength)) for h, (count, strength) in content["views"].items()}
-        model.information = content["information"]
+        model.information, model.rows = content["information"], float(content["rows"])
         scores = content["state_scores"]
         model.state_scores = None if scores is None else pd.DataFrame(scores)
         return model

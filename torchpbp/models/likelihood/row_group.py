@@ -16,9 +16,9 @@ from torch import Tensor
 
 from torchpbp.exact.calibration import Scope
 from torchpbp.graph.latent_graph import LatentGraph
+from torchpbp.inputs.distinct_rows import numbered
 from torchpbp.models.likelihood.hidden_tree import HiddenTree
 from torchpbp.models.likelihood.lookup import Lookup
-from torchpbp.models.likelihood.rows import numbered
 
 RESCALE_AFTER = 8
 """Tables at observed values that are multiplied before their product is rescaled."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,9 @@ from torchpbp.distributed import gather_objects
 from torchpbp.errors import DataError
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.inputs.columns import ColumnReader, DataLike
+from torchpbp.inputs.distinct_rows import distinct_cluster_rows, numbered
 from torchpbp.inputs.missing_values import MissingValues
+from torchpbp.inputs.partitioned import partitioned
 from torchpbp.learning.fitting import check_labels
 
 
@@ -53,7 +55,18 @@ def read_rows(
     """
     states = {v: graph.num_states(v) for v in graph.observed}
     given = None if weights is None else checked_weights(weights)
-    reader = ColumnReader(states, missing=True)
+    reader = ColumnReader(states, graph.labels, missing=True)
+    if (cluster := partitioned(data)) is not None:
+        if given is not None or not distinct:
+            raise DataError(
+                f"{who}: a table on a cluster is reduced to its distinct rows there, without weights or mini-batches of rows. Use "
+                "EM or MaximumLikelihood without weights, or rows in this process."
+            )
+        codes, total = distinct_cluster_rows(cluster, reader)
+        reader.missing_values.check(stacklevel=4)
+        known = (codes >= 0).any(dim=0)
+        table = dict(zip(states, codes[:, known], strict=True))
+        return WeightedRows(table, total[known], reader.labels, reader.missing_values.shares)
     parts: list[tuple[Tensor, Tensor]] = []
     start = 0
     pending = 0
@@ -119,23 +132,3 @@ def distinct_rows(table: Mapping[str, Tensor], weights: Tensor) -> tuple[dict[st
     """The distinct rows of a table, with the sums of their weights."""
     codes, total = _compacted([(torch.stack(list(table.values())), weights)], distinct=True)
     return dict(zip(table, codes, strict=True)), total
-
-
-def numbered(columns: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Number the different rows of a table; far faster than ``torch.unique`` along a dimension.
-
-    Args:
-        columns: (rows,) non-negative integers each.
-
-    Returns:
-        (rows,) number of each row, and (different rows,) a row that has each number.
-    """
-    code, size = columns[0], int(columns[0].max()) + 1
-    for column in columns[1:]:
-        width = int(column.max()) + 1
-        if size * width >= 1 << 62:  # dense numbers first
-            values, code = torch.unique(code, return_inverse=True)
-            size = len(values)
-        code, size = code * width + column, size * width
-    values, code = torch.unique(code, return_inverse=True)
-    return code, torch.zeros_like(values).scatter_(0, code, torch.arange(len(code)))

@@ -1,0 +1,94 @@
+"""What a computation on a graph would take, estimated from sizes alone before anything is allocated, and the limit on it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from torchpbp.errors import BudgetError
+from torchpbp.settings import shortened
+
+BUDGET = float(2**32)
+"""Bytes that a plan, its moments and operators, or the tables of an exact network may take by default: 4 GiB."""
+SHOWN = 6
+"""Number of variables of a clique listed in an error."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """An estimate of memory and time; right within a small factor, and made in milliseconds.
+
+    Args:
+        clique: to which the largest single table belongs.
+        entries: entries of this table.
+        moments: entries of all tables or moments.
+        operators: entries of all operators.
+        bytes: peak of memory.
+        seconds: on one core.
+    """
+
+    clique: tuple[str, ...]
+    entries: int
+    moments: int
+    operators: int
+    bytes: float
+    seconds: float
+
+    def require(self, budget: float | None, what: str, remedy: str) -> None:
+        """Raise where the peak of memory exceeds a budget.
+
+        Args:
+            budget: bytes; None for no limit.
+            what: would take it, at the beginning of the error.
+            remedy: its end.
+
+        Raises:
+            BudgetError: with the largest table and the estimates.
+        """
+        if budget is None or self.bytes <= budget:
+            return
+        more = f", … ({len(self.clique)} variables)" if len(self.clique) > SHOWN else ""
+        raise BudgetError(
+            f"{what} would take about {_amount(self.bytes)} of memory and {_time(self.seconds)}, more than the budget of "
+            f"{_amount(budget)}. The largest table, of the clique {{{', '.join(self.clique[:SHOWN])}{more}}}, has "
+            f"{_count(self.entries)} entries; all tables have {_count(self.moments)}. {remedy}"
+        )
+
+
+def table_cost(scopes: Iterable[Iterable[str]], states: Mapping[str, int], copies: float = 1.0) -> Cost:
+    """The cost of float64 tables over groups of variables, such as the potentials of a clique tree.
+
+    Args:
+        scopes: variables of each table.
+        states: number of states of each variable.
+        copies: of all tables, held at the same time.
+    """
+    tables = [tuple(sorted(scope)) for scope in scopes]
+    sizes = [math.prod(states[v] for v in table) for table in tables]
+    largest = max(range(len(sizes)), key=sizes.__getitem__)
+    total = sum(sizes)
+    return Cost(tables[largest], sizes[largest], total, 0, 8.0 * copies * saturated(total), 1e-8 * saturated(total))
+
+
+def saturated(number: int) -> float:
+    """A whole number as float; the largest one where it is beyond the range."""
+    return float(number) if number < 10**300 else 1e300
+
+
+def _amount(size: float) -> str:
+    for unit in ("bytes", "KiB", "MiB", "GiB", "TiB"):
+        if size < 1024 or unit == "TiB":
+            return f"{size:,.3g} {unit}"
+        size /= 1024
+    raise AssertionError
+
+
+def _count(number: int) -> str:
+    return f"{number:,}" if number < 10**12 else shortened(number) if number >= 10**20 else f"{number:.3g}"
+
+
+def _time(seconds: float) -> str:
+    if seconds < 120:
+        return f"{max(seconds, 1):.0f} s"
+    return f"{seconds / 60:,.0f} min" if seconds < 7200 else f"{seconds / 3600:,.3g} h"

@@ -1,0 +1,127 @@
+"""Bootstrap of a two-stage fit: rows are drawn with replacement, and the models of many draws solved as one batch.
+
+The counts behind a model are overlapping marginals of the same rows. Resampling each by itself would lose their covariance,
+so that the rows are needed: every different row once, with multinomial numbers of occurrences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import scipy.sparse
+import torch
+from torch import Tensor
+
+from torchpbp.contract.intervals import Interval
+from torchpbp.errors import DataWarning, StructureError, warn_caller
+from torchpbp.inference.operator_tree import OperatorTree, own_estimate
+from torchpbp.inputs.columns import ColumnReader, DataLike
+from torchpbp.inputs.distinct_rows import numbered
+from torchpbp.inputs.evidence import Evidence
+from torchpbp.learning.fitting import Fitter
+from torchpbp.moments.joint_tables import JointTables
+
+if TYPE_CHECKING:
+    from torchpbp.models.pbp import PBP
+
+ENTRIES = 1 << 22
+"""Counts, weights and answers of replicates that are held at once."""
+MOST = 128
+"""Replicates that are solved at once; more are not faster."""
+
+
+@torch.no_grad()
+def bootstrap_interval(
+    model: PBP,
+    fitter: Fitter,
+    names: tuple[str, ...],
+    evidence: Evidence,
+    data: DataLike,
+    level: float,
+    replicates: int,
+    seed: int,
+) -> Interval:
+    """Percentile intervals of a model's answers.
+
+    Args:
+        model: fitted to the data.
+        fitter: of a model that is learned from counts.
+        names: of the variables asked about; none for the log-evidence.
+        evidence: checked.
+        data: the rows.
+        level: of the intervals.
+        replicates: bootstrap samples.
+        seed: of their draws.
+    """
+    own = model.operator_tree
+    if not isinstance(own, OperatorTree):
+        raise StructureError(
+            f"interval: a model with condition={model.condition!r} has a tree per class, which is not bootstrapped. Use a graph "
+            "with the variable in it."
+        )
+    estimate = answers(model, own, names, evidence)
+    drawn = [
+        answers(model, tree, names, evidence)
+        for tree in replicated_trees(model, fitter, data, replicates, estimate, seed)
+    ]
+    tails = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
+    values = torch.cat(drawn)
+    lower, upper = values.quantile(tails.to(estimate), dim=0) if values.numel() else (estimate, estimate)
+    return Interval(estimate, lower, upper)
+
+
+def replicated_trees(
+    model: PBP, fitter: Fitter, data: DataLike, replicates: int, answer: Tensor, seed: int
+) -> Iterator[OperatorTree]:
+    """Operator trees of bootstrap samples, with a leading dimension of replicates.
+
+    Args:
+        model, fitter, data, replicates, seed: as for :func:`bootstrap_interval`.
+        answer: of one replicate, for its size.
+    """
+    reader = ColumnReader(model.evidence_domains(), model.labels, missing=True, quiet=True)
+    codes = torch.cat(list(reader.batches(data)), dim=1)
+    rows = codes.shape[1]
+    if rows != int(model.rows):
+        warn_caller(
+            f"interval: the model was fitted to {int(model.rows)} rows, and data has {rows}. Intervals are those of a model of "
+            "the latter. Pass the rows that the model was fitted to.",
+            DataWarning,
+        )
+    missing = [v for v, column in zip(fitter.states, codes, strict=True) if bool((column < 0).any())]
+    tables = JointTables(fitter.required_tables([model.plan]), fitter.states, missing)
+    wide = torch.tensor([[fitter.states[v]] for v in fitter.states])
+    codes = torch.where(codes < 0, wide, codes)
+    number, firsts = numbered(list(codes))
+    counts = np.bincount(number.numpy())
+    cells = torch.cat(list(tables.layout.cell_numbers(codes[:, firsts]))).numpy()
+    row_numbers = np.broadcast_to(np.arange(len(counts)), cells.shape)
+    counting = scipy.sparse.csr_matrix(
+        (np.ones(cells.size), (cells.reshape(-1), row_numbers.reshape(-1))), shape=(tables.layout.cells, len(counts))
+    )
+    step = max(1, min(MOST, ENTRIES // (sum(counting.shape) + answer.numel())))
+    generator = np.random.default_rng(seed)
+    tables.rows = float(rows)
+    for start in range(0, replicates, step):
+        weights = generator.multinomial(rows, counts / rows, size=min(step, replicates - start))
+        tables.counts = torch.from_numpy(counting @ weights.T.astype(np.float64))
+        yield fitter.fit_counts(model.plan, tables).solution.tree
+
+
+def answers(model: PBP, tree: OperatorTree, names: tuple[str, ...], evidence: Evidence) -> Tensor:
+    """(replicates, rows, states…) posteriors, or (replicates, rows) log-evidence, of a tree with or without replicates."""
+    if not names:
+        return evidence.scaled(tree.mass(model.prepare(evidence)).log(model.floor))
+    if len(names) > 1:
+        return model.joint_posterior(names, evidence, tree=tree)
+    (name,) = names
+    leaf = model.tree.leaf_of[name]
+    group = model.tree.leaf_observables[leaf]
+    table = tree.estimates(model.prepare(evidence), [leaf])[leaf]
+    leading, states = table.shape[: -len(group)], model.observables[name].map.dim
+    repeated = evidence.rows(torch.arange(evidence.batch).repeat(leading[:-1].numel()))
+    zetas = [model.observables[v].zeta(repeated, table) for v in group]
+    estimate = own_estimate(table.reshape(-1, *table.shape[len(leading) :]), group.index(name), zetas)
+    return model.distribution(model.observables[name], estimate, repeated).reshape(*leading, states)

@@ -1,0 +1,159 @@
+"""Confidence intervals of a network's answers: the delta method on the information of its tables.
+
+An answer q has the derivative d log q / dη = E[s | query, evidence] − E[s | evidence] by the logits η of the tables, with s the
+score of a complete row: r(pa, v) − r(pa) θ(v | pa), from the posteriors r of families. Its variance is that derivative times
+the inverse information. Eigenvalues of the information, relative to that of complete rows, are the shares of information that
+rows without latents keep: between 0 and 1. Directions with none, such as a change of the basis of a latent with two views, are
+not inverted. An answer that moves along them has no interval.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import torch
+from torch import Tensor
+
+from torchpbp.contract.intervals import Interval
+from torchpbp.errors import IdentificationWarning, warn_caller
+from torchpbp.exact.network import DiscreteNetwork
+from torchpbp.inference.observable import joint_states
+from torchpbp.inputs.evidence import Evidence
+from torchpbp.models.likelihood.layout import TableLayout
+
+UNIDENTIFIED = 1e-7
+"""Share of complete rows' information below which a direction counts as not identified."""
+MOVING = 1e-3
+"""Part of an answer's derivative, by length, in directions that are not identified, above which it gets no interval."""
+FEWEST = 1e-3
+"""Fewest rows of a distribution: one whose parents hardly ever have their states counts as that of so many."""
+ENTRIES = 1 << 23
+"""Derivatives held at once."""
+
+
+@dataclass(frozen=True)
+class Precision:
+    """The covariance of fitted tables, factored.
+
+    Args:
+        whitener: (free, free) L⁻¹ with LLᵀ the information of complete rows.
+        hidden: (free, n) orthonormal directions, whitened, that are not identified.
+        factor: (free, m) K with covariance KKᵀ of whitened logits in the other directions.
+    """
+
+    whitener: Tensor
+    hidden: Tensor
+    factor: Tensor
+
+    @classmethod
+    def of(
+        cls, network: DiscreteNetwork, layout: TableLayout, information: Tensor, rows: float, prior: float
+    ) -> Precision:
+        """From the information of the free logits.
+
+        Args:
+            network: the fitted tables.
+            layout: of their entries.
+            information: (free, free) of the rows.
+            rows: their total weight.
+            prior: pseudo-rows per entry.
+        """
+        free, group = layout.free, layout.group[layout.free]
+        theta = layout.vector(dict(network.factors))[free].clamp(min=1e-9)
+        parents = [
+            network.joint(s).sum(dim=-1, keepdim=True).expand(shape)
+            for s, shape in zip(layout.scopes, layout.shapes, strict=True)
+        ]
+        weight = (
+            rows * torch.cat([p.reshape(-1) for p in parents])[free]
+        )  # of the distribution that an entry belongs to
+        weight = weight.clamp(min=FEWEST)
+        same = group.unsqueeze(0) == group.unsqueeze(1)
+        complete = (torch.diag((1 + 1e-9) * theta) - theta.unsqueeze(0) * theta.unsqueeze(1)) * same * weight
+        lower = torch.linalg.cholesky(complete)
+        whitener = torch.linalg.solve_triangular(lower, torch.eye(len(lower), dtype=lower.dtype), upper=False)
+        values, vectors = torch.linalg.eigh(whitener @ information @ whitener.T)
+        seen = values > UNIDENTIFIED
+        kept = vectors[:, seen]
+        pseudo = prior * layout.widths[group] / weight  # the prior's curvature in these coordinates
+        precision = torch.diag(values[seen]) + kept.T @ (pseudo.unsqueeze(1) * kept)
+        inverse = torch.linalg.solve_triangular(torch.linalg.cholesky(precision), kept.T, upper=False)
+        return cls(whitener, vectors[:, ~seen], inverse.T)
+
+    def errors(self, derivatives: Tensor) -> Tensor:
+        """(n,) standard errors of answers with (n, free) derivatives; NaN where they move along unidentified directions."""
+        whitened = derivatives.to(self.whitener) @ self.whitener.T
+        size = whitened.norm(dim=1)
+        moved = (whitened @ self.hidden).norm(dim=1) > MOVING * size.clamp(min=1e-12)
+        return (whitened @ self.factor).norm(dim=1).masked_fill(moved, torch.nan).to(derivatives)
+
+
+@torch.no_grad()
+def delta_interval(
+    network: DiscreteNetwork,
+    layout: TableLayout,
+    precision: Precision,
+    names: tuple[str, ...],
+    evidence: Evidence,
+    level: float,
+) -> Interval:
+    """Intervals of P(names | evidence), symmetric in logits, or of log P(evidence).
+
+    Args:
+        network: the fitted tables.
+        layout: of their entries.
+        precision: of these.
+        names: of the variables asked about; none for the log-evidence.
+        evidence: checked.
+        level: of the intervals.
+    """
+    width = NormalDist().inv_cdf((1 + level) / 2)
+    if not names:
+        estimate = network.log_evidence(evidence)
+        possible = estimate.isfinite()
+        errors = torch.full_like(estimate, torch.nan)
+        errors[possible] = precision.errors(
+            expected_scores(network, layout, evidence.rows(possible.nonzero().flatten()))
+        )
+        _warn_of_none(errors)
+        return Interval(estimate, estimate - width * errors, estimate + width * errors)
+    sizes = [network.states[v] for v in names]
+    estimate, cells = network.posterior(names, evidence), math.prod(sizes)
+    wide, allowed = joint_states(evidence, dict(zip(names, sizes, strict=True)), network.device)
+    flat = estimate.reshape(-1)
+    possible = allowed.reshape(evidence.batch, cells) > 0
+    open_rows = possible.sum(dim=1, keepdim=True) > 1  # the others observe all that is asked
+    asked = (possible & open_rows).reshape(-1)
+    errors = torch.zeros_like(flat).masked_fill(asked, torch.nan)
+    inside = (asked & (flat > 0) & (flat < 1)).nonzero().flatten()
+    for part in inside.split(max(1, ENTRIES // layout.parameters)):
+        rows, place = (part // cells).unique(return_inverse=True)
+        derivatives = (
+            expected_scores(network, layout, wide.rows(part))
+            - expected_scores(network, layout, evidence.rows(rows))[place]
+        )
+        errors[part] = precision.errors(derivatives) / (1 - flat[part])  # of the logit
+    _warn_of_none(errors)
+    moves = (torch.sigmoid(torch.logit(flat) + sign * width * errors) for sign in (-1, 1))
+    lower, upper = (torch.where(errors == 0, flat, end).reshape(estimate.shape) for end in moves)
+    return Interval(estimate, lower, upper)
+
+
+def expected_scores(network: DiscreteNetwork, layout: TableLayout, evidence: Evidence) -> Tensor:
+    """(rows, free) E[d log P(all variables) / dη | evidence]: the derivative of the log-evidence by the free logits."""
+    tables, columns = dict(network.factors), []
+    for scope, posterior in network.clique_posteriors(layout.scopes, evidence).items():
+        excess = posterior - posterior.sum(dim=-1, keepdim=True) * tables[scope]
+        columns.append(excess[..., :-1].reshape(evidence.batch, math.prod(excess.shape[1:-1]) * (excess.shape[-1] - 1)))
+    return torch.cat(columns, dim=1)
+
+
+def _warn_of_none(errors: Tensor) -> None:
+    if bool(errors.isnan().any()):
+        warn_caller(
+            "Some intervals are NaN: these answers depend on what the rows do not determine, such as the states of a latent with "
+            "fewer than three views (diagnostics() names them), or are on the boundary, 0 or 1.",
+            IdentificationWarning,
+        )
