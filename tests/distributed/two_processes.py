@@ -18,6 +18,7 @@ from torchpbp import (
     DiscreteNetwork,
     KernelRidge,
     LatentGraph,
+    MaximumLikelihood,
     Messages,
     NormalGraphLearner,
     Nystroem,
@@ -114,6 +115,8 @@ def fit_by_likelihood() -> dict[str, list[torch.Tensor]]:
         learner.fit(share)
         objectives = [torch.tensor(run.objective, dtype=torch.float64) for run in learner.runs]
         found[name] = [*learner.network.cpts.values(), *objectives]
+    likelihood = MaximumLikelihood(network.graph, progress=False).fit(share)
+    found["maximum likelihood"] = [*likelihood.network.cpts.values()]
     if world_size() > 1:
         raises(lambda: NormalGraphLearner(templates.naive_bayes(3)).fit({f"x{i}": [0, 1] for i in (1, 2, 3)}))
         gone = {v: x if process_rank() else torch.full_like(x, -1) for v, x in share.items()}

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchpbp.distributed import gather_rows
 from torchpbp.exact.calibration import Scope
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.graph.views import Separation, Views, find_views, references
@@ -203,7 +204,7 @@ def corners(moments: FormMoments, forms: Sequence[Tensor], states: int) -> tuple
     for values, part in moments.values(forms[source]):
         points.append(torch.linalg.solve_triangular(scale, predict @ values.T, upper=False).T)
         weights.append(part)
-    chosen = _corners(torch.cat(points), torch.cat(weights), states)
+    chosen = _corners(gather_rows(torch.cat(points)), gather_rows(torch.cat(weights)), states)
     matrix = torch.cat([torch.ones(1, states, dtype=torch.float64), scale @ chosen.T])
     return target, matrix
 
