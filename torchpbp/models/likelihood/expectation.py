@@ -97,7 +97,7 @@ class ExpectationStep:
         total, counts = vectors.new_zeros(len(vectors)), torch.zeros_like(vectors)
         for group, levels, weights in self._parts(chosen):
             most = max(1, CELLS_AT_ONCE // (group.tree.cells * len(weights)))
-            for runs in torch.arange(len(vectors)).split(most):
+            for runs in torch.split(torch.arange(len(vectors)), most):
                 tables = self.layout.tables(vectors[runs])
                 log_evidence, products, sums = group.upward(tables, levels)
                 total[runs] += log_evidence @ weights
@@ -193,7 +193,7 @@ class ExpectationStep:
     def _blocks(self, chosen: Tensor) -> list[tuple[RowGroup, Levels, Tensor]]:
         """Groups of rows whose scores are held at once; those of the last call are remembered."""
         if self._last is None or self._last[0] is not chosen:
-            blocks = chosen.split(max(1, SCORES_AT_ONCE // len(self.layout.group)))
+            blocks = torch.split(chosen, max(1, SCORES_AT_ONCE // len(self.layout.group)))
             self._last = chosen, [part for block in blocks for part in self._parts(block)]
         return self._last[1]
 
