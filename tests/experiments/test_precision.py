@@ -26,7 +26,7 @@ def test_all_measures_are_written(tmp_path: Path) -> None:
     lines = table[(table["graph"] == "classes") & (table["learner"] == "likelihood")]
     assert metrics["kl/classes/likelihood/300"] == pytest.approx(lines["kl"].mean())
     assert metrics["kl_ratio/classes/EM/300"] == pytest.approx(
-        float(metrics["kl/classes/likelihood/300"]) / float(metrics["kl/classes/EM/300"])  # type: ignore[arg-type]
+        float(metrics["kl/classes/likelihood/300"]) / float(metrics["kl/classes/EM/300"])
     )
     assert lines["agreement"].between(0.5, 1.0).all()
     assert table.loc[table["learner"] == "PBP", "agreement"].isna().all()  # knows nothing of hidden states
