@@ -149,7 +149,7 @@ def test_learners_that_no_file_holds(tmp_path: Path) -> None:
 def test_models_that_are_no_torch_modules(tmp_path: Path) -> None:
     network = DiscreteNetwork.random(templates.naive_bayes(3, 2, 3), seed=0)
     table = network.sample_frame(120, seed=1)
-    options = {"restarts": 1, "iterations": 5, "progress": False}
+    options = {"restarts": 1, "relative_tolerance": 0.01, "progress": False}
     fitted = GenerativeClassifier(network.graph, EM, options).fit(table, ["a", "b"] * 60)
     loaded = back(fitted, tmp_path)
     assert np.allclose(

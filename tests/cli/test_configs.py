@@ -73,7 +73,9 @@ def composed(*overrides: str) -> DictConfig:
     needed = (
         ["model=synthetic"]
         if choice.startswith("model/graph=")
-        or choice.startswith(("learner=pbp", "learner=em", "learner=online_em", "learner=spectral"))
+        or choice.startswith(
+            ("learner=pbp", "learner=em", "learner=online_em", "learner=maximum_likelihood", "learner=spectral")
+        )
         else []
     )
     if choice.startswith("regressor="):
@@ -90,7 +92,9 @@ def composed(*overrides: str) -> DictConfig:
 def test_the_promised_choices_exist() -> None:
     expected = "diamond factorial_hmm grid hmm hmm_order2 hmm_order3 latent_tree loopy_network naive_bayes nested_loops"
     assert set(expected.split()) <= set(options("model/graph"))
-    assert {"synthetic_consistency", "parity", "splice", "sequence_labelling"} == set(options("experiment"))
+    assert {"synthetic_consistency", "parity", "precision", "splice", "sequence_labelling"} == set(
+        options("experiment")
+    )
     assert {"digits_learning_curve", "digits_missing", "splice", "learners"} <= set(options("model"))
     assert {"pbp", "pen_average", "gram", "nystroem"} <= set(options("learner"))
     assert {"model=synthetic", "model=digits", "debug=default"} <= set(all_choices())
@@ -117,7 +121,9 @@ def test_every_choice_composes_and_builds_its_task_and_learner(choice: str) -> N
         assert learner(graph).graph is graph
     elif "graphs" in task.keywords:
         for graph in task.keywords["graphs"].values():
-            others = [m for name, m in task.keywords["others"].items() if name != "normal_graph"]  # takes no loops
+            others = [
+                m for name, m in task.keywords.get("others", {}).items() if name != "normal_graph"
+            ]  # takes no loops
             assert all(maker(graph).graph is graph for maker in (learner, *others))
     elif isinstance(task.keywords.get("data"), LabelSequences):
         graph = task.keywords["data"].network.graph

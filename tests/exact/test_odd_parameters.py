@@ -12,7 +12,7 @@ import torch
 
 from tests.oracle import Oracle
 from torchpbp import PBP, DiscreteNetwork, LatentGraph, SpectralJunctionTree, templates
-from torchpbp.errors import ArgumentError, QueryError, ShapeError, StructureError
+from torchpbp.errors import ArgumentError, BudgetError, QueryError, ShapeError, StructureError
 
 CHAIN = LatentGraph([("a", "b"), ("b", "c")], {"a": 2, "b": 3, "c": 2}, directed=False)
 PLAIN = {("a", "b"): [[1.0, 2.0, 3.0], [2.0, 1.0, 1.0]], ("b", "c"): [[1.0, 4.0], [2.0, 2.0], [3.0, 1.0]]}
@@ -58,7 +58,8 @@ def test_graphs_whose_cliques_have_too_many_states_raise(make: Any, size: int) -
     edges = [*itertools.combinations(hidden, 2), *((h, f"x{h}") for h in hidden)]
     graph = LatentGraph(edges, dict.fromkeys([*hidden, *(f"x{h}" for h in hidden)], 2), hidden, directed=False)
     with pytest.raises(
-        StructureError, match=r"a table of 1\.\de\+\d+ joint states, for the clique {h00, h01, .* variables"
+        BudgetError,
+        match=r"more than the budget of 4 GiB.* of the clique {h00, h01, .* variables\)}, has 1\.\d+e\+\d+ entries",
     ):
         make(graph)
 

@@ -17,7 +17,7 @@ from torchpbp.experiments import run_pbp_synthetic
 from torchpbp.experiments.pbp_synthetic.run import summarise
 
 GRAPH = templates.loopy_network(observed_states=3)
-QUICK = {"restarts": 2, "iterations": 5, "progress": False}
+QUICK = {"restarts": 2, "relative_tolerance": 0.01, "progress": False}
 OTHERS = {"em": partial(EM, **QUICK), "online_em": partial(OnlineEM, exponents=[0.7], **QUICK)}
 
 

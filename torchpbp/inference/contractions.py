@@ -161,7 +161,10 @@ def _weighted(weight: Tensor, groups: Sequence[tuple[str, ...]], evidence: Evide
 
 def rescaled(message: Tensor) -> tuple[Tensor, Tensor]:
     """(…, rank, batch) divided by the largest absolute entry of each row, and these, (…, 1, batch); rows of zeros stay so."""
-    scale = message.detach().abs().amax(dim=-2, keepdim=True).clamp(min=torch.finfo(message.dtype).tiny)
+    scale = message.detach().abs().amax(dim=-2, keepdim=True)
+    scale = scale.masked_fill(
+        scale < torch.finfo(message.dtype).tiny, 1.0
+    )  # or the gradients of zeros would be infinite
     return message / scale, scale
 
 

@@ -7,6 +7,7 @@ from torchpbp.plotting.confusion import plot_confusion
 from torchpbp.plotting.curves import plot_learning_curves
 from torchpbp.plotting.diagnostics import plot_diagnostics
 from torchpbp.plotting.posteriors import plot_posteriors
+from torchpbp.plotting.profiles import plot_profiles
 from torchpbp.plotting.trees import plot_junction_tree, plot_messages
 
 __all__ = [
@@ -16,4 +17,5 @@ __all__ = [
     "plot_learning_curves",
     "plot_messages",
     "plot_posteriors",
+    "plot_profiles",
 ]

@@ -13,8 +13,6 @@ from torchpbp.graph.junction_tree import JunctionTree
 from torchpbp.models.kernel.comparison import rescale_
 from torchpbp.models.kernel.gram_operators import GramOperator
 
-TINY = torch.finfo(torch.float64).tiny
-
 
 @dataclass(frozen=True)
 class GramMessages:
@@ -99,7 +97,7 @@ class GramMessagePassing:
 @contextmanager
 def flushed_denormals() -> Iterator[None]:
     """Numbers too small for a normalised float count as 0 within: kernels are full of them, and processors take 100 times as long."""
-    before = float(torch.full((1,), TINY, dtype=torch.float64, device="cpu").mul(0.5)) == 0
+    before = float(torch.full((1,), torch.finfo(torch.float64).tiny, dtype=torch.float64, device="cpu").mul(0.5)) == 0
     torch.set_flush_denormal(True)
     try:
         yield

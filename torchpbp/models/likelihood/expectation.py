@@ -57,6 +57,8 @@ class ExpectationStep:
             raise DataError("Expected at least one row, got none.")
         self.graph, self.table, self.weights = graph, dict(rows), weights.double()
         self.layout = TableLayout(graph)
+        self._last: tuple[Tensor, list[tuple[RowGroup, Levels, Tensor]]] | None = None
+        self._samples: dict[int, Tensor] = {}
         self.rows = float(sum_over_processes(self.weights.sum()))
         inner = [v for v in graph.observed if graph.children(v)]
         absent = torch.stack([rows[v] < 0 for v in inner]) if inner else torch.zeros(0, len(weights), dtype=torch.bool)
@@ -95,7 +97,7 @@ class ExpectationStep:
         total, counts = vectors.new_zeros(len(vectors)), torch.zeros_like(vectors)
         for group, levels, weights in self._parts(chosen):
             most = max(1, CELLS_AT_ONCE // (group.tree.cells * len(weights)))
-            for runs in torch.arange(len(vectors)).split(most):
+            for runs in torch.split(torch.arange(len(vectors)), most):
                 tables = self.layout.tables(vectors[runs])
                 log_evidence, products, sums = group.upward(tables, levels)
                 total[runs] += log_evidence @ weights
@@ -124,16 +126,14 @@ class ExpectationStep:
             (rows, free parameters) scores and (rows,) weights, in the order of the groups.
         """
         tables = self.layout.tables(vector[None])
-        rows = torch.arange(len(self.weights)) if chosen is None else chosen
-        for block in rows.split(max(1, SCORES_AT_ONCE // len(vector))):
-            for group, levels, weights in self._parts(block):
-                _, products, sums = group.upward(tables, levels)
-                posteriors = group.downward(torch.ones_like(weights), products, sums, levels)
-                columns = []
-                for family, lookup, posterior in zip(group.families, levels.families, posteriors, strict=True):
-                    r = self._spread(family, lookup, posterior[0])
-                    columns.append((r - r.sum(dim=-1, keepdim=True) * tables[family.scope])[..., :-1].flatten(1))
-                yield torch.cat(columns, dim=1), weights
+        for group, levels, weights in self._blocks(torch.arange(len(self.weights)) if chosen is None else chosen):
+            _, products, sums = group.upward(tables, levels)
+            posteriors = group.downward(torch.ones_like(weights), products, sums, levels)
+            columns = []
+            for family, lookup, posterior in zip(group.families, levels.families, posteriors, strict=True):
+                r = self._spread(family, lookup, posterior[0])
+                columns.append((r - r.sum(dim=-1, keepdim=True) * tables[family.scope])[..., :-1].flatten(1))
+            yield torch.cat(columns, dim=1), weights
 
     def information(self, vector: Tensor, most: int | None = None) -> Tensor:
         """The empirical Fisher information F = Σ s sᵀ of the free logits.
@@ -145,15 +145,20 @@ class ExpectationStep:
         Returns:
             (free parameters, free parameters).
         """
-        chosen, own = None, len(self.weights)
-        if most is not None and own * world_size() > most:
-            chosen = torch.linspace(0, own - 1, max(1, most // world_size())).long()
+        own = len(self.weights)
+        chosen = self._sample(own if most is None else min(own, max(1, most // world_size())))
         size = self.layout.parameters
         total, seen = vector.new_zeros(size, size), vector.new_zeros(())
         for scores, weights in self.scores(vector, chosen):
             total += (scores * weights[:, None]).T @ scores
             seen += weights.sum()
         return sum_over_processes(total) * (self.rows / sum_over_processes(seen).clamp(min=1e-300))
+
+    def _sample(self, count: int) -> Tensor:
+        """Evenly spaced rows, the same ones in each step of a climb."""
+        if count not in self._samples:
+            self._samples[count] = torch.linspace(0, len(self.weights) - 1, count).long()
+        return self._samples[count]
 
     def subset(self, share: float) -> ExpectationStep:
         """The step over an evenly spaced share of this process's rows."""
@@ -184,6 +189,13 @@ class ExpectationStep:
             table = table.new_zeros(len(table), family.cells, family.size).scatter_(2, index, table)
         table = family.back(table)
         return table[..., :-1] if family.incomplete else table
+
+    def _blocks(self, chosen: Tensor) -> list[tuple[RowGroup, Levels, Tensor]]:
+        """Groups of rows whose scores are held at once; those of the last call are remembered."""
+        if self._last is None or self._last[0] is not chosen:
+            blocks = torch.split(chosen, max(1, SCORES_AT_ONCE // len(self.layout.group)))
+            self._last = chosen, [part for block in blocks for part in self._parts(block)]
+        return self._last[1]
 
     def _parts(self, chosen: Tensor | None) -> Iterator[tuple[RowGroup, Levels, Tensor]]:
         """The groups, with the levels and weights of their rows, or of those chosen."""

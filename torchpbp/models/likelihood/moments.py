@@ -57,11 +57,9 @@ class FormMoments:
         self.mean = raw.diagonal() / (member @ pairs.diagonal()).clamp(min=1e-300)
         self.share = (member @ (pairs.diagonal() / self.rows)).clamp(min=1e-300)
         covariance = joint - marginal * marginal.T
-        self.second = torch.block_diag(torch.ones(1, 1, dtype=torch.float64), covariance)
+        self.second = _with_constant(covariance)
         own = member @ member.T  # states of the same variable
-        self.noise = torch.block_diag(
-            torch.ones(1, 1, dtype=torch.float64), covariance * (1 + own * (1 / self.share - 1))
-        )
+        self.noise = _with_constant(covariance * (1 + own * (1 / self.share - 1)))
 
     def columns(self, names: Sequence[str]) -> Tensor:
         """Numbers of the indicators of some observables, the constant being 0."""
@@ -89,7 +87,7 @@ class FormMoments:
         if long:
             every = torch.cat([form for i in long for form in requests[i]])
             for values, weights in self.values(every):
-                parts = iter(values.split([len(form) for i in long for form in requests[i]], dim=1))
+                parts = iter(torch.split(values, [len(form) for i in long for form in requests[i]], dim=1))
                 for i in long:
                     product = next(parts) * weights[:, None]
                     for _ in range(len(requests[i]) - 2):
@@ -125,3 +123,10 @@ class FormMoments:
                 index = torch.where(codes >= 0, codes + place.start, self.size)  # the last column takes what is missing
                 indicators.scatter_(1, index[:, None], 1.0)
             yield start, (indicators[:, :-1], weights)
+
+
+def _with_constant(covariance: Tensor) -> Tensor:
+    """Second moments of a constant 1 and of centred variables."""
+    second = covariance.new_zeros(len(covariance) + 1, len(covariance) + 1)
+    second[0, 0], second[1:, 1:] = 1.0, covariance
+    return second

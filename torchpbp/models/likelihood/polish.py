@@ -17,9 +17,19 @@ INFORMATION_ROWS = 4_000
 """Distinct rows from which the information is estimated."""
 DAMPING, LESS, MORE = 0.1, 1 / 2.5, 4.0
 """Damping relative to the diagonal of the information at the start, and its factors after a good and a bad step."""
+MOST_DAMPING = 0.1
+"""It never grows beyond what it starts with: a shorter step, or one of EM, does more then."""
+LENGTHS = (1.0, 0.3)
+"""Shares of a step that are tried before an EM step is taken in its place."""
+LEAST_BEND = 0.01
+"""Share of the predicted curvature below which a change of the gradient is not remembered."""
 FLOOR = 0.003
 """Damping relative to the mean of the diagonal: keeps directions that are not identified from running off."""
-LARGEST_STEP = 4.0
+REUSE = 0.5
+"""Change of the logits, added up over steps, up to which the information is not computed anew."""
+MEMORY = 20
+"""Steps whose changes of the gradient are remembered."""
+LARGEST_STEP = 1.0
 """Most that a logit changes in a step."""
 MOST_PARAMETERS = 4_000
 """Free parameters up to which the information is a matrix that can be solved; with more, EM steps go on."""
@@ -48,7 +58,7 @@ def polish(
     prior: float,
     tolerance: float = TOLERANCE,
     max_steps: int = 100,
-    em_steps: int = EM_STEPS,
+    em_steps: int | None = None,
     report: Callable[[], object] = lambda: None,
 ) -> Polished:
     """Climb from a start to a maximum of log-likelihood + prior · Σ log θ.
@@ -59,10 +69,11 @@ def polish(
         prior: pseudo-rows per entry.
         tolerance: nats in total.
         max_steps: EM and Gauss–Newton steps, at most.
-        em_steps: EM steps to begin with.
+        em_steps: EM steps to begin with; three by default.
         report: called after each step.
     """
     layout = step.layout
+    em_steps = EM_STEPS if em_steps is None else em_steps
 
     def evaluated(tables: Tensor) -> tuple[float, Tensor]:
         log_likelihood, counts = step(tables[None])
@@ -73,60 +84,104 @@ def polish(
 
     value, counts = evaluated(vector)
     objective = [value]
-    damping, gauss_newton = DAMPING, layout.parameters <= MOST_PARAMETERS
+    newton = _Newton(step, prior) if layout.parameters <= MOST_PARAMETERS else None
     converged = False
     for number in range(max_steps):
-        moved, predicted = layout.maximised(counts[None], prior)[0], math.inf
+        moved, left = layout.maximised(counts[None], prior)[0], math.inf
         accepted: tuple[float, Tensor] | None = None
-        if gauss_newton and number >= em_steps:
-            system = _System(step, vector, counts, prior)
-            for _ in range(2):
-                change, predicted = system.solve(damping)
-                trial = layout.moved(vector, change)
+        if newton is not None and number >= em_steps:
+            left = newton.look(vector, counts)
+            change, predicted = newton.step()
+            for length in LENGTHS:
+                trial = layout.moved(vector, length * change)
                 accepted = evaluated(trial)
                 if accepted[0] > value:
-                    moved, damping = trial, damping * LESS
+                    moved = trial
+                    newton.succeeded(length * change, (accepted[0] - value) / max(predicted, 1e-12))
                     break
-                damping, accepted = damping * MORE, None
-                if predicted < tolerance:  # nothing left but rounding
+                accepted = None
+                if left < tolerance:  # nothing left but rounding
                     break
+            else:
+                newton.failed()
         if accepted is None:
             accepted = evaluated(moved)
         gain = accepted[0] - value
-        if not gauss_newton:
-            predicted = _extrapolated(objective, gain)
+        if newton is None:
+            left = _extrapolated(objective, gain)
         vector, value, counts = moved, *accepted
         objective.append(value)
         report()
-        if gain < tolerance and predicted < tolerance:
+        if gain < tolerance and left < tolerance:
             converged = True
             break
     return Polished(vector, tuple(objective), converged)
 
 
-class _System:
-    """The damped equations of one Gauss–Newton step."""
+class _Newton:
+    """Damped Gauss–Newton steps in the free logits, corrected by the gradients' changes in the last steps (L-BFGS).
 
-    def __init__(self, step: ExpectationStep, vector: Tensor, counts: Tensor, prior: float) -> None:
-        layout = step.layout
-        self.free = layout.free
-        states = layout.widths[layout.group]
-        gradient = counts - layout.sums(counts[None])[0] * vector + prior * (1 - states * vector)
-        self.gradient = gradient[self.free]
-        information = step.information(vector, INFORMATION_ROWS)
-        diagonal = information.diagonal().clone()
-        self.matrix = information + torch.diag(
-            FLOOR * diagonal.mean() + (prior * states * vector * (1 - vector))[self.free] + 1e-9
-        )
-        self.diagonal = diagonal
+    The information of the rows stands for the curvature; where a latent has an arbitrary basis, the objective bends along the
+    directions that it leaves open, and the corrections keep steps from failing there.
+    """
 
-    def solve(self, damping: float) -> tuple[Tensor, float]:
+    def __init__(self, step: ExpectationStep, prior: float) -> None:
+        self.expectation, self.prior, self.layout = step, prior, step.layout
+        self.free = self.layout.free
+        self.damping, self.drift = DAMPING, math.inf
+        self.pairs: list[tuple[Tensor, Tensor]] = []  # changes of the logits and of the gradient, with its sign turned
+        self.gradient = self.diagonal = self.matrix = torch.empty(0)
+        self.change: Tensor | None = None
+
+    def look(self, vector: Tensor, counts: Tensor) -> float:
+        """Take the gradient, and the information where it has changed, at the present tables.
+
+        Returns:
+            The gain that is predicted of a step without damping.
+        """
+        states = self.layout.widths[self.layout.group]
+        gradient = counts - self.layout.sums(counts[None])[0] * vector + self.prior * (1 - states * vector)
+        gradient = gradient[self.free]
+        if self.change is not None:
+            bend = self.gradient - gradient
+            if float(bend @ self.change) > LEAST_BEND * float(self.change @ self.matrix @ self.change):
+                self.pairs = [*self.pairs[1 - MEMORY :], (self.change, bend)]
+        self.gradient, self.change = gradient, None
+        if self.drift > REUSE:
+            information = self.expectation.information(vector, INFORMATION_ROWS)
+            diagonal = information.diagonal()
+            prior = (self.prior * states * vector * (1 - vector))[self.free]
+            self.matrix = information + torch.diag(FLOOR * diagonal.mean() + prior + 1e-9)
+            self.diagonal, self.drift = diagonal.clone(), 0.0
+        return float(gradient @ torch.linalg.solve(self.matrix, gradient)) / 2
+
+    def step(self) -> tuple[Tensor, float]:
         """(entries,) change of all logits, and the gain that is predicted of it."""
-        change = torch.linalg.solve(self.matrix + torch.diag(damping * self.diagonal), self.gradient)
-        change = change.clamp(-LARGEST_STEP, LARGEST_STEP)
+        factor = torch.linalg.cholesky(self.matrix + torch.diag(self.damping * self.diagonal))
+        direction, shares = self.gradient, []
+        for change, bend in reversed(self.pairs):
+            share = float(change @ direction) / float(change @ bend)
+            direction = direction - share * bend
+            shares.append(share)
+        direction = torch.cholesky_solve(direction[:, None], factor)[:, 0]
+        for (change, bend), share in zip(self.pairs, reversed(shares), strict=True):
+            direction = direction + (share - float(bend @ direction) / float(change @ bend)) * change
+        direction = direction.clamp(-LARGEST_STEP, LARGEST_STEP)
         whole = self.gradient.new_zeros(len(self.free))
-        whole[self.free] = change
-        return whole, float(self.gradient @ change) / 2
+        whole[self.free] = direction
+        return whole, float(self.gradient @ direction) / 2
+
+    def succeeded(self, change: Tensor, share: float) -> None:
+        """Less damping after a step that gained what was predicted, more after one that gained a small share of it."""
+        self.change = change[self.free]
+        self.damping *= LESS if share > 0.5 else 1.0 if share > 0.2 else MORE
+        self.damping = min(self.damping, MOST_DAMPING)
+        self.drift += float(self.change.abs().max())
+
+    def failed(self) -> None:
+        """More damping, without corrections."""
+        self.damping = min(self.damping * MORE, MOST_DAMPING)
+        self.pairs = []
 
 
 def _extrapolated(objective: list[float], gain: float) -> float:

@@ -7,6 +7,7 @@ eigenvectors of slices of a k × k × k tensor; two views give some basis, in wh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -149,40 +150,38 @@ def decomposed(tensor: Tensor, states: int, generator: np.random.Generator) -> t
             continue
         size = turned.shape[2]
         weights = generator.standard_normal((1 if size == 2 else DIRECTIONS, size - 1))
-        for w in torch.from_numpy(weights):
-            attempt = _eigenvectors(turned, w)
-            if attempt is not None and (best is None or attempt[0] < best[0]):
-                best = attempt[0], order[0], attempt[1]
+        attempt = _nearest(turned, torch.from_numpy(weights))
+        if attempt is not None and (best is None or attempt[0] < best[0]):
+            best = attempt[0], order[0], attempt[1]
     return None if best is None else (best[1], best[2])
 
 
-def _eigenvectors(tensor: Tensor, weights: Tensor) -> tuple[float, Tensor] | None:
-    """Distance of the tensor of rank k from the given one, and the first view's matrix; None where there is none."""
-    base = tensor[:, :, 0]
-    slices = (tensor[:, :, 1:] * weights).sum(dim=2)
-    product, info = torch.linalg.solve_ex(base.T, slices.T)
+def _nearest(tensor: Tensor, weights: Tensor) -> tuple[float, Tensor] | None:
+    """Of several (attempts, slices) combinations the one whose tensor of rank k is nearest: its distance, and the matrix A."""
+    base, count = tensor[:, :, 0], len(tensor)
+    slices = torch.einsum("abc,nc->nab", tensor[:, :, 1:], weights)
+    product, info = torch.linalg.solve_ex(base.T, slices.transpose(1, 2))
     if int(info) or not bool(torch.isfinite(product).all()):
         return None
-    values, vectors = torch.linalg.eig(product.T)
-    if float(values.imag.abs().max()) > 1e-9 * float(values.abs().max()) or len(values) != len(base):
-        return None
+    values, vectors = torch.linalg.eig(product.transpose(1, 2))
     a = vectors.real
-    if float(a[0].abs().min()) < 1e-8:
+    good = values.imag.abs().amax(dim=1) <= 1e-9 * values.abs().amax(dim=1)
+    good &= a[:, 0].abs().amin(dim=1) >= 1e-8
+    a = a[good] / a[good][:, :1]
+    shares, info = torch.linalg.solve_ex(a, tensor[:, 0, 0].expand(len(a), count).unsqueeze(2))
+    good = (info == 0) & (shares[..., 0] >= SMALLEST_SHARE).all(dim=1)
+    a, shares = a[good], shares[good]
+    if not len(a):
         return None
-    a = a / a[0]
-    shares, info = torch.linalg.solve_ex(a, tensor[:, 0, 0])
-    if int(info) or not bool((shares >= SMALLEST_SHARE).all()):
-        return None
-    second = torch.linalg.solve(a, base) / shares[:, None]  # (k, k): states × z2
-    third = torch.linalg.lstsq(_khatri_rao(a * shares, second.T), tensor.flatten(0, 1)).solution  # (k, z3)
-    fitted = torch.einsum("ah,hb,hc->abc", a * shares, second, third)
-    error = float((fitted - tensor).norm())
-    return (error, a) if np.isfinite(error) else None
-
-
-def _khatri_rao(a: Tensor, b: Tensor) -> Tensor:
-    """(rows of a · rows of b, k) column-wise products."""
-    return (a.unsqueeze(1) * b.unsqueeze(0)).flatten(0, 1)
+    second = torch.linalg.solve(a, base) / shares  # (attempts, k, k): states × z2
+    weighted = a * shares.transpose(1, 2)
+    pairs = torch.einsum("nah,nhb->nabh", weighted, second).flatten(1, 2)
+    gram = pairs.transpose(1, 2) @ pairs
+    ridge = 1e-12 * gram.diagonal(dim1=1, dim2=2).sum(dim=1)[:, None, None] * torch.eye(count, dtype=torch.float64)
+    third = torch.linalg.solve(gram + ridge, pairs.transpose(1, 2) @ tensor.flatten(0, 1))  # (attempts, k, z3)
+    errors = (pairs @ third - tensor.flatten(0, 1)).flatten(1).norm(dim=1).nan_to_num(nan=math.inf)
+    best = int(errors.argmin())
+    return (float(errors[best]), a[best]) if math.isfinite(float(errors[best])) else None
 
 
 def corners(moments: FormMoments, forms: Sequence[Tensor], states: int) -> tuple[int, Tensor] | None:
