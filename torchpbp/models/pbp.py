@@ -244,7 +244,8 @@ class PBP(NetModel, Counting, Intervals):
         """Confidence intervals of each entry of P(query | evidence), or of log P(evidence), by the bootstrap.
 
         The training rows are drawn anew, with replacement, and both stages solved for each draw; the ends of an interval are
-        quantiles of the answers. Discrete models with ridge regression, in one process.
+        quantiles of the answers. They see variance, not bias, and cover somewhat less than their level (docs/precision.md). Discrete
+        models with ridge regression, in one process.
 
         Args:
             query: a variable, or several for their joint distribution; None for the log-evidence.
