@@ -56,9 +56,9 @@ def read_frame(
                 f"edges: {unknown} are neither columns of the table nor latents. Columns: {shortened(columns, 300)}; "
                 f"latents: {list(hidden)}. Hidden variables are named in latent={{name: states}}."
             )
-    strangers = [v for v in given if v not in used]
-    if strangers:
-        raise StructureError(f"variables: {strangers} are not among the columns of the graph: {shortened(used, 300)}.")
+    unknown_variables = [v for v in given if v not in used]
+    if unknown_variables:
+        raise StructureError(f"variables: {unknown_variables} are not among the columns of the graph: {shortened(used, 300)}.")
     odd = [v for v in used if not isinstance(v, str)]
     if odd:
         raise DataError(f"Columns {odd[:8]}: expected names that are strings. Use df.rename(columns=str).")
