@@ -58,7 +58,9 @@ def read_frame(
             )
     unknown_variables = [v for v in given if v not in used]
     if unknown_variables:
-        raise StructureError(f"variables: {unknown_variables} are not among the columns of the graph: {shortened(used, 300)}.")
+        raise StructureError(
+            f"variables: {unknown_variables} are not among the columns of the graph: {shortened(used, 300)}."
+        )
     odd = [v for v in used if not isinstance(v, str)]
     if odd:
         raise DataError(f"Columns {odd[:8]}: expected names that are strings. Use df.rename(columns=str).")

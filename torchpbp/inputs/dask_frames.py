@@ -6,8 +6,6 @@ import pickle
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-import dask
-from dask.callbacks import Callback
 from tqdm.auto import tqdm
 
 from torchpbp.errors import TorchPBPError
@@ -42,6 +40,8 @@ class DaskTable(PartitionedTable):
     def map_reduce(
         self, function: Callable[[Any], T], merge: Callable[[Sequence[T]], T], columns: Sequence[str], description: str
     ) -> T:
+        import dask
+
         # The functions are results of tasks, so that each worker gets them once and they can be made again.
         apply, combine = (dask.delayed(pickle.loads)(pickle.dumps(f)) for f in (function, merge))
         mapped = self._frame[list(columns)].map_partitions(
@@ -56,6 +56,9 @@ class DaskTable(PartitionedTable):
 
 def _compute(root: Any, leaves: Sequence[Any], bar: tqdm[Any]) -> Any:
     """The result of a graph; the bar shows how many of its leaves are done."""
+    import dask
+    from dask.callbacks import Callback
+
     client = getattr(dask.base.get_scheduler(), "__self__", None)
     if client is None:  # threads or processes of this machine
         keys = {leaf.key for leaf in leaves}

@@ -7,9 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import pyarrow
-import ray
-
 from torchpbp.errors import TorchPBPError
 from torchpbp.inputs.arrow import holds_labels
 from torchpbp.inputs.partitioned import PartitionedTable, merge_in_tree
@@ -29,6 +26,8 @@ class RayTable(PartitionedTable):
         self.columns = tuple(dataset.columns() or ())
 
     def declared_labels(self, names: Sequence[str]) -> dict[str, tuple[Any, ...] | None]:
+        import pyarrow
+
         schema = self._dataset.schema().base_schema
         if not isinstance(schema, pyarrow.Schema):  # blocks are pandas DataFrames
             return {v: None for v in names if schema.types[schema.names.index(v)].kind not in "biuf"}
@@ -37,6 +36,9 @@ class RayTable(PartitionedTable):
     def map_reduce(
         self, function: Callable[[Any], T], merge: Callable[[Sequence[T]], T], columns: Sequence[str], description: str
     ) -> T:
+        import pyarrow
+        import ray
+
         selected = self._dataset.select_columns(list(columns))
         mapped = selected.map_batches(_Block(function), batch_format="pyarrow", batch_size=None)
         options = mapped.context.execution_options
@@ -64,6 +66,8 @@ class _Block:
     function: Callable[[Any], Any]
 
     def __call__(self, block: Any) -> Any:
+        import pyarrow
+
         try:
             result = self.function(block)
         except TorchPBPError as error:
@@ -81,6 +85,8 @@ def _merge(merge: Callable[[Sequence[Any]], Any], *parts: Any) -> Any:
 
 
 def _results(part: Any) -> list[Any]:
+    import pyarrow
+
     if isinstance(part, pyarrow.Table):
         return [pickle.loads(content) for content in part.column("result").to_pylist()]
     return [part]
