@@ -72,14 +72,14 @@ def test_outside_groups_are_valid_alone_all_there_and_of_the_smallest_size():
     probe = StructureProbe(model.tree, 99)  # another draw than the one that chose
     sizes = set()
     for plan in model.plan.separators:
-        groups = model.choices[plan.node]
+        groups, factor = model.choices[plan.node], probe.core_factor(plan.node, plan.core)
         near = [v for _, v in model.tree.distances(plan.node, 6)][:6]
         size = len(groups[0])
         sizes.add(size)
         for width in range(1, size + 1):
             for group in torch.combinations(torch.arange(len(near)), width).tolist():
                 names = tuple(near[i] for i in group)
-                valid = numerical_rank(probe.instrument_block(plan.core, names)) >= plan.needed
+                valid = numerical_rank(probe.instrument_block(plan.node, factor, names)) >= plan.needed
                 assert valid == (names in groups)
         assert not {v for g in groups for v in g} & model.tree.inside[plan.node]
     assert len(sizes) > 1  # wide separators need larger groups

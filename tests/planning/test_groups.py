@@ -8,7 +8,7 @@ import torch
 from torchpbp import build_junction_tree, templates
 from torchpbp.planning.core_groups import core_candidates, group_size, interleave, minimal_core_group
 from torchpbp.planning.instruments import choose_instruments
-from torchpbp.planning.ranks import StructureProbe, numerical_rank
+from torchpbp.planning.ranks import StructureProbe, numerical_rank, scaled_cross
 
 
 def test_interleave_takes_one_of_each_in_turn():
@@ -148,7 +148,9 @@ def test_numerical_rank_of_empty_and_of_small_values():
 def test_probes_repeat_with_their_seed():
     tree = build_junction_tree(templates.diamond(2, 3, 1))
     one, same = StructureProbe(tree, 3), StructureProbe(tree, 3)
-    assert torch.equal(one.instrument_block(("a1",), ("b1",)), same.instrument_block(("a1",), ("b1",)))
+    node = tree.leaf_of["a1"]
+    blocks = [p.instrument_block(node, p.core_factor(node, ("a1",)), ("b1",)) for p in (one, same)]
+    assert torch.equal(*blocks)
     assert [one.separator_rank(n) for n in range(1, len(tree))] == [same.separator_rank(n) for n in range(1, len(tree))]
 
 
@@ -159,3 +161,17 @@ def test_core_rank_grows_with_the_group():
     inside = sorted(tree.inside[node])
     ranks = [probe.core_rank(node, tuple(inside[:k])) for k in (1, 2, 3)]
     assert ranks == [2, 4, 4]
+
+
+@pytest.mark.parametrize("graph", [templates.diamond(2, 3, 1), templates.loopy_network(2, 3)])
+def test_a_separator_in_place_of_the_core_group_keeps_all_singular_values(graph):
+    tree = build_junction_tree(graph)
+    probe = StructureProbe(tree, 1)
+    for node in range(1, len(tree)):
+        core, group = tuple(sorted(tree.inside[node]))[:2], tuple(sorted(tree.outside(node)))[:2]
+        whole = scaled_cross(probe.network.joint((*core, *group)).reshape(group_size(core, probe.network.states), -1))
+        small = probe.instrument_block(node, probe.core_factor(node, core), group)
+        values, expected = torch.linalg.svdvals(small), torch.linalg.svdvals(whole)
+        shared = min(len(values), len(expected))
+        assert torch.allclose(values[:shared], expected[:shared], atol=1e-12, rtol=0)
+        assert float(torch.cat([values[shared:], expected[shared:], values.new_zeros(1)]).amax()) < 1e-12

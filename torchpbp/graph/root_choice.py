@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cache
 
 from torchpbp.errors import StructureError
 from torchpbp.graph.clique_tree import braces, log_size
@@ -29,6 +30,7 @@ def choose_root(draft: Draft, alive: set[int], weights: Mapping[str, float], wan
         below[above[n]] += below[n]
     everything = below[order[0]]
 
+    @cache
     def core(n: int, towards: int) -> float:
         """Log size of a core group for what lies on n's side of the edge from n to ``towards``."""
         mine = below[n] if above[n] == towards else everything - below[towards]

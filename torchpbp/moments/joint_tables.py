@@ -24,7 +24,7 @@ from torchpbp.moments.covers import Cover, count_rows
 from torchpbp.moments.table_layout import Scope, TableLayout, table_layout
 from torchpbp.moments.table_reading import reading
 
-INDEX_BUDGET = 1 << 22
+INDEX_BUDGET = 1 << 19
 """Indices held at once while counting few rows."""
 ENOUGH_ROWS = 1 << 13
 """Rows from which on counting by covers pays; smaller mini-batches wait until there are as many."""
@@ -119,16 +119,16 @@ class JointTables:
         return Cover(group, self.layout.states, own, self._counts.device)
 
     def _count_directly(self, codes: Tensor) -> None:
-        """Count few rows, all tables of one size at once."""
-        step = max(1, INDEX_BUDGET // max(1, len(self.scopes)))
-        for start in range(0, codes.shape[1], step):
-            part = codes[:, start : start + step]
-            for cells in self.layout.cell_numbers(part):
-                flat = cells.reshape(-1)
-                if len(self._counts) <= 4 * len(flat):
-                    self._counts += torch.bincount(flat, minlength=len(self._counts))
-                else:
-                    self._counts.index_add_(0, flat, self._counts.new_ones(len(flat)))
+        """Count few rows, as many tables at once as have their cells in a processor's cache."""
+        tables = 0
+        for cells in self.layout.cell_numbers(codes, max(1, INDEX_BUDGET // max(1, codes.shape[1]))):
+            first, last = self.offsets[tables], self.offsets[tables + len(cells)]
+            tables += len(cells)
+            counts, flat = self._counts[first:last], cells.reshape(-1) - first
+            if len(counts) <= 4 * len(flat):
+                counts += torch.bincount(flat, minlength=len(counts))
+            else:
+                counts.index_add_(0, flat, counts.new_ones(len(flat)))
 
     def merge(self, other: JointTables) -> None:
         """Add another worker's counts over the same scopes."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
+from itertools import chain, combinations
 
 import torch
 from torch import Tensor
@@ -43,13 +44,13 @@ class TableLayout:
         self.offsets = [0]
         for size in sizes:
             self.offsets.append(self.offsets[-1] + size)
-        members = [frozenset(s) for s in self.scopes]
+        self._members = [frozenset(s) for s in self.scopes]
         self._steps: dict[int, dict[str, tuple[int, int]]] = {}
-        self._own = {m: i for i, m in enumerate(members)}
-        self._holders: dict[str, list[tuple[int, frozenset[str]]]] = {}  # smallest table first
+        self._own = {m: i for i, m in enumerate(self._members)}
+        self._holders: dict[Scope, list[int]] = {}  # smallest table first
         for i in sorted(range(len(sizes)), key=sizes.__getitem__):
-            for v in self.scopes[i]:
-                self._holders.setdefault(v, []).append((i, members[i]))
+            for part in _parts(self.scopes[i]):
+                self._holders.setdefault(part, []).append(i)
 
     @property
     def cells(self) -> int:
@@ -76,26 +77,30 @@ class TableLayout:
             result.append((rows, steps.to(torch.int64).reshape(rows.shape), offsets))
         return result
 
-    def cell_numbers(self, codes: Tensor) -> Iterator[Tensor]:
-        """Cells in which rows are counted: (tables, rows) numbers, all tables of one size at once.
+    def cell_numbers(self, codes: Tensor, at_once: int | None = None) -> Iterator[Tensor]:
+        """Cells in which rows are counted: (tables, rows) numbers, tables in their order, several of one size at once.
 
         Args:
             codes: (variables, rows) states.
+            at_once: most tables at once; all of one size by default.
         """
         for index in self.index_arithmetic:
-            rows, steps, offsets = (x.to(codes.device) for x in index)
-            cells = offsets.unsqueeze(1).expand(-1, codes.shape[1])
-            for k in range(rows.shape[1]):
-                cells = torch.addcmul(cells, codes[rows[:, k]], steps[:, k].unsqueeze(1))
-            yield cells
+            for start in range(0, len(index[0]), at_once or len(index[0])):
+                rows, steps, offsets = (x[start:][:at_once].to(codes.device) for x in index)
+                cells = offsets.unsqueeze(1).expand(-1, codes.shape[1])
+                for k in range(rows.shape[1]):
+                    cells = torch.addcmul(cells, codes[rows[:, k]], steps[:, k].unsqueeze(1))
+                yield cells
 
     def holder(self, variables: Sequence[str]) -> int | None:
         """Number of the smallest table with all these variables, of which there is at least one."""
         wanted = frozenset(variables)
         if wanted in self._own:
             return self._own[wanted]
-        rarest = min(variables, key=lambda v: len(self._holders.get(v, ())))
-        return next((i for i, members in self._holders.get(rarest, ()) if wanted <= members), None)
+        if not wanted <= self.position.keys():
+            return None
+        part = tuple(sorted(wanted, key=self.position.__getitem__)[:2])
+        return next((i for i in self._holders.get(part, ()) if wanted <= self._members[i]), None)
 
     def steps(self, variables: Sequence[str]) -> tuple[int, dict[str, tuple[int, int]]]:
         """The smallest table with all these variables: its offset, and the states and stride of each of its variables.
@@ -137,14 +142,19 @@ def table_layout(scopes: tuple[Scope, ...], states: tuple[tuple[str, int], ...])
 def _maximal(scopes: Iterable[Scope]) -> tuple[Scope, ...]:
     """Scopes that no other scope contains, larger ones first."""
     kept: list[Scope] = []
-    holders: dict[str, list[frozenset[str]]] = {}
+    holders: dict[Scope, list[frozenset[str]]] = {}
     for scope in sorted(scopes, key=lambda s: (-len(s), s)):
         members = frozenset(scope)
-        if scope and not any(members <= other for other in holders.get(scope[0], [])):
+        if scope and not any(members <= other for other in holders.get(scope[:2], [])):
             kept.append(scope)
-            for v in scope:
-                holders.setdefault(v, []).append(members)
+            for part in _parts(scope):
+                holders.setdefault(part, []).append(members)
     return tuple(kept)
+
+
+def _parts(scope: Scope) -> Iterable[Scope]:
+    """Single variables and pairs of a scope, by which the tables that hold a group are found: few tables hold a pair."""
+    return chain(combinations(scope, 1), combinations(scope, 2))
 
 
 def strides(sizes: Sequence[int]) -> list[int]:

@@ -94,8 +94,8 @@ class Reading:
         alike: dict[tuple[Any, ...], tuple[list[int], list[Scope]]] = {}
         for scope in new:
             offset, steps = layout.steps(scope)
-            kept = tuple(steps[v][1] for v in scope)
-            rest = tuple(step for v, step in steps.items() if v not in scope)
+            kept = tuple([steps[v][1] for v in scope])
+            rest = () if len(steps) == len(scope) else tuple([step for v, step in steps.items() if v not in scope])
             offsets, members = alike.setdefault((kept, rest), ([], []))
             offsets.append(offset)
             members.append(scope)

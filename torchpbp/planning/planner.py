@@ -78,9 +78,7 @@ def plan_tree(tree: JunctionTree, options: PlanOptions | None = None, dims: Mapp
     """
     options = options or PlanOptions()
     sizes = {v: tree.graph.num_states(v) for v in tree.leaf_of} if dims is None else dims
-    tree_cost(tree, rank_bounds(tree), sizes).require(options.budget, "Planning and fitting this model", REMEDY)
-    plan = Plan(tree, _cached(tree, replace(options, strict=False, budget=None), tuple(sizes.items())))
-    plan.cost(sizes).require(options.budget, "Fitting this model", REMEDY)
+    plan = Plan(tree, _cached(tree, replace(options, strict=False), tuple(sizes.items())))
     for separator in reversed(plan.separators):
         if separator.reached < separator.needed:
             text = (
@@ -103,6 +101,7 @@ def clear_cached_plans() -> None:
 def _cached(tree: JunctionTree, options: PlanOptions, items: tuple[tuple[str, int], ...]) -> tuple[SeparatorPlan, ...]:
     sizes = dict(items)
     bounds = rank_bounds(tree)
+    tree_cost(tree, bounds, sizes).require(options.budget, "Planning and fitting this model", REMEDY)
     ranks = ForestRanks(tree, bounds, options.seed) if bounds.exact else ProbedRanks(tree, bounds, options.seed)
     separators: dict[int, SeparatorPlan] = {}
     cores: dict[int, Group] = {}
@@ -112,7 +111,9 @@ def _cached(tree: JunctionTree, options: PlanOptions, items: tuple[tuple[str, in
         cores[node], instrument, reached = ranks.groups(node, needed, cores, near, sizes, options)
         rank = needed if options.rank is None else min(needed, options.rank)
         separators[node] = SeparatorPlan(node, cores[node], instrument, rank, needed, reached)
-    return tuple(separators[node] for node in range(1, len(tree)))
+    plan = Plan(tree, tuple(separators[node] for node in range(1, len(tree))))
+    plan.cost(sizes).require(options.budget, "Fitting this model", REMEDY)
+    return plan.separators
 
 
 def _near_leaves(tree: JunctionTree, node: int, options: PlanOptions, sizes: Mapping[str, int]) -> list[Group]:

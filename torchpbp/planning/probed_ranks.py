@@ -62,10 +62,11 @@ class ProbedRanks:
         options: PlanOptions,
     ) -> tuple[Group, tuple[Group, ...], int]:
         core = choose_core(self._tree, node, needed, cores, probe.core_rank, states)
+        factor = probe.core_factor(node, core)
         instrument, reached = choose_instruments(
             near,
             needed,
-            lambda group: probe.instrument_block(core, group),
+            lambda group: probe.instrument_block(node, factor, group),
             states,
             options.singles,
             options.pool,

@@ -9,7 +9,7 @@ observables, so the messages span all that evidence inside or outside can say ab
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import torch
@@ -91,10 +91,44 @@ class StructureProbe:
         )
         return numerical_rank(_unit_columns(_unit_rows(cross)))
 
-    def instrument_block(self, core: Sequence[str], group: Sequence[str]) -> Tensor:
-        """(core states, group states) cross moment, scaled so that rare states count as much as common ones."""
-        table = self._prior.joint((*core, *group))
-        return scaled_cross(table.reshape(math.prod(self.network.states[v] for v in core), -1))
+    def core_factor(self, node: int, core: Sequence[str]) -> Tensor:
+        """(at most core states, separator states) R of P(core | separator) = Q R, with rows scaled as in :func:`scaled_cross`.
+
+        Given the separator, core group and outside are independent, and Q changes no singular value: R in place of the core group
+        keeps matrices as small as the separator.
+        """
+        joint = self._cross(core, sorted(self.tree.separators[node]))
+        given = joint / joint.sum(dim=0, keepdim=True)
+        return torch.linalg.qr(given / joint.sum(dim=1, keepdim=True).sqrt()).R
+
+    def instrument_block(self, node: int, factor: Tensor, group: Sequence[str]) -> Tensor:
+        """(rows of the factor, group states) cross moment, scaled so that rare states count as much as common ones.
+
+        Args:
+            node: below the separator.
+            factor: of the core group, see :meth:`core_factor`.
+            group: outside observables.
+        """
+        joint = self._cross(sorted(self.tree.separators[node]), group)
+        return factor @ joint / joint.sum(dim=0).sqrt()
+
+    def _cross(self, a: Sequence[str], b: Sequence[str]) -> Tensor:
+        """(states of a, states of b) joint probabilities; the groups may share variables."""
+        union = tuple(dict.fromkeys((*a, *b)))
+        states = self.network.states
+        table, sizes = self._prior.joint(union), [math.prod(states[v] for v in group) for group in (a, b)]
+        if len(union) == len(a) + len(b):
+            return table.reshape(sizes)
+        index = dict(zip(union, torch.unravel_index(torch.arange(table.numel()), table.shape), strict=True))
+        result = table.new_zeros(sizes)
+        result[self._codes(a, index), self._codes(b, index)] = table.reshape(-1)
+        return result
+
+    def _codes(self, group: Sequence[str], index: Mapping[str, Tensor]) -> Tensor:
+        code = torch.zeros_like(next(iter(index.values())))
+        for v in group:
+            code = code * self.network.states[v] + index[v]
+        return code
 
 
 def scaled_cross(table: Tensor) -> Tensor:
