@@ -32,6 +32,7 @@ from torchpbp.models.counts import Counts
 from torchpbp.models.likelihood.learner import MaximumLikelihood
 from torchpbp.models.net_model import NetModel
 from torchpbp.models.two_stage_model import EXACT_FLOOR
+from torchpbp.moments.covers import ROWS_AT_ONCE
 from torchpbp.moments.partition_counts import count_partitions
 from torchpbp.settings import seed as seed_setting
 from torchpbp.settings import whole
@@ -98,7 +99,7 @@ class PBP(NetModel, Counting, Intervals):
     def count(
         self,
         data: DataLike,
-        batch_size: int = ROWS_PER_BATCH,
+        batch_size: int = ROWS_AT_ONCE,
         columns: Sequence[str] | None = None,
         labels: Mapping[str, Sequence[Any]] | None = None,
     ) -> Counts:
