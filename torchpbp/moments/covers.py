@@ -113,7 +113,7 @@ class RowCounter:
                 self._slots = max(self._slots, slots[part] + 1)
             self._new.append([(part, slots[part]) for part in new])
             free += [slots[part] for part, _ in cover.parts if part in slots and last[part] == i]
-        self._bytes = self._codes = torch.empty(0, 0)
+        self._memory: tuple[Tensor, Tensor] | None = None  # (slots, rows) bytes, and (2, rows) int32
 
     def add(self, columns: Mapping[str, Tensor]) -> None:
         """Count rows.
@@ -123,15 +123,17 @@ class RowCounter:
         """
         first = next(iter(columns.values()))
         block = min(len(first), ROWS_AT_ONCE)
-        if self._codes.shape[1] < block:
-            self._bytes = torch.empty(self._slots, block, dtype=torch.uint8, device=first.device)
-            self._codes = torch.empty(2, block, dtype=torch.int32, device=first.device)
+        if self._memory is None or self._memory[0].shape[1] < block:
+            self._memory = (
+                torch.empty(self._slots, block, dtype=torch.uint8, device=first.device),
+                torch.empty(2, block, dtype=torch.int32, device=first.device),
+            )
         for start in range(0, len(first), block):
-            self._add_block({(v,): c[start : start + block] for v, c in columns.items()})
+            rows = min(block, len(first) - start)
+            slots, codes = (memory[:, :rows] for memory in self._memory)
+            self._add_block({(v,): c[start : start + rows] for v, c in columns.items()}, slots, *codes)
 
-    def _add_block(self, known: dict[Scope, Tensor]) -> None:
-        rows = len(next(iter(known.values())))
-        slots, (code, wide) = [slot[:rows] for slot in self._bytes], self._codes[:, :rows]
+    def _add_block(self, known: dict[Scope, Tensor], slots: Tensor, code: Tensor, wide: Tensor) -> None:
         for cover, new in zip(self._covers, self._new, strict=True):
             for part, slot in new:
                 known[part] = _byte_code(known, part, cover, slots[slot])
