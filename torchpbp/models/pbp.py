@@ -79,7 +79,7 @@ class PBP(NetModel, Counting, Intervals):
             moments of each class, so that classes with few rows are shrunk towards all rows. A class without rows gets the
             pooled moments.
         budget: most bytes of memory that planning and a fit may take, by an estimate made before either: 4 GiB by default; None lifts
-            the limit. ``model.plan.cost()`` is the estimate. Above it a :class:`~torchpbp.errors.BudgetError` is raised.
+            the limit. The plan itself may take a minute, more with a larger budget. ``model.plan.cost()`` is the estimate. Above it a :class:`~torchpbp.errors.BudgetError` is raised.
 
     Attributes:
         counts: counts behind the fit, kept for :meth:`partial_fit`; ``None`` where learning needs more than counts, and

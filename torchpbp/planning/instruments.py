@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from torchpbp.planning.core_groups import group_size
-from torchpbp.planning.spans import Span, numerical_rank
+from torchpbp.planning.spans import Span
 
 Group = tuple[str, ...]
 
@@ -68,7 +68,7 @@ def choose_instruments(
                 break
             span, blocks, chosen = exact, more, [*chosen, *added]
     rank = min(span.rank, needed)
-    return _without_idle_groups(blocks, leaves, rank), rank
+    return _without_idle_groups(blocks, leaves, rank, states), rank
 
 
 def _added_groups(
@@ -111,7 +111,9 @@ def _new_functions(group: Group, chosen: Sequence[Group], states: Mapping[str, i
     )
 
 
-def _without_idle_groups(blocks: Mapping[Group, Tensor], leaves: int, rank: int) -> tuple[Group, ...]:
+def _without_idle_groups(
+    blocks: Mapping[Group, Tensor], leaves: int, rank: int, states: Mapping[str, int]
+) -> tuple[Group, ...]:
     """Drop product groups (all but the first ``leaves``) that later ones have made superfluous."""
     products = list(blocks)[leaves:]
     kept = list(blocks)[:leaves]
@@ -122,13 +124,10 @@ def _without_idle_groups(blocks: Mapping[Group, Tensor], leaves: int, rank: int)
         before = [blocks[g] for g in kept[leaves:]]
         if later.rank + (later.gain(torch.cat(before, dim=1)) if before else 0) < rank:
             kept.append(group)
-    if _rank(kept, blocks) < rank:  # rounding of many steps: test each group by itself
-        kept = list(blocks)
-        for group in products:
-            rest = [g for g in kept if g != group]
-            kept = rest if _rank(rest, blocks) >= rank else kept
-    return tuple(kept)
-
-
-def _rank(groups: Sequence[Group], blocks: Mapping[Group, Tensor]) -> int:
-    return numerical_rank(torch.cat([blocks[g] for g in groups], dim=1))
+    dropped = {g: blocks[g] for g in products if g not in kept}
+    # The rounding of many steps may have let one go that is needed.
+    while dropped and (span := Span.of(torch.cat([blocks[g] for g in kept], dim=1))).rank < rank:
+        for group in _added_groups(span, rank, kept, dropped, states) or list(dropped):
+            kept.append(group)
+            del dropped[group]
+    return tuple(g for g in blocks if g not in dropped)
