@@ -16,8 +16,8 @@ from torchpbp.models.likelihood.moments import FormMoments
 from torchpbp.models.likelihood.polish import Polished, polish
 from torchpbp.models.likelihood.recovery import LatentStart, recover
 
-RACERS, RACE_ROWS, RACE_STEPS, RACE_EM = 4, 2_000, 13, 5
-"""Random starts of tables that are not recovered, distinct rows that they are compared on, and their steps, the first by EM."""
+RACERS, RACE_ROWS, RACE_EM = 8, 2_000, 8
+"""Random starts of tables that are not recovered, rows that they are compared on, and EM steps before the worse half retires."""
 MANY_ROWS = 15_000
 """Distinct rows above which the climb begins on half as many."""
 
@@ -70,15 +70,24 @@ def climb(
     distinct = float(sum_over_processes(torch.tensor(float(len(step.weights)))))
     vector = started()
     if raced:
-        few = step.subset(min(1.0, RACE_ROWS / distinct))
+        few = step.sample(RACE_ROWS)
         racers = [vector, *(started() for _ in range(RACERS - 1))]
-        ends = [polish(few, racer, prior, tolerance, RACE_STEPS, RACE_EM) for racer in racers]
-        vector = max(ends, key=lambda end: end.objective[-1]).vector
+        vector = _race(few, torch.stack(racers), prior)
     if distinct > MANY_ROWS:
-        some = step.subset(MANY_ROWS / 2 / distinct)
+        some = step.sample(MANY_ROWS // 2)
         vector = polish(some, vector, prior, max(tolerance, 0.5), max_steps).vector
         return Climb(polish(step, vector, prior, tolerance, max_steps, 1, report), starts, raced)
     return Climb(polish(step, vector, prior, tolerance, max_steps, report=report), starts, raced)
+
+
+def _race(step: ExpectationStep, racers: Tensor, prior: float) -> Tensor:
+    """The best of several (runs, entries) starts, by rounds of EM steps after each of which the better half goes on."""
+    while len(racers) > 1:
+        for _ in range(RACE_EM):
+            racers = step.layout.maximised(step(racers)[1], prior)
+        value = step.log_likelihood(racers) + prior * racers.clamp(min=1e-300).log().sum(dim=1)
+        racers = racers[value.argsort(descending=True)[: len(racers) // 2]]
+    return racers[0]
 
 
 def _drawn(step: ExpectationStep, scope: tuple[str, ...], generator: np.random.Generator) -> Tensor:
