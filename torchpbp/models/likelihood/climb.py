@@ -13,13 +13,15 @@ from torchpbp.distributed import sum_over_processes
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.models.likelihood.expectation import ExpectationStep
 from torchpbp.models.likelihood.moments import FormMoments
-from torchpbp.models.likelihood.polish import Polished, polish
+from torchpbp.models.likelihood.polish import EM_STEPS, TOLERANCE, Polished, polish
 from torchpbp.models.likelihood.recovery import LatentStart, recover
 
 RACERS, RACE_ROWS, RACE_EM = 8, 2_000, 8
 """Random starts of tables that are not recovered, rows that they are compared on, and EM steps before the worse half retires."""
 MANY_ROWS = 15_000
-"""Distinct rows above which the climb begins on half as many."""
+"""Distinct rows above which the climb begins on a sample of half as many."""
+SMOOTHING = 1.0
+"""With a smaller prior the climb begins with this one, whose objective has fewer maxima, and goes on from there."""
 
 
 @dataclass(frozen=True)
@@ -67,17 +69,18 @@ def climb(
             {s: tables[s] if s in tables else _drawn(step, s, generator) for s in step.layout.scopes}
         )
 
-    distinct = float(sum_over_processes(torch.tensor(float(len(step.weights)))))
     vector = started()
+    smooth = max(prior, SMOOTHING)
     if raced:
-        few = step.sample(RACE_ROWS)
         racers = [vector, *(started() for _ in range(RACERS - 1))]
-        vector = _race(few, torch.stack(racers), prior)
-    if distinct > MANY_ROWS:
-        some = step.sample(MANY_ROWS // 2)
-        vector = polish(some, vector, prior, max(tolerance, 0.5), max_steps).vector
-        return Climb(polish(step, vector, prior, tolerance, max_steps, 1, report), starts, raced)
-    return Climb(polish(step, vector, prior, tolerance, max_steps, report=report), starts, raced)
+        vector = _race(step.sample(RACE_ROWS), torch.stack(racers), smooth)
+    em_steps = EM_STEPS
+    if float(sum_over_processes(torch.tensor(float(len(step.weights))))) > MANY_ROWS:
+        vector = polish(step.sample(MANY_ROWS // 2), vector, smooth, max(tolerance, 0.5), max_steps).vector
+        em_steps = 1
+    if smooth > prior:
+        vector, em_steps = polish(step, vector, smooth, max(tolerance, TOLERANCE), max_steps, em_steps).vector, 0
+    return Climb(polish(step, vector, prior, tolerance, max_steps, em_steps, report), starts, raced)
 
 
 def _race(step: ExpectationStep, racers: Tensor, prior: float) -> Tensor:

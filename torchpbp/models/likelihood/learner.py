@@ -29,8 +29,8 @@ from torchpbp.models.network_learner import NetworkLearner
 from torchpbp.settings import Settings, choice, flag, non_negative, positive, setting, whole
 from torchpbp.settings import seed as seed_constraint
 
-INFORMATION_ROWS = 20_000
-"""Distinct rows from which the information of a fit is estimated, at most."""
+INFORMATION_ROWS, ROWS_PER_PARAMETER = 5_000, 50
+"""Rows from which the information of a fit is estimated, at most: so many, or so many for each parameter."""
 CONCLUSIONS = {
     3: "three views: its states are identified up to their order",
     2: "two views: some basis of its states that answers questions on observables; the states themselves have no meaning",
@@ -164,7 +164,8 @@ class MaximumLikelihood(NetworkLearner, Intervals):
         self._found = {h: (len(s.views.groups) if s.recovered else 0, s.strength) for h, s in fitted.starts.items()}
         self.information, self.rows = None, step.rows
         if step.layout.parameters <= MOST_PARAMETERS:
-            self.information = step.information(self.parameters_vector(), INFORMATION_ROWS)
+            most = max(INFORMATION_ROWS, ROWS_PER_PARAMETER * step.layout.parameters)
+            self.information = step.information(self.parameters_vector(), most)
         if not end.converged:
             warn_caller(
                 f"MaximumLikelihood stopped at the limit of {self.settings.max_steps} steps: its last one gained "

@@ -13,15 +13,14 @@ from torchpbp.models.likelihood.expectation import ExpectationStep
 
 EM_STEPS = 3
 """EM steps before the first Gauss–Newton step."""
-INFORMATION_ROWS = 2_000
-"""Distinct rows from which the information is estimated."""
+INFORMATION_ROWS, ROWS_PER_PARAMETER = 2_000, 4
+"""Rows from which the information is estimated: so many, or so many for each parameter."""
 DAMPING, LESS, MORE = 0.1, 1 / 2.5, 4.0
 """Damping relative to the diagonal of the information at the start, and its factors after a good and a bad step."""
 MOST_DAMPING = 0.1
 """It never grows beyond what it starts with: a shorter step, or one of EM, does more then."""
-CD = 1.0
-CORRECTIONS = 1
-"""Steps back into the valley that are tried before an EM step is taken in place of a step that lost."""
+FIRM = 1.0
+"""Damping, relative to the diagonal of the information, of the way back from a step that went too far."""
 LEAST_BEND = 0.01
 """Share of the predicted curvature below which a change of the gradient is not remembered."""
 FLOOR = 0.003
@@ -59,7 +58,7 @@ def polish(
     prior: float,
     tolerance: float = TOLERANCE,
     max_steps: int = 100,
-    em_steps: int | None = None,
+    em_steps: int = EM_STEPS,
     report: Callable[[], object] = lambda: None,
 ) -> Polished:
     """Climb from a start to a maximum of log-likelihood + prior · Σ log θ.
@@ -70,11 +69,10 @@ def polish(
         prior: pseudo-rows per entry.
         tolerance: nats in total.
         max_steps: EM and Gauss–Newton steps, at most.
-        em_steps: EM steps to begin with; three by default.
+        em_steps: EM steps to begin with.
         report: called after each step.
     """
     layout = step.layout
-    em_steps = EM_STEPS if em_steps is None else em_steps
 
     def evaluated(tables: Tensor) -> tuple[float, Tensor]:
         log_likelihood, counts = step(tables[None])
@@ -93,7 +91,7 @@ def polish(
         if newton is not None and number >= em_steps:
             left = newton.look(vector, counts)
             change, predicted = newton.step()
-            for _ in range(CORRECTIONS + 1):
+            for _ in range(2):
                 trial = layout.moved(vector, change)
                 accepted = evaluated(trial)
                 if accepted[0] > value:
@@ -148,7 +146,8 @@ class _Newton:
                 self.pairs = [*self.pairs[1 - MEMORY :], (self.change, bend)]
         self.gradient, self.change = gradient, None
         if self.drift > REUSE:
-            information = self.expectation.information(vector, INFORMATION_ROWS)
+            rows = max(INFORMATION_ROWS, ROWS_PER_PARAMETER * self.layout.parameters)
+            information = self.expectation.information(vector, rows)
             diagonal = information.diagonal()
             states = self.layout.widths[self.layout.group]
             prior = (self.prior * states * vector * (1 - vector))[self.free]
@@ -178,7 +177,7 @@ class _Newton:
         gradient leads back in the directions of much information.
         """
         gradient = self._gradient(vector, counts)
-        strong = torch.linalg.cholesky(self.matrix + torch.diag(CD * self.diagonal))
+        strong = torch.linalg.cholesky(self.matrix + torch.diag(FIRM * self.diagonal))
         direction = torch.cholesky_solve(gradient[:, None], strong)[:, 0]
         return self._whole(direction.clamp(-LARGEST_STEP, LARGEST_STEP))
 
