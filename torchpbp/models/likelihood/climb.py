@@ -79,7 +79,8 @@ def climb(
         vector = polish(step.sample(MANY_ROWS // 2), vector, smooth, max(tolerance, 0.5), max_steps).vector
         em_steps = 1
     if smooth > prior:
-        vector, em_steps = polish(step, vector, smooth, max(tolerance, TOLERANCE), max_steps, em_steps).vector, 0
+        vector = polish(step, vector, smooth, max(tolerance, TOLERANCE), max_steps, em_steps).vector
+        em_steps = EM_STEPS
     return Climb(polish(step, vector, prior, tolerance, max_steps, em_steps, report), starts, raced)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from torchpbp.models.likelihood.expectation import ExpectationStep
 
-EM_STEPS = 3
+EM_STEPS = 2
 """EM steps before the first Gauss–Newton step."""
 INFORMATION_ROWS, ROWS_PER_PARAMETER = 2_000, 4
 """Rows from which the information is estimated: so many, or so many for each parameter."""
@@ -23,8 +23,9 @@ FIRM = 1.0
 """Damping, relative to the diagonal of the information, of the way back from a step that went too far."""
 LEAST_BEND = 0.01
 """Share of the predicted curvature below which a change of the gradient is not remembered."""
-FLOOR = 0.003
-"""Damping relative to the mean of the diagonal: keeps directions that are not identified from running off."""
+FLOOR, PREDICTED = 0.003, 0.1
+"""Damping relative to the mean of the diagonal, which keeps directions that are not identified from running off, and the share of
+it in predictions of what is left to gain."""
 REUSE = 0.5
 """Change of the logits, added up over steps, up to which the information is not computed anew."""
 MEMORY = 20
@@ -151,9 +152,10 @@ class _Newton:
             diagonal = information.diagonal()
             states = self.layout.widths[self.layout.group]
             prior = (self.prior * states * vector * (1 - vector))[self.free]
-            self.matrix = information + torch.diag(FLOOR * diagonal.mean() + prior + 1e-9)
+            floor = FLOOR * diagonal.mean()
+            self.matrix = information + torch.diag(floor + prior + 1e-9)
             self.diagonal, self.drift = diagonal.clone(), 0.0
-            self.root = torch.linalg.cholesky(self.matrix)
+            self.root = torch.linalg.cholesky(information + torch.diag(PREDICTED * floor + prior + 1e-9))
         return float(torch.linalg.solve_triangular(self.root, gradient[:, None], upper=False).square().sum()) / 2
 
     def step(self) -> tuple[Tensor, float]:
