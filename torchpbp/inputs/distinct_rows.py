@@ -101,4 +101,4 @@ def numbered(columns: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
             size = len(values)
         code, size = code * width + column, size * width
     values, code = torch.unique(code, return_inverse=True)
-    return code, torch.zeros_like(values).scatter_(0, code, torch.arange(len(code)))
+    return code, torch.zeros_like(values).scatter_(0, code, torch.arange(len(code), device=code.device))

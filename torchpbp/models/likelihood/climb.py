@@ -67,7 +67,7 @@ def climb(
             {s: tables[s] if s in tables else _drawn(step, s, generator) for s in step.layout.scopes}
         )
 
-    distinct = float(sum_over_processes(torch.tensor(float(len(step.weights)))))
+    distinct = float(sum_over_processes(step.weights.new_tensor(len(step.weights))))
     vector = started()
     if raced:
         few = step.subset(min(1.0, RACE_ROWS / distinct))
@@ -84,4 +84,5 @@ def climb(
 def _drawn(step: ExpectationStep, scope: tuple[str, ...], generator: np.random.Generator) -> Tensor:
     """A random table."""
     shape = step.layout.shapes[step.layout.scopes.index(scope)]
-    return torch.from_numpy(generator.dirichlet(np.ones(shape[-1]), size=shape[:-1]).clip(1e-6))
+    drawn = generator.dirichlet(np.ones(shape[-1]), size=shape[:-1]).clip(1e-6)
+    return torch.from_numpy(drawn).to(step.layout.device)

@@ -56,20 +56,22 @@ class ExpectationStep:
         if len(weights) == 0:
             raise DataError("Expected at least one row, got none.")
         self.graph, self.table, self.weights = graph, dict(rows), weights.double()
-        self.layout = TableLayout(graph)
+        device = self.weights.device
+        self.layout = TableLayout(graph, device)
         self._last: tuple[Tensor, list[tuple[RowGroup, Levels, Tensor]]] | None = None
         self._samples: dict[int, Tensor] = {}
         self.rows = float(sum_over_processes(self.weights.sum()))
         inner = [v for v in graph.observed if graph.children(v)]
-        absent = torch.stack([rows[v] < 0 for v in inner]) if inner else torch.zeros(0, len(weights), dtype=torch.bool)
+        absent = torch.stack([rows[v] < 0 for v in inner]) if inner else weights.new_zeros(0, len(weights), dtype=torch.bool)
         if bool(absent.any()):
             number, firsts = numbered([row.long() for row in absent])
-            joined = [[v for v, missing in zip(inner, absent[:, i].tolist(), strict=True) if missing] for i in firsts]
+            patterns = absent[:, firsts].T.tolist()
+            joined = [[v for v, missing in zip(inner, row, strict=True) if missing] for row in patterns]
             if len(joined) > MOST_GROUPS:
                 joined = [[v for v, row in zip(inner, absent, strict=True) if bool(row.any())]]
                 number = torch.zeros_like(number)
         else:
-            number, joined = torch.zeros(len(weights), dtype=torch.int64), [[]]
+            number, joined = weights.new_zeros(len(weights), dtype=torch.int64), [[]]
         self.groups: list[RowGroup] = []
         self._number, self._place = (
             torch.empty_like(number),
@@ -80,7 +82,7 @@ class ExpectationStep:
             for own in torch.split(
                 (number == g).nonzero().flatten(), max(1, min(block, LARGEST_MESSAGES // tree.entries))
             ):
-                self._number[own], self._place[own] = len(self.groups), torch.arange(len(own))
+                self._number[own], self._place[own] = len(self.groups), torch.arange(len(own), device=device)
                 table = {v: x[own] for v, x in self.table.items()}
                 self.groups.append(RowGroup(graph, tree, table, self.weights[own]))
 
@@ -97,7 +99,8 @@ class ExpectationStep:
         total, counts = vectors.new_zeros(len(vectors)), torch.zeros_like(vectors)
         for group, levels, weights in self._parts(chosen):
             most = max(1, CELLS_AT_ONCE // (group.tree.cells * len(weights)))
-            for runs in torch.split(torch.arange(len(vectors)), most):
+            for start in range(0, len(vectors), most):
+                runs = slice(start, start + most)
                 tables = self.layout.tables(vectors[runs])
                 log_evidence, products, sums = group.upward(tables, levels)
                 total[runs] += log_evidence @ weights
@@ -126,7 +129,7 @@ class ExpectationStep:
             (rows, free parameters) scores and (rows,) weights, in the order of the groups.
         """
         tables = self.layout.tables(vector[None])
-        for group, levels, weights in self._blocks(torch.arange(len(self.weights)) if chosen is None else chosen):
+        for group, levels, weights in self._blocks(self._sample(len(self.weights)) if chosen is None else chosen):
             _, products, sums = group.upward(tables, levels)
             posteriors = group.downward(torch.ones_like(weights), products, sums, levels)
             columns = []
@@ -157,12 +160,17 @@ class ExpectationStep:
     def _sample(self, count: int) -> Tensor:
         """Evenly spaced rows, the same ones in each step of a climb."""
         if count not in self._samples:
-            self._samples[count] = torch.linspace(0, len(self.weights) - 1, count).long()
+            self._samples[count] = self._spaced(count)
         return self._samples[count]
+
+    def _spaced(self, count: int) -> Tensor:
+        """Numbers of so many rows, evenly spaced from the first to the last."""
+        steps = torch.arange(count, device=self.weights.device) * (len(self.weights) - 1)
+        return steps.div(max(count - 1, 1), rounding_mode="floor")
 
     def subset(self, share: float) -> ExpectationStep:
         """The step over an evenly spaced share of this process's rows."""
-        own = torch.linspace(0, len(self.weights) - 1, max(1, round(share * len(self.weights)))).long()
+        own = self._spaced(max(1, round(share * len(self.weights))))
         return ExpectationStep(self.graph, {v: x[own] for v, x in self.table.items()}, self.weights[own])
 
     # -- inner workings ------------------------------------------------------------------------------------------
