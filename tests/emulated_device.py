@@ -52,11 +52,12 @@ class _Moved(Tensor):
 
     @staticmethod
     def __new__(cls, inner: Tensor) -> _Moved:
+        like = inner if inner.layout == torch.strided else torch.empty(inner.shape, device="meta")
         tensor: _Moved = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
             cls,
             inner.size(),
-            strides=inner.stride(),
-            storage_offset=inner.storage_offset(),
+            strides=like.stride(),
+            storage_offset=like.storage_offset(),
             dtype=inner.dtype,
             device=f"{NAME}:0",
         )
@@ -82,7 +83,9 @@ def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     moved = [x for x in tensors if isinstance(x, _Moved)]
     left = [x for x in tensors if not isinstance(x, _Moved) and x.ndim]
     if moved and left and func not in COPIES:
-        raise RuntimeError(f"{func}: expected all tensors on one device, got {[tuple(x.shape) for x in left]} on the CPU.")
+        raise RuntimeError(
+            f"{func}: expected all tensors on one device, got {[tuple(x.shape) for x in left]} on the CPU."
+        )
     device = kwargs.get("device")
     there = bool(moved) if device is None else torch.device(device).type == NAME
     if func is aten.copy_.default:
@@ -131,9 +134,14 @@ class _Constructors(TorchFunctionMode):
         if func in (torch.tensor, torch.as_tensor) and torch.device(kwargs.get("device") or "cpu").type == NAME:
             device = kwargs.pop("device")
             return func(*args, **kwargs).to(device)
+        if func is torch.sparse_csr_tensor:
+            matrix = func(*map(_inner, args), **kwargs)
+            return _Moved(matrix) if isinstance(args[0], _Moved) else matrix
         if func in (Tensor.__getitem__, Tensor.__setitem__) and isinstance(args[0], _Moved):
             index = args[1] if isinstance(args[1], tuple) else (args[1],)
-            index = tuple(torch.tensor(i).to(NAME) if isinstance(i, list) else i for i in index)
+            index = tuple(
+                torch.tensor(i, dtype=None if i else torch.int64).to(NAME) if isinstance(i, list) else i for i in index
+            )
             args = (args[0], index, *args[2:])
         return func(*args, **kwargs)
 

@@ -62,7 +62,9 @@ class ExpectationStep:
         self._samples: dict[int, Tensor] = {}
         self.rows = float(sum_over_processes(self.weights.sum()))
         inner = [v for v in graph.observed if graph.children(v)]
-        absent = torch.stack([rows[v] < 0 for v in inner]) if inner else weights.new_zeros(0, len(weights), dtype=torch.bool)
+        absent = (
+            torch.stack([rows[v] < 0 for v in inner]) if inner else weights.new_zeros(0, len(weights), dtype=torch.bool)
+        )
         if bool(absent.any()):
             number, firsts = numbered([row.long() for row in absent])
             patterns = absent[:, firsts].T.tolist()

@@ -34,7 +34,9 @@ class TableLayout:
             device=device,
         )
         self.widths = widths.double()  # entries of each distribution
-        self.group = torch.repeat_interleave(torch.arange(len(widths), device=device), widths)  # distribution of each entry
+        self.group = torch.repeat_interleave(
+            torch.arange(len(widths), device=device), widths
+        )  # distribution of each entry
         self.free = torch.ones(len(self.group), dtype=torch.bool, device=device)
         self.free[widths.cumsum(0) - 1] = False
 

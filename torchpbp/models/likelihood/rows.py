@@ -117,9 +117,7 @@ def checked_weights(weights: Any) -> Tensor:
         DataError: negative or not finite, or not a sequence of numbers.
     """
     try:
-        values = (
-            weights.detach() if isinstance(weights, Tensor) else torch.from_numpy(np.array(weights, dtype=float))
-        )
+        values = weights.detach() if isinstance(weights, Tensor) else torch.from_numpy(np.array(weights, dtype=float))
         values = values.to(torch.float64)
     except (TypeError, ValueError) as error:
         raise DataError(f"weights: expected one non-negative number per row; {error}.") from None
