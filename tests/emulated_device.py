@@ -17,7 +17,11 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
-from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
+from torch.utils.backend_registration import (
+    _DummyBackendModule,
+    _DummyPrivateUse1Hook,
+    _setup_privateuseone_for_python_backend,
+)
 
 NAME = "emulated"
 aten = torch.ops.aten
@@ -26,22 +30,24 @@ COPIES = {aten.copy_.default, aten._to_copy.default}
 
 
 class _Module(_DummyBackendModule):
-    """What torch asks a kind of device."""
+    """What torch asks a kind of device. It is not said to be available: nothing is to choose it by itself."""
 
-    @staticmethod
-    def get_amp_supported_dtype() -> list[torch.dtype]:
-        return [torch.float16, torch.bfloat16]
-
-    @staticmethod
-    def _is_in_bad_fork() -> bool:
+    def is_available(self) -> bool:
         return False
 
-    @staticmethod
-    def manual_seed_all(seed: int) -> None:
-        """There are no generators."""
+    def device_count(self) -> int:
+        return 0
+
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        return [torch.float16, torch.bfloat16]
 
 
-_setup_privateuseone_for_python_backend(NAME, backend_module=_Module())
+class _Hook(_DummyPrivateUse1Hook):
+    def is_available(self) -> bool:
+        return False
+
+
+_setup_privateuseone_for_python_backend(NAME, _Module(), _Hook())  # once in a process
 
 
 class _Moved(Tensor):
@@ -135,7 +141,7 @@ class _Constructors(TorchFunctionMode):
             device = kwargs.pop("device")
             return func(*args, **kwargs).to(device)
         if func is torch.sparse_csr_tensor:
-            matrix = func(*map(_inner, args), **kwargs)
+            matrix = func(*map(_inner, args), **tree_map(_inner, kwargs))
             return _Moved(matrix) if isinstance(args[0], _Moved) else matrix
         if func in (Tensor.__getitem__, Tensor.__setitem__) and isinstance(args[0], _Moved):
             index = args[1] if isinstance(args[1], tuple) else (args[1],)

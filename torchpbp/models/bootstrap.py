@@ -117,9 +117,10 @@ def _counting(cells: Tensor, size: int) -> Tensor:
     starts = torch.cat([flat.new_zeros(1), flat.bincount(minlength=size).cumsum(0)])
     rows = flat.argsort(stable=True) % cells.shape[1]
     ones = torch.ones(len(flat), dtype=torch.float64, device=flat.device)
+    shape = (size, cells.shape[1])
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
-        return torch.sparse_csr_tensor(starts, rows, ones, (size, cells.shape[1]), check_invariants=False)
+        return torch.sparse_csr_tensor(starts, rows, ones, shape, device=flat.device, check_invariants=False)
 
 
 def answers(model: PBP, tree: OperatorTree, names: tuple[str, ...], evidence: Evidence) -> Tensor:
