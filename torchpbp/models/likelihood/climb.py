@@ -75,7 +75,7 @@ def climb(
         racers = [vector, *(started() for _ in range(RACERS - 1))]
         vector = _race(step.sample(RACE_ROWS), torch.stack(racers), smooth)
     em_steps = EM_STEPS
-    if float(sum_over_processes(torch.tensor(float(len(step.weights))))) > MANY_ROWS:
+    if float(sum_over_processes(step.weights.new_tensor(len(step.weights)))) > MANY_ROWS:
         vector = polish(step.sample(MANY_ROWS // 2), vector, smooth, max(tolerance, 0.5), max_steps).vector
         em_steps = 1
     if smooth > prior:
@@ -97,4 +97,5 @@ def _race(step: ExpectationStep, racers: Tensor, prior: float) -> Tensor:
 def _drawn(step: ExpectationStep, scope: tuple[str, ...], generator: np.random.Generator) -> Tensor:
     """A random table."""
     shape = step.layout.shapes[step.layout.scopes.index(scope)]
-    return torch.from_numpy(generator.dirichlet(np.ones(shape[-1]), size=shape[:-1]).clip(1e-6))
+    drawn = generator.dirichlet(np.ones(shape[-1]), size=shape[:-1]).clip(1e-6)
+    return torch.from_numpy(drawn).to(step.layout.device)

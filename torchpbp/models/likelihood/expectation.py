@@ -56,20 +56,24 @@ class ExpectationStep:
         if len(weights) == 0:
             raise DataError("Expected at least one row, got none.")
         self.graph, self.table, self.weights = graph, dict(rows), weights.double()
-        self.layout = TableLayout(graph)
+        device = self.weights.device
+        self.layout = TableLayout(graph, device)
         self._held: list[tuple[RowGroup, Levels, Tensor]] | None = None
         self._samples: dict[int, ExpectationStep] = {}
         self.rows = float(sum_over_processes(self.weights.sum()))
         inner = [v for v in graph.observed if graph.children(v)]
-        absent = torch.stack([rows[v] < 0 for v in inner]) if inner else torch.zeros(0, len(weights), dtype=torch.bool)
+        absent = (
+            torch.stack([rows[v] < 0 for v in inner]) if inner else weights.new_zeros(0, len(weights), dtype=torch.bool)
+        )
         if bool(absent.any()):
             number, firsts = numbered([row.long() for row in absent])
-            joined = [[v for v, missing in zip(inner, absent[:, i].tolist(), strict=True) if missing] for i in firsts]
+            patterns = absent[:, firsts].T.tolist()
+            joined = [[v for v, missing in zip(inner, row, strict=True) if missing] for row in patterns]
             if len(joined) > MOST_GROUPS:
                 joined = [[v for v, row in zip(inner, absent, strict=True) if bool(row.any())]]
                 number = torch.zeros_like(number)
         else:
-            number, joined = torch.zeros(len(weights), dtype=torch.int64), [[]]
+            number, joined = weights.new_zeros(len(weights), dtype=torch.int64), [[]]
         self.groups: list[RowGroup] = []
         self._number, self._place = (
             torch.empty_like(number),
@@ -80,7 +84,7 @@ class ExpectationStep:
             for own in torch.split(
                 (number == g).nonzero().flatten(), max(1, min(block, LARGEST_MESSAGES // tree.entries))
             ):
-                self._number[own], self._place[own] = len(self.groups), torch.arange(len(own))
+                self._number[own], self._place[own] = len(self.groups), torch.arange(len(own), device=device)
                 table = {v: x[own] for v, x in self.table.items()}
                 self.groups.append(RowGroup(graph, tree, table, self.weights[own]))
 
@@ -97,7 +101,8 @@ class ExpectationStep:
         total, counts = vectors.new_zeros(len(vectors)), torch.zeros_like(vectors)
         for group, levels, weights in self._parts(chosen):
             most = max(1, CELLS_AT_ONCE // (group.tree.cells * len(weights)))
-            for runs in torch.split(torch.arange(len(vectors)), most):
+            for start in range(0, len(vectors), most):
+                runs = slice(start, start + most)
                 tables = self.layout.tables(vectors[runs])
                 log_evidence, products, sums = group.upward(tables, levels)
                 total[runs] += log_evidence @ weights

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 from typing_extensions import Self
@@ -115,7 +116,7 @@ class MaximumLikelihood(NetworkLearner, Intervals):
     @property
     def layout(self) -> TableLayout:
         """How the tables make up a vector of parameters."""
-        return TableLayout(self.graph)
+        return TableLayout(self.graph, self.device)
 
     def parameters_vector(self) -> Tensor:
         """(entries,) all tables, as :attr:`layout` lays them out."""
@@ -135,7 +136,7 @@ class MaximumLikelihood(NetworkLearner, Intervals):
         Raises:
             DataError: a column without any value, negative weights, or no row.
         """
-        rows = read_rows(self._given, data, weights, type(self).__name__)
+        rows = read_rows(self._given, data, weights, type(self).__name__, device=self._device)
         self.graph, self.state_scores = self._given, None
         if self.settings.states is not None:
             self.graph, self.state_scores = choose_states(self._given, rows, self.settings)
@@ -208,6 +209,13 @@ class MaximumLikelihood(NetworkLearner, Intervals):
             args = self.network, self.layout, self.information, self.rows, self.settings.prior
             self._factored = self.information, Precision.of(*args)
         return self._factored[1]
+
+    def to(self, device: torch.device | str) -> Self:
+        """Learn and answer on a device; what has been learned moves there."""
+        super().to(device)
+        if self.information is not None:
+            self.information = self.information.to(device)
+        return self
 
     def reordered(self, orders: Mapping[str, Sequence[int]]) -> Self:
         """Number the states of latents anew, in place; the information goes along."""
@@ -307,7 +315,7 @@ def _warn_of_odd_rows(graph: LatentGraph, rows: WeightedRows) -> None:
     """Warn of columns with one value and of latents with more states than there are rows."""
     values = [
         set().union(*x)
-        for x in zip(*gather_objects([set(x.tolist()) - {-1} for x in rows.table.values()]), strict=True)
+        for x in zip(*gather_objects([set(x.unique().tolist()) - {-1} for x in rows.table.values()]), strict=True)
     ]
     constant = [v for v, x in zip(rows.table, values, strict=True) if graph.num_states(v) > 1 and len(x) == 1]
     if constant:

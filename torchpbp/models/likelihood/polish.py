@@ -131,7 +131,7 @@ class _Newton:
         self.free = self.layout.free
         self.damping, self.drift = DAMPING, math.inf
         self.pairs: list[tuple[Tensor, Tensor]] = []  # changes of the logits and of the gradient, with its sign turned
-        self.gradient = self.diagonal = self.matrix = self.root = self.factor = torch.empty(0)
+        self.gradient = self.diagonal = self.matrix = self.root = self.factor = torch.empty(0, device=self.layout.device)
         self.change: Tensor | None = None
 
     def look(self, vector: Tensor, counts: Tensor) -> float:

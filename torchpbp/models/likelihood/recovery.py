@@ -126,7 +126,7 @@ def canonical_forms(moments: FormMoments, groups: Sequence[Sequence[str]], state
         u, s, _ = torch.linalg.svd(cross, full_matrices=False)
         free = sum(moments.states[x] - 1 for x in group)
         count = min(states - 1, free, len(s))
-        form = torch.zeros(1 + count, 1 + moments.size, dtype=torch.float64)
+        form = u.new_zeros(1 + count, 1 + moments.size)
         form[0, 0] = 1.0
         form[1:, own] = torch.linalg.solve_triangular(left.T, u[:, :count], upper=True).T
         forms.append(form)
@@ -151,7 +151,7 @@ def decomposed(tensor: Tensor, states: int, generator: np.random.Generator) -> t
             continue
         size = turned.shape[2]
         weights = generator.standard_normal((1 if size == 2 else DIRECTIONS, size - 1))
-        attempt = _nearest(turned, torch.from_numpy(weights))
+        attempt = _nearest(turned, torch.from_numpy(weights).to(tensor.device))
         if attempt is not None and (best is None or attempt[0] < best[0]):
             best = attempt[0], order[0], attempt[1]
     return None if best is None else (best[1], best[2])
@@ -178,7 +178,7 @@ def _nearest(tensor: Tensor, weights: Tensor) -> tuple[float, Tensor] | None:
     weighted = a * shares.transpose(1, 2)
     pairs = torch.einsum("nah,nhb->nabh", weighted, second).flatten(1, 2)
     gram = pairs.transpose(1, 2) @ pairs
-    ridge = 1e-12 * gram.diagonal(dim1=1, dim2=2).sum(dim=1)[:, None, None] * torch.eye(count, dtype=torch.float64)
+    ridge = 1e-12 * gram.diagonal(dim1=1, dim2=2).sum(dim=1)[:, None, None] * _eye(count, gram)
     third = torch.linalg.solve(gram + ridge, pairs.transpose(1, 2) @ tensor.flatten(0, 1))  # (attempts, k, z3)
     errors = (pairs @ third - tensor.flatten(0, 1)).flatten(1).norm(dim=1).nan_to_num(nan=math.inf)
     best = int(errors.argmin())
@@ -205,7 +205,7 @@ def corners(moments: FormMoments, forms: Sequence[Tensor], states: int) -> tuple
         points.append(torch.linalg.solve_triangular(scale, predict @ values.T, upper=False).T)
         weights.append(part)
     chosen = _corners(gather_rows(torch.cat(points)), gather_rows(torch.cat(weights)), states)
-    matrix = torch.cat([torch.ones(1, states, dtype=torch.float64), scale @ chosen.T])
+    matrix = torch.cat([scale.new_ones(1, states), scale @ chosen.T])
     return target, matrix
 
 
@@ -215,7 +215,7 @@ def _corners(points: Tensor, weights: Tensor, states: int) -> Tensor:
     size = points.norm(dim=1)
     order = size.argsort()
     inside = order[weights[order].cumsum(0) <= (1 - OUTERMOST) * weights.sum()]
-    axes = SPREAD * torch.eye(dims, dtype=torch.float64)
+    axes = SPREAD * _eye(dims, points)
     pool = torch.cat([points[inside], axes, -axes])
     first = pool[pool.norm(dim=1).argmax()]
     chosen = [first]
@@ -249,14 +249,15 @@ def _conditional(moments: FormMoments, name: str, zeta: Tensor) -> Tensor:
 
 def indicator(moments: FormMoments, names: Sequence[str], means: Mapping[str, Tensor]) -> Tensor:
     """The form ζ of least variance with E[ζ | h] = e_h, made of some observables with known P(x | h)."""
-    columns = torch.cat([torch.zeros(1, dtype=torch.int64), moments.columns(names)])
+    columns = moments.columns(names)
+    columns = torch.cat([columns.new_zeros(1), columns])
     expected = torch.cat([means[x] - moments.mean[moments.place[x]][:, None] for x in names])
-    expected = torch.cat([torch.ones(1, expected.shape[1], dtype=torch.float64), expected])  # (1 + indicators, k)
+    expected = torch.cat([torch.ones_like(expected[:1]), expected])  # (1 + indicators, k)
     spread = moments.noise[columns][:, columns]
     spread = spread + torch.diag(1e-3 * spread.diagonal() + 1e-9)
     weighted = torch.linalg.solve(spread, expected)
     gram = expected.T @ weighted
-    form = torch.zeros(expected.shape[1], 1 + moments.size, dtype=torch.float64)
+    form = expected.new_zeros(expected.shape[1], 1 + moments.size)
     form[:, columns] = torch.linalg.solve(_ridged(gram, 1e-9 * float(gram.trace())), weighted.T)
     return form
 
@@ -273,4 +274,8 @@ def as_table(joint: Tensor) -> Tensor:
 
 
 def _ridged(matrix: Tensor, ridge: float) -> Tensor:
-    return matrix + ridge * torch.eye(len(matrix), dtype=torch.float64)
+    return matrix + ridge * _eye(len(matrix), matrix)
+
+
+def _eye(size: int, like: Tensor) -> Tensor:
+    return torch.eye(size, dtype=like.dtype, device=like.device)

@@ -116,7 +116,7 @@ class RowGroup:
     def _compressed(self) -> Levels:
         """A node's level is that of the patterns below it where these are at most half as many as the rows."""
         rows = len(self.weights)
-        nothing = torch.zeros(rows, dtype=torch.int64), torch.tensor([0])
+        nothing = self.weights.new_zeros(rows, dtype=torch.int64), self.weights.new_zeros(1, dtype=torch.int64)
         patterns: list[tuple[Tensor, Tensor]] = [nothing] * len(self.tree)
         for node in range(len(self.tree) - 1, 0, -1):
             columns = [
@@ -147,7 +147,8 @@ class RowGroup:
         evidence = {}
         for v, x in self.seen.items():
             rows = chosen[self.tree.top[v]]
-            known = torch.cat([torch.eye(self.tree.states[v]), torch.ones(self.tree.states[v], 1)], dim=1).double()
+            known = torch.eye(self.tree.states[v], dtype=torch.float64, device=x.device)
+            known = torch.cat([known, torch.ones_like(known[:, :1])], dim=1)
             evidence[v] = known[:, x if rows is None else x[rows]]
         sizes = [len(self.weights) if rows is None else len(rows) for rows in chosen]
         return Levels(sizes, lookups, children, evidence)
