@@ -48,8 +48,7 @@ from torchpbp.experiments.running.program import train
 from torchpbp.features.maps import OneHot
 from torchpbp.inputs.arrays import require_device
 from torchpbp.learning.nets import HiddenNets, Inputs, NetsInTraining
-from torchpbp.models.likelihood import expectation
-from torchpbp.models.likelihood.expectation import ExpectationStep
+from torchpbp.models.likelihood import expectation, polish
 from torchpbp.moments.joint_tables import JointTables
 from torchpbp.moments.rows import TrainingRows
 from torchpbp.moments.table_reading import Reading
@@ -226,11 +225,14 @@ def test_likelihoods_are_climbed_on_the_device_of_the_rows(kind):
 
 @pytest.mark.filterwarnings("ignore")
 def test_what_an_expectation_step_would_leave_behind_is_noticed(monkeypatch):
-    def spaced(self: ExpectationStep, count: int) -> Tensor:
-        return torch.linspace(0, len(self.weights) - 1, count).long()
+    def spaced(weights: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        chosen = torch.linspace(0, len(weights) - 1, count).long()
+        return chosen, weights[chosen]
 
     spaced.__code__ = spaced.__code__.replace(co_filename=expectation.__file__)  # as if it stood there
-    monkeypatch.setattr(ExpectationStep, "_spaced", spaced)
+    monkeypatch.setattr(expectation, "systematic_sample", spaced)
+    monkeypatch.setattr(polish, "INFORMATION_ROWS", 5)
+    monkeypatch.setattr(polish, "ROWS_PER_PARAMETER", 0)
     network = DiscreteNetwork.random(templates.hmm(3, 2, 3), seed=0)
     seen = watched(lambda: MaximumLikelihood(network.graph, progress=False).fit(network.sample(300, seed=1)))
     assert any("spaced: torch.linspace() without device" in call for call in seen)

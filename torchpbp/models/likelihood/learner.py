@@ -30,7 +30,7 @@ from torchpbp.models.network_learner import NetworkLearner
 from torchpbp.settings import Settings, choice, flag, non_negative, positive, setting, whole
 from torchpbp.settings import seed as seed_constraint
 
-INFORMATION_ROWS, ROWS_PER_PARAMETER = 5_000, 50
+INFORMATION_ROWS, ROWS_PER_PARAMETER = 2_000, 50
 """Rows from which the information of a fit is estimated, at most: so many, or so many for each parameter."""
 CONCLUSIONS = {
     3: "three views: its states are identified up to their order",

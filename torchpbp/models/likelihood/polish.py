@@ -13,7 +13,7 @@ from torchpbp.models.likelihood.expectation import ExpectationStep
 
 EM_STEPS = 2
 """EM steps before the first Gauss–Newton step."""
-INFORMATION_ROWS, ROWS_PER_PARAMETER = 2_000, 4
+INFORMATION_ROWS, ROWS_PER_PARAMETER = 1_000, 4
 """Rows from which the information is estimated: so many, or so many for each parameter."""
 DAMPING, LESS, MORE = 0.1, 1 / 2.5, 4.0
 """Damping relative to the diagonal of the information at the start, and its factors after a good and a bad step."""
@@ -131,7 +131,9 @@ class _Newton:
         self.free = self.layout.free
         self.damping, self.drift = DAMPING, math.inf
         self.pairs: list[tuple[Tensor, Tensor]] = []  # changes of the logits and of the gradient, with its sign turned
-        self.gradient = self.diagonal = self.matrix = self.root = self.factor = torch.empty(0, device=self.layout.device)
+        self.gradient = self.diagonal = self.matrix = self.root = self.factor = torch.empty(
+            0, device=self.layout.device
+        )
         self.change: Tensor | None = None
 
     def look(self, vector: Tensor, counts: Tensor) -> float:

@@ -230,21 +230,23 @@ def _corners(points: Tensor, weights: Tensor, states: int) -> Tensor:
 
 def conditional_means(moments: FormMoments, views: Views, base: int, zeta: Tensor) -> dict[str, Tensor]:
     """P(x | h) of all observables of the views: first through the base view, then each through the views it is not in."""
-    means: dict[str, Tensor] = {}
-    for i, group in enumerate(views.groups):
-        if i != base:
-            means |= {x: _conditional(moments, x, zeta) for x in group}
-    own = indicator(moments, views.without(views.groups[base]), means)
-    means |= {x: _conditional(moments, x, own) for x in views.groups[base]}
+    others = views.without(views.groups[base])
+    means = _conditionals(moments, others, zeta)
+    means |= _conditionals(moments, views.groups[base], indicator(moments, others, means))
     through = [indicator(moments, views.without(group), means) for group in views.groups]
-    return {x: _conditional(moments, x, z) for group, z in zip(views.groups, through, strict=True) for x in group}
+    for group, form in zip(views.groups, through, strict=True):
+        means |= _conditionals(moments, group, form)
+    return means
 
 
-def _conditional(moments: FormMoments, name: str, zeta: Tensor) -> Tensor:
-    """(states of x, k) P(x | h) from E[1_x ζᵀ]."""
-    joint = moments.one_hot(name) @ moments.second @ zeta.T
-    positive = joint.clamp(min=0) + 1e-4 / len(joint)
-    return positive / positive.sum(dim=0)
+def _conditionals(moments: FormMoments, names: Sequence[str], zeta: Tensor) -> dict[str, Tensor]:
+    """(states of x, k) P(x | h) of some observables from E[1_x ζᵀ]."""
+    joint = moments.mean[:, None] * zeta[:, 0] + moments.second[1:] @ zeta.T
+    means = {}
+    for x in names:
+        positive = joint[moments.place[x]].clamp(min=0) + 1e-4 / moments.states[x]
+        means[x] = positive / positive.sum(dim=0)
+    return means
 
 
 def indicator(moments: FormMoments, names: Sequence[str], means: Mapping[str, Tensor]) -> Tensor:
