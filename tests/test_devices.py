@@ -1,8 +1,8 @@
 """Everything runs on the device of the data or of the model.
 
-Where there is no GPU, three things stand in. The meta device: its tensors have shapes but no values, and do not mix with others. Fake
-CUDA tensors, forward only. And :class:`tests.device_watch.DeviceWatch`, which notices tensors that would be made on the default
-device, or moved to the CPU, in a run on the CPU.
+Where there is no GPU, four things stand in. The meta device: its tensors have shapes but no values, and do not mix with others. Fake
+CUDA tensors, forward only. :class:`tests.device_watch.DeviceWatch`, which notices tensors that would be made on the default
+device, or moved to the CPU, in a run on the CPU. And an emulated device with values, in test_emulated_device.py.
 """
 
 from __future__ import annotations
@@ -25,14 +25,20 @@ from tests.device_watch import DeviceWatch
 from tests.neural import small
 from tests.neural.small import class_table, context_model, loop_table, mixed_table, point_model
 from torchpbp import (
+    EM,
+    MLP,
     PBP,
     Continuous,
     DiscreteNetwork,
     Evidence,
     KernelPBP,
+    KernelRidge,
     LatentGraph,
     LeastSquaresLayer,
+    MaximumLikelihood,
+    Messages,
     Nystroem,
+    OnlineEM,
     PBPLayer,
     PBPModule,
     templates,
@@ -42,6 +48,7 @@ from torchpbp.experiments.running.program import train
 from torchpbp.features.maps import OneHot
 from torchpbp.inputs.arrays import require_device
 from torchpbp.learning.nets import HiddenNets, Inputs, NetsInTraining
+from torchpbp.models.likelihood import expectation, polish
 from torchpbp.moments.joint_tables import JointTables
 from torchpbp.moments.rows import TrainingRows
 from torchpbp.moments.table_reading import Reading
@@ -137,6 +144,10 @@ FINAL = {
     "moments/table_reading.py:_cells",  # the way of counts that are on the CPU
     "exact/elimination.py:<listcomp>",  # the way of single rows of a network on the CPU
     "exact/queries.py:posterior_of_one",
+    "models/likelihood/choice.py:_split",  # weights of the distinct rows, for draws by seed
+    "models/bootstrap.py:replicated_trees",  # counts of the distinct rows, for draws by seed
+    "neural/net_training.py:__init__",  # Lightning moves the module
+    "neural/mlp.py:_train",  # Lightning's trainer
 }
 """What may be on the CPU."""
 
@@ -182,6 +193,72 @@ def test_other_fits_stay_on_their_device():
     conditional = PBP(classes, condition="c")
     states = {"c": table["z"], "x": table["y"], "y": table["y"], "z": table["z"]}
     assert watched(lambda: conditional.fit(states)) == []
+
+
+def gappy_rows(rows: int = 300) -> tuple[LatentGraph, dict[str, Tensor]]:
+    """Rows of which some miss a variable that has children, and others one that has none."""
+    edges = [("h", "x"), ("x", "y"), ("h", "y"), ("y", "z"), ("h", "w")]
+    graph = LatentGraph(edges, {"h": 2, "x": 3, "y": 3, "z": 2, "w": 3}, ["h"])
+    table = DiscreteNetwork.random(graph, seed=1).sample(rows, seed=1)
+    return graph, {v: x.where(torch.arange(rows) % 5 != i, -1) for i, (v, x) in enumerate(table.items())}
+
+
+@pytest.mark.filterwarnings("ignore")  # few steps; latents that are not identified
+@pytest.mark.parametrize("kind", ["complete", "gaps"])
+def test_likelihoods_are_climbed_on_the_device_of_the_rows(kind):
+    network = DiscreteNetwork.random(templates.hmm(3, 2, 3), seed=0)
+    graph, table = (network.graph, network.sample(300, seed=1)) if kind == "complete" else gappy_rows()
+    model, (first, second, *_) = MaximumLikelihood(graph, progress=False), graph.observed
+    chosen = MaximumLikelihood(graph, states="held_out", most_states=2, progress=False)
+    given = {second: torch.tensor([0, 1])}
+    actions: dict[str, Callable[[], Any]] = {
+        "fit": lambda: model.fit(table, weights=torch.ones(300)),
+        "choice of states": lambda: chosen.fit(table),
+        "intervals": lambda: (model.interval(first, given), model.interval(None, given)),
+        "memberships": lambda: (model.predict(table), model.predict_proba(table), model.score(table)),
+        "EM": lambda: EM(graph, restarts=2, max_steps=4, progress=False).fit(table),
+        "Gauss-Newton": lambda: EM(graph, restarts=1, max_steps=2, method="gauss_newton", progress=False).fit(table),
+        "OnlineEM": lambda: OnlineEM(graph, max_steps=1, progress=False).fit(table),
+    }
+    assert {name: watched(action) for name, action in actions.items()} == {name: [] for name in actions}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_an_expectation_step_would_leave_behind_is_noticed(monkeypatch):
+    def spaced(weights: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        chosen = torch.linspace(0, len(weights) - 1, count).long()
+        return chosen, weights[chosen]
+
+    spaced.__code__ = spaced.__code__.replace(co_filename=expectation.__file__)  # as if it stood there
+    monkeypatch.setattr(expectation, "systematic_sample", spaced)
+    monkeypatch.setattr(polish, "INFORMATION_ROWS", 5)
+    monkeypatch.setattr(polish, "ROWS_PER_PARAMETER", 0)
+    network = DiscreteNetwork.random(templates.hmm(3, 2, 3), seed=0)
+    seen = watched(lambda: MaximumLikelihood(network.graph, progress=False).fit(network.sample(300, seed=1)))
+    assert any("spaced: torch.linspace() without device" in call for call in seen)
+
+
+def regressors() -> list[Any]:
+    return [KernelRidge(20), Messages(), MLP(hidden=[4], epochs=1, trainer={"enable_progress_bar": False})]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_regressors_and_the_bootstrap_look_at_rows_on_their_device():
+    network = DiscreteNetwork.random(templates.hmm(3, 2, 3), seed=0)
+    table = network.sample(200, seed=1)
+    gaps = {v: x.where(torch.arange(200) % 7 != i, -1) for i, (v, x) in enumerate(table.items())}
+    graph, reals = mixed_rows()
+    plain = PBP(network.graph).fit(table)
+    actions: dict[str, Callable[[], Any]] = {
+        "bootstrap": lambda: plain.interval("x1", {"x2": torch.tensor([0, 1])}, data=table, replicates=5)
+    }
+    for regressor in regressors():
+        model = PBP(network.graph, regressor=regressor)
+        actions[f"{regressor!r}, missing values"] = lambda model=model: model.fit(gaps)
+        if not isinstance(regressor, Messages):
+            mixed_model = PBP(graph, features=Nystroem(5), regressor=regressor)
+            actions[f"{regressor!r}, continuous"] = lambda model=mixed_model: model.fit(reals)
+    assert {name: watched(action) for name, action in actions.items()} == {name: [] for name in actions}
 
 
 def test_answers_stay_on_the_device_of_the_model(discrete, mixed):
@@ -313,7 +390,7 @@ def test_mixed_precision_is_that_of_encoders_only():
 def test_a_fit_on_a_gpu_is_that_on_the_cpu(kind):
     graph, table = mixed_rows() if kind in ("mixed", "kernel") else loop_table(20_000, 0)
     if kind == "missing":
-        table = {v: x.where(torch.arange(len(x)) % 7 > 0, -1) for v, x in table.items()}
+        table = {v: x.where((torch.arange(len(x)) + i) % 7 > 0, -1) for i, (v, x) in enumerate(table.items())}
     there = {v: x.to("cuda") for v, x in table.items()}
 
     def make() -> Any:
@@ -325,6 +402,52 @@ def test_a_fit_on_a_gpu_is_that_on_the_cpu(kind):
     found = moved.posterior(target, {given: there[given][:20]})
     assert found.device.type == "cuda"
     torch.testing.assert_close(found.cpu(), here.posterior(target, {given: table[given][:20]}), rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("make", [MaximumLikelihood, EM, OnlineEM])
+@pytest.mark.parametrize("kind", ["complete", "gaps"])
+def test_a_likelihood_is_climbed_on_a_gpu_as_on_the_cpu(make, kind):
+    network = DiscreteNetwork.random(templates.hmm(3, 2, 3), seed=0)
+    graph, table = (network.graph, network.sample(300, seed=1)) if kind == "complete" else gappy_rows()
+    there = {v: x.to("cuda") for v, x in table.items()}
+    options = {} if make is MaximumLikelihood else {"max_steps": 3}
+    here, moved = (make(graph, progress=False, **options).fit(t) for t in (table, there))
+    assert moved.device.type == "cuda"
+    torch.testing.assert_close(moved.log_evidence(there).cpu(), here.log_evidence(table), rtol=0, atol=1e-3)
+    given = {graph.observed[1]: [0, 1]}
+    for model in (here, moved) if make is MaximumLikelihood else ():
+        assert {x.device.type for x in model.interval(graph.observed[0], given)} == {model.device.type}
+    assert moved.predict_proba(there, graph.latent[0]).device.type == "cuda"
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("regressor", regressors(), ids=lambda r: type(r).__name__)
+def test_a_regressor_looks_at_rows_on_a_gpu(regressor):
+    network = DiscreteNetwork.random(templates.hmm(3, 2, 3), seed=0)
+    table = network.sample(2_000, seed=1)
+    there = {v: x.to("cuda") for v, x in table.items()}
+    here, moved = PBP(network.graph, regressor=regressor).fit(table), PBP(network.graph, regressor=regressor).to("cuda")
+    found = moved.fit(there).posterior("x1", {"x2": there["x2"][:20]})
+    assert found.device.type == "cuda"
+    # Nets are trained in float32, whose sums are in another order there.
+    near = 0.02 if isinstance(regressor, MLP) else 1e-6
+    torch.testing.assert_close(found.cpu(), here.posterior("x1", {"x2": table["x2"][:20]}), rtol=0, atol=near)
+
+
+@pytest.mark.gpu
+def test_intervals_on_a_gpu_are_those_on_the_cpu():
+    network = DiscreteNetwork.random(templates.hmm(3, 2, 3), seed=0)
+    table = network.sample(500, seed=1)
+    there = {v: x.to("cuda") for v, x in table.items()}
+    here, moved = PBP(network.graph).fit(table), PBP(network.graph).to("cuda").fit(there)
+    expected = here.interval("x1", {"x2": [0, 1]}, data=table, replicates=20)
+    found = moved.interval("x1", {"x2": [0, 1]}, data=there, replicates=20)
+    for a, b in zip(found, expected, strict=True):
+        assert a.device.type == "cuda"
+        torch.testing.assert_close(a.cpu(), b, rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.gpu

@@ -162,7 +162,7 @@ class EM(NetworkLearner):
         return self
 
     def _prepared(self, data: DataLike, weights: Any) -> tuple[WeightedRows, ExpectationStep]:
-        rows = read_rows(self.graph, data, weights, type(self).__name__)
+        rows = read_rows(self.graph, data, weights, type(self).__name__, device=self._device)
         return rows, ExpectationStep(self.graph, rows.table, rows.weights)
 
     def _candidates(self) -> list[tuple[int, float | None]]:

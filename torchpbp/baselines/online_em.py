@@ -95,7 +95,7 @@ class OnlineEM(EM):
         return [(seed, a) for seed, _ in super()._candidates() for a in self.settings.exponents]
 
     def _prepared(self, data: DataLike, weights: Any) -> tuple[WeightedRows, ExpectationStep]:
-        rows = read_rows(self.graph, data, weights, type(self).__name__, distinct=False)
+        rows = read_rows(self.graph, data, weights, type(self).__name__, distinct=False, device=self._device)
         return rows, ExpectationStep(self.graph, rows.table, rows.weights, block=len(rows.weights))
 
     def _run(
@@ -109,7 +109,7 @@ class OnlineEM(EM):
         known = {id(s): (layout.vector(dict(s.factors)), _expected(layout, s)) for s in starts}
         vectors = torch.stack([known[id(s)][0] for s in starts])
         averages = torch.stack([known[id(s)][1] for s in starts])
-        exponents = torch.tensor([float(a or 1.0) for _, a in candidates], dtype=torch.float64)[:, None]
+        exponents = vectors.new_tensor([float(a or 1.0) for _, a in candidates])[:, None]
         whole = ExpectationStep(self.graph, *distinct_rows(step.table, step.weights))  # for the objective
         generator = torch.Generator().manual_seed(self.settings.seed)
         shares = gather_objects(len(step.weights))  # mini-batches are drawn from the rows of all processes
@@ -120,7 +120,8 @@ class OnlineEM(EM):
         going = list(range(len(candidates)))
         k = 0
         for _ in range(self.settings.max_steps):
-            for batch in torch.split(torch.randperm(sum(shares), generator=generator), self.settings.batch_size):
+            order = torch.randperm(sum(shares), generator=generator, device="cpu").to(vectors.device)
+            for batch in torch.split(order, self.settings.batch_size):
                 own = batch[(batch >= first) & (batch < last)] - first
                 share = (k + 2) ** -exponents
                 averages = torch.lerp(averages, step(vectors, own)[1] / len(batch), share)

@@ -144,6 +144,7 @@ class SpectralJunctionTree(SpectralAnswers):
         self.rows = 0
         self.floor = EXACT_FLOOR
         self._representation: Representation | None = None
+        self._device: torch.device | None = None
 
     def _adopt_plan(self, plan: Plan, choices: dict[int, tuple[Group, ...]]) -> None:
         self.plan, self.choices = plan, choices
@@ -165,13 +166,13 @@ class SpectralJunctionTree(SpectralAnswers):
         Returns:
             The learner itself.
         """
-        reader = ColumnReader(dict(self.states), self.graph.labels)
+        reader = ColumnReader(dict(self.states), self.graph.labels, device=None)
         tables = JointTables(required_tables(self.plan, self.choices), self.states)
         for codes in reader.batches(data):
             tables.add(codes)
         tables.sum_over_processes()
         check_labels(reader.labels)
-        self._learn(tables)
+        self._learn(tables if self._device is None else tables.to(self._device))
         self.labels = reader.labels
         self.rows, self.floor = int(tables.rows), clipping_floor(tables.rows)
         return self
@@ -181,9 +182,9 @@ class SpectralJunctionTree(SpectralAnswers):
         theirs = {v: network.states[v] for v in network.graph.observed}
         if theirs != self.states:
             raise StructureError(f"The network observes {theirs}, the model {self.states}. They must be the same.")
-        tables = JointTables(required_tables(self.plan, self.choices), self.states)
+        tables = JointTables(required_tables(self.plan, self.choices), self.states, device=network.device)
         tables.fill(network.joint)
-        self._learn(tables)
+        self._learn(tables if self._device is None else tables.to(self._device))
         self.labels = {v: network.labels[v] for v in self.states if v in network.labels}
         self.rows, self.floor = 0, EXACT_FLOOR
         return self
@@ -202,7 +203,8 @@ class SpectralJunctionTree(SpectralAnswers):
         self.fitted = True
 
     def to(self, device: torch.device | str) -> SpectralJunctionTree:
-        """Move the tensors to a device and return the model."""
+        """Learn and answer on a device, whatever that of the rows; tensors that were learned move there."""
+        self._device = torch.device(device)
         if self._representation is not None:
             self._representation = self._representation.to(device)
         return self

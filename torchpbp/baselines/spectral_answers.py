@@ -34,6 +34,7 @@ class SpectralAnswers(Learner, JointQueries):
     states: Mapping[str, int]
     floor: float
     _representation: Representation | None
+    _device: torch.device | None
     plan: Plan
     _schedule: Schedule
 
@@ -46,8 +47,10 @@ class SpectralAnswers(Learner, JointQueries):
 
     @property
     def device(self) -> torch.device:
-        """Where the transformed tensors are."""
-        return torch.device("cpu") if self._representation is None else self._representation.root.device
+        """Where the transformed tensors are, or will be unless rows decide."""
+        if self._representation is None:
+            return self._device or torch.device("cpu")
+        return self._representation.root.device
 
     def estimates(self, evidence: EvidenceLike = None) -> Tensor:
         """(batch,) P̂(evidence) as Algorithm 1 gives it, possibly negative; unobserved variables are summed out."""

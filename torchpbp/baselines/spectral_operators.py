@@ -153,9 +153,8 @@ def observable_representation(plan: Plan, choices: Choices, moments: TableMoment
             operators[n] = weights[i].T.reshape(plan[n].rank, *triples[n].shape[:-1])
     root = _stacked_triples(plan, 0, [()], projections, moments).squeeze(-1)
     order = range(1, len(plan.tree))
-    return Representation(
-        (torch.empty(0), *(operators[n] for n in order)), root, (torch.empty(0), *(values[n] for n in order))
-    )
+    unused = root.new_empty(0)
+    return Representation((unused, *(operators[n] for n in order)), root, (unused, *(values[n] for n in order)))
 
 
 def table_rank(singular_values: Tensor) -> int:

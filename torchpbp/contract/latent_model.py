@@ -85,6 +85,9 @@ class LatentModel(Saved):
     def score(self, data: DataLike) -> float:
         """Mean of :meth:`log_evidence` over the rows of a table.
 
+        It is -inf if one row has probability 0. Estimates of PBP are not bounded by 0: with few training rows, that of a rare row
+        may be 0 or less.
+
         Args:
             data: as for ``fit``; values may be missing.
         """

@@ -143,15 +143,14 @@ class LatentQueries(LatentModel):
         names = list(self.graph.latent) if name is None else [name]
         self._warn_unidentified(names)
         observed: dict[str, Any] = {v: self.graph.variables[v] for v in self.graph.observed}
-        reader = ColumnReader(observed, self.labels, missing=True, quiet=True)
+        reader = ColumnReader(observed, self.labels, missing=True, quiet=True, device=self.device)
         parts: dict[str, list[Tensor]] = {h: [] for h in names}
         for table in reader.tables(data, SCORED_ROWS):
             rows = len(next(iter(table.values())))
-            states = {v: x.to(self.device) for v, x in table.items()}
             if len(names) == 1:
-                parts[names[0]].append(self.network.posterior(names[0], Evidence(rows, states)))
+                parts[names[0]].append(self.network.posterior(names[0], Evidence(rows, table)))
             else:
-                answers = self.network.posteriors(Evidence(rows, states), include_latent=True)
+                answers = self.network.posteriors(Evidence(rows, table), include_latent=True)
                 for h in names:
                     parts[h].append(answers[h])
         return {h: torch.cat(x) for h, x in parts.items()}

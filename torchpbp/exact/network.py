@@ -24,7 +24,7 @@ from torchpbp.exact.elimination import plain_states
 from torchpbp.exact.pgmpy_networks import make_network, read_network
 from torchpbp.exact.prior import Prior
 from torchpbp.exact.queries import Method, Queries
-from torchpbp.exact.tables import check_tables, check_variables, checked_table
+from torchpbp.exact.tables import check_tables, check_variables, checked_table, device_of
 from torchpbp.files.checkpoint import checked_labels
 from torchpbp.files.tensors import with_own_storage
 from torchpbp.graph.bif import BIF, read_bif, write_bif
@@ -46,7 +46,7 @@ class DiscreteNetwork(JointQueries, Sampling, LatentQueries):
     Args:
         graph: a directed graph whose variables are all discrete.
         cpts: name -> table of shape (states of each parent in ``graph.parents(name)`` order…, states of name); the last
-            dimension sums to 1.
+            dimension sums to 1. Tensors must be on one device, where the network then is.
 
     Attributes:
         labels: name -> labels of its states, for networks read from a file.
@@ -69,12 +69,12 @@ class DiscreteNetwork(JointQueries, Sampling, LatentQueries):
             raise StructureError("An undirected graph has no CPTs; use DiscreteNetwork.from_factors(graph, factors).")
         check_tables(cpts, "cpts: expected a mapping of names to tables")
         check_variables("CPT for", cpts, graph.variables)
-        factors = []
+        factors, device = [], device_of(cpts.values())
         for name in graph.names:
             if name not in cpts:
                 raise StructureError(f"No CPT for variable '{name}'.")
             scope = (*graph.parents(name), name)
-            table = checked_table(f"CPT of '{name}'", cpts[name], scope, graph)
+            table = checked_table(f"CPT of '{name}'", cpts[name], scope, graph, device)
             error = float((table.detach().sum(dim=-1) - 1).abs().max())
             if error > 1e-6:
                 raise StructureError(f"CPT of '{name}': rows must sum to 1 over its states; off by {error:.3g}.")
@@ -96,20 +96,21 @@ class DiscreteNetwork(JointQueries, Sampling, LatentQueries):
         if graph.directed:
             raise StructureError("from_factors expects an undirected graph; pass directed=False, or use CPTs.")
         pairs = [((names,) if isinstance(names, str) else tuple(names), table) for names, table in factors.items()]
-        uniform = [((v,), torch.ones(graph.num_states(v))) for v in graph.names]  # a variable without a factor
+        device = device_of(factors.values())
+        uniform = [((v,), torch.ones(graph.num_states(v), device=device)) for v in graph.names]  # without a factor
         return cls._from_pairs(graph, [*pairs, *uniform])
 
     @classmethod
     def _from_pairs(cls, graph: LatentGraph, pairs: Iterable[tuple[Scope, Any]]) -> DiscreteNetwork:
         """An undirected model of (scope, table) pairs."""
-        moral = graph.moral_graph()
-        checked = []
+        moral, pairs = graph.moral_graph(), list(pairs)
+        checked, device = [], device_of(table for _, table in pairs)
         for scope, table in pairs:
             check_variables("Factor over", scope, graph.variables)
             for a, b in combinations(scope, 2):
                 if not moral.has_edge(a, b):
                     raise StructureError(f"Factor over {scope}: '{a}' and '{b}' are not joined by an edge.")
-            checked.append((scope, checked_table(f"Factor over {scope}", table, scope, graph)))
+            checked.append((scope, checked_table(f"Factor over {scope}", table, scope, graph, device)))
         network = cls.__new__(cls)
         network._setup(graph, checked)
         if not bool(torch.isfinite(network._queries.log_partition)):

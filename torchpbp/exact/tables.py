@@ -11,6 +11,7 @@ from torch import Tensor
 
 from torchpbp.errors import QueryError, ShapeError, StructureError
 from torchpbp.graph.latent_graph import LatentGraph
+from torchpbp.inputs.arrays import require_device
 
 
 def check_variables(what: str, names: Iterable[str], known: Mapping[str, Any]) -> None:
@@ -26,14 +27,28 @@ def check_tables(tables: object, expected: str) -> None:
         raise StructureError(f"{expected}, got {type(tables).__name__}.")
 
 
-def checked_table(what: str, table: Any, scope: Sequence[str], graph: LatentGraph) -> Tensor:
-    """A table as a float64 copy in main memory, with one dimension for each variable of the scope."""
+def device_of(tables: Iterable[Any]) -> torch.device:
+    """Where the first tensor among some tables is; the CPU if there is none."""
+    return next((t.device for t in tables if isinstance(t, Tensor)), torch.device("cpu"))
+
+
+def checked_table(
+    what: str, table: Any, scope: Sequence[str], graph: LatentGraph, device: torch.device | str = "cpu"
+) -> Tensor:
+    """A table as a float64 copy with one dimension for each variable of the scope; arrays and lists go to the device.
+
+    Raises:
+        DeviceError: a tensor on another device.
+        ShapeError, StructureError: what is not a table of the variables.
+    """
+    if isinstance(table, Tensor):
+        require_device(what, table, device, "the other tables")
     expected = tuple(graph.num_states(v) for v in scope)
     try:
-        numbers = table if isinstance(table, Tensor) else torch.from_numpy(np.array(table, dtype=np.float64))
+        numbers = table if isinstance(table, Tensor) else torch.from_numpy(np.array(table, dtype=np.float64)).to(device)
         if numbers.is_complex():  # torch would drop the imaginary part, with no more than a warning
             raise TypeError("got complex numbers")
-        tensor = numbers.to(device="cpu", dtype=torch.float64, copy=True)
+        tensor = numbers.to(dtype=torch.float64, copy=True)
     except (TypeError, ValueError) as error:
         raise ShapeError(f"{what}: expected numbers of shape {expected} for {tuple(scope)}; {error}.") from None
     if tuple(tensor.shape) != expected:

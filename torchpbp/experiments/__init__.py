@@ -41,6 +41,7 @@ EXPERIMENTS = {
     "run_digits_missing": Experiment("digits.missing_points", "DigitsMissingSettings", shares_rows=True),
     "run_jt_synthetic": Experiment("jt_synthetic.run", "JTSyntheticSettings", shares_rows=True),
     "run_learners": Experiment("learners.run", "LearnersSettings"),
+    "run_maxima": Experiment("precision.maxima", "MaximaSettings"),
     "run_ng_deep_graph": Experiment(
         "normal_graph.deep_graph",
         "DeepGraphSettings",

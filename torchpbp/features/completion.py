@@ -56,7 +56,8 @@ def complete_rows(
     if not len(incomplete):
         return rows
     imputation = _Imputation(rows, domains, widths, draw, seed)
-    places = torch.linspace(0, len(rows) - 1, min(len(rows), MOST_DONORS), dtype=torch.float64).round().long()
+    spaced = torch.linspace(0, len(rows) - 1, min(len(rows), MOST_DONORS), dtype=torch.float64, device="cpu")
+    places = spaced.round().long().to(rows.device)
     result = rows.clone()
     for _ in tqdm(range(rounds + 1), desc="completing rows", delay=2, leave=False):
         donors = result[places]
@@ -87,14 +88,14 @@ def complete_table(table: Mapping[str, Tensor], domains: Mapping[str, Domain], s
     checked_seed().check("seed", seed)
     require_single_values(domains, "complete_table")
     table = _checked_columns(table, domains)
-    reader = ColumnReader(domains, missing=True)
+    reader = ColumnReader(domains, missing=True, device=None)
     (checked,) = reader.tables({v: table[v] for v in domains}, max(1, len(table[next(iter(domains))])))
     seen = torch.stack([observed(checked[v]) for v in domains], dim=1)
     if bool(seen.all()):
         return dict(table)
     some = seen.any(dim=1)
     rows = torch.stack([checked[v].double() for v in domains], dim=1).masked_fill(~seen, torch.nan)[some]
-    widths = torch.ones(len(domains), dtype=torch.float64)
+    widths = rows.new_ones(len(domains))
     for i, domain in enumerate(domains.values()):
         values = rows[~rows[:, i].isnan(), i]
         if isinstance(domain, Continuous) and bool((values != values[0]).any()):
@@ -134,7 +135,7 @@ class _Imputation:
         self._usual = rows.nanmean(dim=0)
         for i in self._discrete:
             self._usual[i] = rows[~rows[:, i].isnan(), i].mode().values
-        numbers = torch.tensor([isinstance(d, Continuous) for d in domains]).to(rows)
+        numbers = rows.new_tensor([isinstance(d, Continuous) for d in domains])
         self._centre = rows.nanmean(dim=0)  # squares of values far from 0 would drown their differences
         self._scale = numbers / torch.where(numbers > 0, widths, torch.ones_like(widths))  # 0 for states
         if bool(((rows - self._centre) * self._scale).abs().nan_to_num(0.0).max() > FARTHEST):
@@ -164,7 +165,9 @@ class _Imputation:
         return (-0.5 * (distance - nearest)).exp().clamp(min=1e-12).masked_fill(own, 0.0)
 
     def _drawn(self, weights: Tensor, donors: Tensor) -> Tensor:
-        return donors[torch.multinomial(weights, 1, generator=self._generator).squeeze(1)]
+        """A donor for each row: the first arrival of processes with these rates, which are drawn on the CPU."""
+        times = torch.empty(weights.shape, dtype=weights.dtype, device="cpu").exponential_(generator=self._generator)
+        return donors[(weights / times.to(weights.device)).argmax(dim=1)]
 
     def _averaged(self, weights: Tensor, donors: Tensor) -> Tensor:
         """(n, variables) means, or most probable states, each over the donors that have the variable."""

@@ -14,6 +14,9 @@ from torchpbp.inputs.columns import ColumnReader
 from torchpbp.inputs.missing_values import MissingValues
 from torchpbp.inputs.partitioned import PartitionedTable, PartitionReader
 
+FEW_CODES = 8
+"""Joint states per row up to which they are marked in a table rather than sorted."""
+
 
 @dataclass(frozen=True)
 class DistinctRows:
@@ -100,5 +103,13 @@ def numbered(columns: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
             values, code = torch.unique(code, return_inverse=True)
             size = len(values)
         code, size = code * width + column, size * width
-    values, code = torch.unique(code, return_inverse=True)
-    return code, torch.zeros_like(values).scatter_(0, code, torch.arange(len(code)))
+    if size <= FEW_CODES * len(code):
+        seen = torch.zeros(size, dtype=torch.bool, device=code.device)
+        seen[code] = True
+        code = (seen.cumsum(0) - 1)[code]
+        count = int(seen.sum())
+    else:
+        values, code = torch.unique(code, return_inverse=True)
+        count = len(values)
+    rows = torch.arange(len(code), device=code.device)
+    return code, torch.zeros(count, dtype=torch.int64, device=code.device).scatter_(0, code, rows)

@@ -45,7 +45,7 @@ class Blanks:
         return POPULATION_DRAWS if self.population and self.share else 1
 
     def seen(self, number: int) -> Tensor | None:
-        """(own rows, variables) False where a value is hidden; None where nothing ever is.
+        """(own rows, variables) False where a value is hidden, on the CPU; None where nothing ever is.
 
         Args:
             number: of the draw, from −1 on.
@@ -55,10 +55,10 @@ class Blanks:
         generator = torch.Generator().manual_seed((self.seed * 1_000_003 + SHIFT + number) % (1 << 63))
         parts, start = [], 0
         for size in [ROWS_AT_ONCE] * (self.total // ROWS_AT_ONCE) + [self.total % ROWS_AT_ONCE]:
-            drawn = torch.rand(size, self.variables + 2, generator=generator)
+            drawn = torch.rand(size, self.variables + 2, generator=generator, device="cpu")
             rate = torch.where(drawn[:, :1] < self.share, drawn[:, 1:2], 0.0)
             first, last = max(start, self.before), min(start + size, self.before + self.own)
             if first < last:
                 parts.append((drawn[:, 2:] >= rate)[first - start : last - start])
             start += size
-        return torch.cat(parts) if parts else torch.ones(0, self.variables, dtype=torch.bool)
+        return torch.cat(parts) if parts else torch.ones(0, self.variables, dtype=torch.bool, device="cpu")

@@ -44,15 +44,13 @@ class FoldedRows:
 
     def weights(self, positions: Tensor, own: bool) -> Tensor:
         """(K, rows) weights of some rows for each net: of those in its fold, or of those it was trained on."""
-        counts = self.rows.weights
-        weight = torch.ones(len(positions), dtype=torch.float64) if counts is None else counts[positions].double()
-        inside = self.fold[positions] == torch.arange(self.folds).unsqueeze(1)
-        return (inside if own or self.folds == 1 else ~inside) * weight
+        inside = self.fold[positions] == torch.arange(self.folds, device=self.rows.device).unsqueeze(1)
+        return (inside if own or self.folds == 1 else ~inside) * self.rows[positions].counts
 
     def batches(self, nets: HiddenNets) -> Iterator[tuple[Tensor, TrainingRows]]:
         """Positions and rows, so many at a time that η of all nets fits into memory."""
         size = max(64, ENTRIES_AT_ONCE // (nets.separators * nets.folds * nets.size))
-        for positions in torch.split(torch.arange(len(self.rows)), size):
+        for positions in self.rows.positions(size):
             yield positions, self.rows[positions]
 
 
@@ -157,7 +155,7 @@ class Correlations:
 
     def best_penalties(self, sums: Sums, held_out: Sums) -> Tensor:
         """(S,) the candidates with which heads predict held-out rows best."""
-        candidates = torch.tensor(PENALTIES, dtype=torch.float64)
+        candidates = self.values.new_tensor(PENALTIES)
         factors = self.shrunk(candidates[:, None, None, None])  # (candidates, S, K, size)
         chosen, count = [], sums.rows[:, None]
         rows = held_out.rows[:, None, None]
@@ -197,7 +195,7 @@ class HeadPredictor(Predictor):
         with torch.no_grad():
             others, own = self._sums(targets)
             correlations = Correlations.of(others)
-            self.penalties = torch.full((nets.separators,), NEGLIGIBLE, dtype=torch.float64)
+            self.penalties = correlations.values.new_full((nets.separators,), NEGLIGIBLE)
             if folded.folds > 1:
                 self.penalties = correlations.best_penalties(others, own)
             self.heads = trained or correlations.heads(others, self.penalties, nets.inputs.width - 1)
@@ -224,7 +222,7 @@ class HeadPredictor(Predictor):
         result: list[list[Tensor]] = []
         fold = self.folded.fold[positions]
         size = max(64, ENTRIES_AT_ONCE // (self.nets.separators * self.nets.folds * self.nets.size))
-        for part in torch.split(torch.arange(len(rows)), size):
+        for part in rows.positions(size):
             eta = self.eta(rows[part])  # (S, K, size, rows)
             index = fold[part].expand(len(eta), 1, *eta.shape[2:])
             own = eta.gather(1, index).squeeze(1)

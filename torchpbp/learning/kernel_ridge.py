@@ -58,7 +58,8 @@ class KernelRidge(RowRegressor):
     def _fit(self, rows: TrainingRows, regressions: Sequence[Regression]) -> Predictor:
         generator = torch.Generator().manual_seed(self.settings.seed)
         content = gather_rows(rows.values)
-        chosen = content[torch.randperm(len(content), generator=generator)[: self.settings.landmarks]]
+        order = torch.randperm(len(content), generator=generator, device="cpu")[: self.settings.landmarks]
+        chosen = content[order.to(content.device)]
         return _Kernels(self.settings, chosen, content.std(dim=0, unbiased=False), rows, regressions)
 
     def __repr__(self) -> str:
@@ -88,10 +89,10 @@ class _Kernels(Predictor):
         # A discrete variable is compared by equality, a continuous one by distance.
         where = rows.value_columns()
         kinds = [[isinstance(rows.maps[v], OneHot)] * (where[v].stop - where[v].start) for v in rows.names]
-        self.equality = torch.tensor([kind for part in kinds for kind in part])
+        self.equality = torch.tensor([kind for part in kinds for kind in part], device=landmarks.device)
         self.scale = torch.where(spread > 0, spread, torch.ones_like(spread)) * settings.bandwidth
         self.contrast = settings.contrast
-        self.uses = torch.zeros(len(regressions), len(self.equality), dtype=torch.float64)
+        self.uses = landmarks.new_zeros(len(regressions), len(self.equality))
         for s, regression in enumerate(regressions):
             for v in regression.inputs:
                 self.uses[s, where[v]] = 1.0 / (where[v].stop - where[v].start)  # a vector counts as much as a number

@@ -127,7 +127,8 @@ class HiddenNets(nn.Module):
         """Normal draws, the same for all folds of a separator."""
         for i, weight in enumerate(self.weights):
             scale = math.sqrt(2.0 / (weight.shape[-1] if i else self.inputs.active))
-            drawn = torch.randn(weight.shape[0], 1, *weight.shape[2:], generator=generator, dtype=torch.float64)
+            shape = (weight.shape[0], 1, *weight.shape[2:])
+            drawn = torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
             if i == 0:
                 drawn[..., -1] = 0.0  # the constant
             weight.copy_((scale * drawn).expand(weight.shape))
@@ -239,7 +240,7 @@ class NetsInTraining(nn.Module):
 
     def last_layers(self) -> list[Tensor]:
         """Per separator (K, outputs, size) in float64, weights of inputs, the constant and hidden units."""
-        result: list[Tensor] = [torch.empty(0)] * self.count
+        result: list[Tensor] = [self.best_loss] * self.count
         for members, linear, last in zip(self.members, self.linear, self.last, strict=True):
             for i, layer in zip(members, torch.cat([linear, last], dim=-1).detach().double(), strict=True):
                 result[i] = layer

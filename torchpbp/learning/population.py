@@ -30,7 +30,7 @@ def learn_population(plan: Plan, network: DiscreteNetwork, regressor: Regressor)
     """
     states = {v: network.states[v] for v in network.graph.observed}
     rows = joint_states(network, states, f"a model with {regressor!r}") if isinstance(regressor, RowRegressor) else None
-    tables = JointTables(regressor.required_tables(plan), states)
+    tables = JointTables(regressor.required_tables(plan), states, device=network.device)
     tables.fill(network.joint)
     return learn(plan, TableMoments(tables), regressor, Penalties(0.0, 0.0), rows)
 
@@ -47,7 +47,7 @@ def learn_class_population(
         name: the class variable.
     """
     states = {v: network.states[v] for v in network.graph.observed}
-    tables = JointTables([(*group, name) for group in regressor.required_tables(plan)], states)
+    tables = JointTables([(*group, name) for group in regressor.required_tables(plan)], states, device=network.device)
     tables.fill(network.joint)
     shares, by_class = class_tables(tables, name, 0.0)
     rows: list[TrainingRows | None] = [None] * len(shares)
@@ -75,7 +75,8 @@ def joint_states(network: DiscreteNetwork, states: dict[str, int], method: str) 
             f"Population of {method}: {worlds:,} joint states to enumerate, at most {MOST_WORLDS:,} are "
             "possible. Use regressor=Ridge() or fit to a sample."
         )
-    grid = torch.cartesian_prod(*[torch.arange(s) for s in states.values()]).reshape(worlds, -1)
+    axes = [torch.arange(s, device=network.device) for s in states.values()]
+    grid = torch.cartesian_prod(*axes).reshape(worlds, -1)
     weights = network.joint(tuple(states)).reshape(-1)
     maps = {v: OneHot(s) for v, s in states.items()}
     return TrainingRows(list(states), maps, states=grid, weights=weights)[weights > 0]

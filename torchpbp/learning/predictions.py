@@ -56,7 +56,7 @@ class PredictedStage1(CompressedStage1):
         if directions is not None:
             self.instrument = StackedInstruments(self.instrument, plan, moments, rows)
         self._covariances = predicted_covariances(rows, regressions, self.instrument)
-        self._kept = [torch.eye(len(c.gram), dtype=torch.float64) for c in self._covariances]
+        self._kept = [torch.eye(len(c.gram), dtype=torch.float64, device=rows.device) for c in self._covariances]
         if directions is not None:
             self._kept = [
                 significant_directions(d.mT @ c.cross, c.gram, s.rank - 1, moments.rows)
@@ -118,10 +118,11 @@ def product_regression(plan: Plan, moments: Moments, messages: Mapping[int, Mess
     """Regression S1B of a separator: compressed features of all children together, or a leaf's own features."""
     groups, matrices = plan.targets(node), compressions(plan, messages, node)
     if matrices is None:
-        matrices = [torch.eye(moments.dim(g), dtype=torch.float64) for g in groups]
+        device = messages[node].features.device
+        matrices = [torch.eye(moments.dim(g), dtype=torch.float64, device=device) for g in groups]
     size = torch.Size([m.shape[1] for m in matrices]).numel()
     name, inputs = plan.tree.separator_name(node), plan[node].outside
-    return Regression(name, inputs, tuple(groups), tuple(matrices), torch.zeros(size, dtype=torch.float64))
+    return Regression(name, inputs, tuple(groups), tuple(matrices), matrices[0].new_zeros(size))
 
 
 @dataclass(frozen=True)
@@ -149,18 +150,17 @@ def predicted_covariances(
     """
     targets = targets_of(regressions, rows)
     totals: list[list[Tensor]] = []
-    weight = torch.zeros((), dtype=torch.float64)
-    for positions in torch.split(torch.arange(len(rows)), ROWS_AT_ONCE):
+    weight = torch.zeros((), dtype=torch.float64, device=rows.device)
+    for positions in rows.positions(ROWS_AT_ONCE):
         part = rows[positions]
-        counts = torch.ones(len(part), dtype=torch.float64) if part.weights is None else part.weights
         xi = instrument.predict(part, positions)
         if parts is not None:
             xi = [a @ b for a, b in zip(xi, parts, strict=True)]
-        sums = [_sums(a, b, counts) for a, b in zip(targets(part), xi, strict=True)]
+        sums = [_sums(a, b, part.counts) for a, b in zip(targets(part), xi, strict=True)]
         totals = (
             sums if not totals else [[a + b for a, b in zip(*p, strict=True)] for p in zip(totals, sums, strict=True)]
         )
-        weight = weight + counts.sum()
+        weight = weight + part.counts.sum()
     sum_over_processes(weight)
     result = []
     for total in totals:

@@ -74,7 +74,7 @@ class HoldOut:
 
     def check_counts(self, learning_rows: float) -> None:
         """Raise a DataError where there are too few rows, over all processes, to learn from or to score on."""
-        count = int(sum_over_processes(torch.tensor(self.count)))
+        count = int(sum_over_processes(torch.tensor(self.count, device="cpu")))
         if count < 10 or learning_rows < 10:
             raise DataError(
                 f"A rank or bandwidth chosen on data needs rows to hold out: got {int(learning_rows)} to learn from and "
@@ -84,7 +84,8 @@ class HoldOut:
     def _split(self, table: Mapping[str, Tensor], generator: torch.Generator) -> dict[str, Tensor]:
         if self.count >= self._most:
             return dict(table)
-        held = torch.rand(len(next(iter(table.values()))), generator=generator) < self._share
+        first = next(iter(table.values()))
+        held = (torch.rand(len(first), generator=generator, device="cpu") < self._share).to(first.device)
         self._held.append({v: x[held] for v, x in table.items()})
         self.count += int(held.sum())
         return {v: x[~held] for v, x in table.items()}
@@ -104,7 +105,7 @@ def leave_one_out(
 
     A row's missing values are neither scored nor used.
     """
-    total = torch.zeros(evidence.batch, dtype=tree.root.dtype)
+    total = tree.root.new_zeros(evidence.batch)
     for node, table in tree.estimates(prepare(observables, evidence, tree.root)).items():
         leaf = [observables[v] for v in tree.plan.tree.leaf_observables[node]]
         zetas = [o.zeta(evidence, table) for o in leaf]

@@ -97,7 +97,7 @@ def targets_of(regressions: Sequence[Regression], rows: TrainingRows) -> Callabl
     grouped = families(regressions, rows)
 
     def targets(part: TrainingRows) -> list[Tensor]:
-        result: list[Tensor] = [torch.empty(0)] * len(regressions)
+        result: list[Tensor] = [part.content] * len(regressions)
         for members, module in grouped:
             y = module(part)
             for s, i in enumerate(members):
@@ -118,10 +118,10 @@ def leading_directions(regressions: Sequence[Regression], rows: TrainingRows, le
         least: directions to keep at least.
     """
     targets = targets_of(regressions, rows)
-    moments = [torch.zeros(r.size, r.size, dtype=torch.float64) for r in regressions]
-    for positions in torch.split(torch.arange(len(rows)), ROWS_AT_ONCE):
+    moments = [torch.zeros(r.size, r.size, dtype=torch.float64, device=rows.device) for r in regressions]
+    for positions in rows.positions(ROWS_AT_ONCE):
         part = rows[positions]
-        weight = torch.ones(len(part), 1, dtype=torch.float64) if part.weights is None else part.weights.unsqueeze(1)
+        weight = part.counts.unsqueeze(1)
         for moment, y in zip(moments, targets(part), strict=True):
             moment += y.T @ (weight * y)
     spectra = [torch.linalg.eigh(sum_over_processes(moment)) for moment in moments]
@@ -138,7 +138,8 @@ def _fixed_basis(vectors: Tensor) -> Tensor:
     Whitened indicators have equal variance in all directions, so that rounding decides which basis an eigendecomposition finds, and
     training would depend on it.
     """
-    reference = torch.randn(vectors.shape, generator=torch.Generator().manual_seed(0), dtype=vectors.dtype)
+    generator = torch.Generator().manual_seed(0)
+    reference = torch.randn(vectors.shape, generator=generator, dtype=vectors.dtype, device="cpu")
     basis, scale = torch.linalg.qr(vectors @ (vectors.T @ reference.to(vectors.device)))
     return basis * scale.diagonal().sign()
 

@@ -67,11 +67,11 @@ def significant_directions(cross: Tensor, gram: Tensor, least: int, rows: float,
     Returns:
         (instrument, kept) matrix that takes the instrument to what is kept of it.
     """
-    every = torch.eye(len(gram), dtype=gram.dtype)
+    every = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
     if rows < 2:
         return every
     correlations, directions = direction_scores(cross, gram)
-    threshold = -torch.special.ndtri(torch.tensor(level, dtype=gram.dtype))
+    threshold = -torch.special.ndtri(gram.new_tensor(level))
     kept = directions[:, correlations * math.sqrt(rows) > threshold]
     result = torch.cat([kept, every[:, len(cross) :]], dim=1)
     return every if result.shape[1] < least else result
@@ -87,7 +87,7 @@ def direction_scores(cross: Tensor, gram: Tensor) -> tuple[Tensor, Tensor]:
         Correlation of v·f⊥ with v·y for each principal direction v of f⊥, −inf for those that do not vary, and the
         (instrument, directions) matrix that takes the instrument to all v·f⊥.
     """
-    predicted, every = len(cross), torch.eye(len(gram), dtype=gram.dtype)
+    predicted, every = len(cross), torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
     linear = every[:, predicted:]
     slope = torch.linalg.pinv(gram[predicted:, predicted:], rtol=1e-10, hermitian=True) @ gram[predicted:, :predicted]
     rest = every[:, :predicted] - linear @ slope  # takes the instrument to f⊥

@@ -53,7 +53,8 @@ class TrainedStage1(PredictedStage1):
 
         def sums() -> Iterator[Sums]:
             for number in range(self.blanks.draws):
-                seen = self.blanks.seen(number)
+                drawn = self.blanks.seen(number)
+                seen = None if drawn is None else drawn.to(folded.rows.device)
                 for positions, part in folded.batches(trained):
                     eta = predictor.eta(part, None if seen is None else seen[positions])
                     targets = [torch.cat(y, dim=1) for y in zip(of_messages(part), of_products(part), strict=True)]
@@ -62,7 +63,8 @@ class TrainedStage1(PredictedStage1):
         total = functools.reduce(add, sums()).over_processes()
         heads = Correlations.of(total).heads(total, predictor.penalties, trained.inputs.width - 1)
         dims = {v: m.dim for v, m in folded.rows.maps.items()}
-        nets = SeparatorNets(plan, dims, trained.widths, trained.folds, trained.dtype)
+        with folded.rows.device:
+            nets = SeparatorNets(plan, dims, trained.widths, trained.folds, trained.dtype)
         nets.hidden.load_state_dict(trained.state_dict())
         nets.set_heads(
             {n: h[:, : plan[n].rank - 1] for n, h in zip(nodes, heads, strict=True)},

@@ -6,11 +6,11 @@ so that the rows are needed: every different row once, with multinomial numbers 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
-import scipy.sparse
 import torch
 from torch import Tensor
 
@@ -66,9 +66,9 @@ def bootstrap_interval(
         answers(model, tree, names, evidence)
         for tree in replicated_trees(model, fitter, data, replicates, estimate, seed)
     ]
-    tails = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
+    tails = estimate.new_tensor([(1 - level) / 2, (1 + level) / 2])
     values = torch.cat(drawn)
-    lower, upper = values.quantile(tails.to(estimate), dim=0) if values.numel() else (estimate, estimate)
+    lower, upper = values.quantile(tails, dim=0) if values.numel() else (estimate, estimate)
     return Interval(estimate, lower, upper)
 
 
@@ -81,7 +81,7 @@ def replicated_trees(
         model, fitter, data, replicates, seed: as for :func:`bootstrap_interval`.
         answer: of one replicate, for its size.
     """
-    reader = ColumnReader(model.evidence_domains(), model.labels, missing=True, quiet=True)
+    reader = ColumnReader(model.evidence_domains(), model.labels, missing=True, quiet=True, device=model.device)
     codes = torch.cat(list(reader.batches(data)), dim=1)
     rows = codes.shape[1]
     if rows != int(model.rows):
@@ -92,22 +92,35 @@ def replicated_trees(
         )
     missing = [v for v, column in zip(fitter.states, codes, strict=True) if bool((column < 0).any())]
     tables = JointTables(fitter.required_tables([model.plan]), fitter.states, missing)
-    wide = torch.tensor([[fitter.states[v]] for v in fitter.states])
+    wide = codes.new_tensor(list(fitter.states.values())).unsqueeze(1)
     codes = torch.where(codes < 0, wide, codes)
     number, firsts = numbered(list(codes))
-    counts = np.bincount(number.numpy())
-    cells = torch.cat(list(tables.layout.cell_numbers(codes[:, firsts]))).numpy()
-    row_numbers = np.broadcast_to(np.arange(len(counts)), cells.shape)
-    counting = scipy.sparse.csr_matrix(
-        (np.ones(cells.size), (cells.reshape(-1), row_numbers.reshape(-1))), shape=(tables.layout.cells, len(counts))
-    )
+    counts = number.bincount().cpu().numpy()
+    counting = _counting(torch.cat(list(tables.layout.cell_numbers(codes[:, firsts]))), tables.layout.cells)
     step = max(1, min(MOST, ENTRIES // (sum(counting.shape) + answer.numel())))
     generator = np.random.default_rng(seed)
     tables.rows = float(rows)
     for start in range(0, replicates, step):
         weights = generator.multinomial(rows, counts / rows, size=min(step, replicates - start))
-        tables.counts = torch.from_numpy(counting @ weights.T.astype(np.float64))
+        tables.counts = counting @ torch.from_numpy(weights).to(codes.device, torch.float64).T
         yield fitter.fit_counts(model.plan, tables).solution.tree
+
+
+def _counting(cells: Tensor, size: int) -> Tensor:
+    """(size, rows) sparse matrix of zeros and ones that takes weights of rows to counts.
+
+    Args:
+        cells: (tables, rows) cell of each table in which a row is counted.
+        size: number of cells.
+    """
+    flat = cells.flatten()
+    starts = torch.cat([flat.new_zeros(1), flat.bincount(minlength=size).cumsum(0)])
+    rows = flat.argsort(stable=True) % cells.shape[1]
+    ones = torch.ones(len(flat), dtype=torch.float64, device=flat.device)
+    shape = (size, cells.shape[1])
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+        return torch.sparse_csr_tensor(starts, rows, ones, shape, device=flat.device, check_invariants=False)
 
 
 def answers(model: PBP, tree: OperatorTree, names: tuple[str, ...], evidence: Evidence) -> Tensor:
@@ -121,7 +134,7 @@ def answers(model: PBP, tree: OperatorTree, names: tuple[str, ...], evidence: Ev
     group = model.tree.leaf_observables[leaf]
     table = tree.estimates(model.prepare(evidence), [leaf])[leaf]
     leading, states = table.shape[: -len(group)], model.observables[name].map.dim
-    repeated = evidence.rows(torch.arange(evidence.batch).repeat(leading[:-1].numel()))
+    repeated = evidence.rows(torch.arange(evidence.batch, device=table.device).repeat(leading[:-1].numel()))
     zetas = [model.observables[v].zeta(repeated, table) for v in group]
     estimate = own_estimate(table.reshape(-1, *table.shape[len(leading) :]), group.index(name), zetas)
     return model.distribution(model.observables[name], estimate, repeated).reshape(*leading, states)

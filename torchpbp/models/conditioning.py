@@ -12,7 +12,6 @@ from torchpbp.graph.conditioning import conditional_graph, require_condition
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.learning.class_fitting import ClassFitter
 from torchpbp.learning.fitting import Fitter
-from torchpbp.learning.stage1 import RowRegressor
 from torchpbp.moments.class_rows import ClassRows
 
 if TYPE_CHECKING:
@@ -60,12 +59,10 @@ def class_shapes(graph: LatentGraph, condition: str | None) -> dict[str, tuple[i
 def make_fitter(model: TwoStageModel) -> Fitter:
     """What carries out a fit with a model's settings."""
     s = model.settings
-    # Regressors that look at rows do so on the CPU; nets among them train where their trainer says.
-    device = torch.device("cpu") if isinstance(model.regressor, RowRegressor) else model.device
     options = (model.observables, model.kernel_map, model.regressor, s.ridge, s.whitening, s.seed)
     if s.condition is None:
-        return Fitter(*options, device=device)
-    return ClassFitter(*options, s.condition, s.shrinkage, device=device)
+        return Fitter(*options, device=model.device)
+    return ClassFitter(*options, s.condition, s.shrinkage, device=model.device)
 
 
 @torch.no_grad()

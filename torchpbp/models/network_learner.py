@@ -19,7 +19,7 @@ from torchpbp.inputs.evidence import EvidenceLike
 
 
 class NetworkLearner(Learner, JointQueries, Sampling, LatentQueries):
-    """The query side of a learner of tables. Learning is done on the CPU; the fitted network may be moved.
+    """The query side of a learner of tables.
 
     The states of each latent are ordered by their probability, the largest first.
 
@@ -33,6 +33,7 @@ class NetworkLearner(Learner, JointQueries, Sampling, LatentQueries):
         self.missing = {}
         self.fitted = False
         self._network: DiscreteNetwork | None = None
+        self._device: torch.device | None = None  # as asked for; None: that of the rows
 
     @property
     def network(self) -> DiscreteNetwork:
@@ -43,11 +44,12 @@ class NetworkLearner(Learner, JointQueries, Sampling, LatentQueries):
 
     @property
     def device(self) -> torch.device:
-        """Where the fitted network is."""
-        return torch.device("cpu") if self._network is None else self._network.device
+        """Where the fitted network is, or will be unless rows decide."""
+        return (self._device or torch.device("cpu")) if self._network is None else self._network.device
 
     def to(self, device: torch.device | str) -> Self:
-        """Move the fitted network to a device and return the learner."""
+        """Learn and answer on a device, whatever that of the rows; a fitted network moves there."""
+        self._device = torch.device(device)
         if self._network is not None:
             self._network.to(device)
         return self
@@ -62,6 +64,8 @@ class NetworkLearner(Learner, JointQueries, Sampling, LatentQueries):
     ) -> None:
         """Take over what was learned, or what a file holds: there the states of latents are in their order already."""
         network = DiscreteNetwork(self.graph, tables)
+        if self._device is not None:
+            network.to(self._device)
         if not ordered:
             network.reordered(by_size(network))
         self.labels, self.missing = dict(labels or {}), dict(missing or {})

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from torchpbp.features.encoded import EncodedMap
 from torchpbp.features.maps import FeatureMap, OneHot
+from torchpbp.inputs.distinct_rows import numbered
 from torchpbp.planning.plan import Group
 
 
@@ -70,6 +70,17 @@ class TrainingRows:
     def device(self) -> torch.device:
         return self.content.device
 
+    @property
+    def counts(self) -> Tensor:
+        """(rows,) weights as float64; 1 for each row by default."""
+        if self.weights is None:
+            return torch.ones(len(self), dtype=torch.float64, device=self.device)
+        return self.weights.double()
+
+    def positions(self, size: int) -> tuple[Tensor, ...]:
+        """Numbers of the rows, so many at a time."""
+        return torch.split(torch.arange(len(self), device=self.device), size)
+
     def __getitem__(self, index: Tensor | slice) -> TrainingRows:
         return self._each(lambda tensor: tensor[index])
 
@@ -83,16 +94,9 @@ class TrainingRows:
     def distinct(self) -> TrainingRows:
         """Rows of states that differ, each weighted by how often it occurs."""
         assert self.states is not None
-        sizes = [self.maps[v].dim for v in self.names]
-        keys = self.states.numpy()
-        if math.prod(sizes) < 1 << 62:  # one number tells rows apart
-            code = torch.zeros_like(self.states[:, 0])
-            for column, size in zip(self.states.unbind(dim=1), sizes, strict=True):
-                code = code * size + column
-            keys = code.numpy()
-        _, first, counts = np.unique(keys, axis=0, return_index=True, return_counts=True)
-        chosen = torch.from_numpy(first)
-        return TrainingRows(self.names, self.maps, self.states[chosen], weights=torch.from_numpy(counts).double())
+        number, chosen = numbered(self.states.unbind(dim=1))
+        counts = number.bincount(minlength=len(chosen)).double()
+        return TrainingRows(self.names, self.maps, self.states[chosen], weights=counts)
 
     def given(self, name: str, state: int | None) -> TrainingRows:
         """Weighted rows of states of the other variables in which one has a state, or in all rows for None; weights add up to 1."""
@@ -149,21 +153,21 @@ class Projections(nn.Module):
         if self.coded:
             most = max((len(g) for g in groups), default=0)
             position = {v: i for i, v in enumerate(rows.names)}
-            strides = torch.zeros(len(groups), most, dtype=torch.int64)
-            where = torch.zeros(len(groups), most, dtype=torch.int64)
+            strides, where = ([[0] * most for _ in groups] for _ in range(2))
             for s, group in enumerate(groups):
                 step = 1
                 for j in range(len(group) - 1, -1, -1):
-                    where[s, j], strides[s, j] = position[group[j]], step
+                    where[s][j], strides[s][j] = position[group[j]], step
                     step *= sizes[s][j]
-            self.register_buffer("where", where)
-            self.register_buffer("strides", strides)
+            for name, table in (("where", where), ("strides", strides)):
+                numbers = torch.tensor(table, dtype=torch.int64, device=matrices.device).reshape(len(groups), most)
+                self.register_buffer(name, numbers)
         else:
             self.sizes = sizes[0]
             columns = rows.columns()
             for j in range(len(self.sizes)):
                 index = [list(range(columns[g[j]].start, columns[g[j]].stop)) for g in groups]
-                self.register_buffer(f"where{j}", torch.tensor(index))
+                self.register_buffer(f"where{j}", torch.tensor(index, device=matrices.device))
 
     def forward(self, rows: TrainingRows) -> Tensor:
         """(rows, S, m)."""

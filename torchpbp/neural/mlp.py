@@ -109,7 +109,8 @@ class MLP(RowRegressor):
         learning_rate: of Adam, falling to zero along a cosine.
         weight_decay: of AdamW.
         dtype: of the nets. Heads are solved in float64.
-        trainer: arguments of ``lightning.pytorch.Trainer``, such as accelerator, devices, strategy.
+        trainer: arguments of ``lightning.pytorch.Trainer``, such as accelerator, devices, strategy. By default nets train on the
+            device of the model.
         checkpoint: folder for the state of training after each epoch. A fit with the same data, structure and settings as an
             interrupted one goes on from there, to the same result as without interruption.
         seed: of weights, folds and batches.
@@ -166,10 +167,11 @@ class MLP(RowRegressor):
         total = process.total
         if total < 2 * folds:
             raise DataError(f"Cross-fitting with {folds} folds needs at least {2 * folds} rows, got {total}.")
-        order = torch.randperm(total, generator=torch.Generator().manual_seed(own.seed))
-        fold = (torch.argsort(order) % folds)[process.before : process.before + len(rows)]
+        order = torch.randperm(total, generator=torch.Generator().manual_seed(own.seed), device="cpu")
+        fold = (torch.argsort(order) % folds)[process.before : process.before + len(rows)].to(rows.device)
         dims = {v: rows.maps[v].dim for v in rows.names}
-        hidden = HiddenNets(Inputs([r.inputs for r in regressions], dims), folds, own.hidden, own.dtype)
+        with rows.device:
+            hidden = HiddenNets(Inputs([r.inputs for r in regressions], dims), folds, own.hidden, own.dtype)
         hidden.start(torch.Generator().manual_seed(own.seed))
         last = self._train_nets(hidden, regressions, rows, fold, process) if train else None
         hidden.requires_grad_(False)
@@ -190,7 +192,8 @@ class MLP(RowRegressor):
         """Train the hidden layers, and return the last layers they were trained with."""
         own, total = self.settings, process.total
         members, targets = zip(*families(regressions, rows), strict=True)
-        nets = NetsInTraining(hidden, members, [t.offset.shape[1] for t in targets])
+        with rows.device:
+            nets = NetsInTraining(hidden, members, [t.offset.shape[1] for t in targets])
         batch_size = min(total, own.batch_size or max(256, min(2048, total // 16)))
         module = NetTraining(
             nets,
@@ -204,7 +207,8 @@ class MLP(RowRegressor):
         )
         data = BatchedRows(rows, fold, [t.to(own.dtype) for t in targets], process.blanks(rows))
         batches = Batches(total, process.before, len(rows), batch_size, own.seed, data)
-        self._train(module, data, batches, _signature(own, regressions, rows))
+        signature = "" if self.checkpoint is None else _signature(own, regressions, rows)
+        self._train(module, data, batches, signature)
         if module.patience is not None or int(module.diverged):
             nets.restore_best()
         return nets.last_layers()
@@ -212,9 +216,9 @@ class MLP(RowRegressor):
     def _train(self, module: NetTraining, data: BatchedRows, batches: Batches, signature: str) -> None:
         """Run Lightning, from the start or from where an earlier run stopped."""
         loader = DataLoader(data, sampler=batches, batch_size=None)
-        every = torch.split(torch.arange(len(data)), VALIDATION_ROWS)
+        every = data.rows.positions(VALIDATION_ROWS)
         held_out = DataLoader(data.complete(), sampler=every, batch_size=None)
-        settings: dict[str, Any] = {"accelerator": "cpu", "devices": 1, **self.trainer}
+        settings: dict[str, Any] = {**_place(data.rows.device), **self.trainer}
         callbacks: list[Callback] = [EpochBar(STAGE)] if settings.pop("enable_progress_bar", True) else []
         resumed = None
         if self.checkpoint is not None:
@@ -270,6 +274,13 @@ class _Share:
         return Blanks(
             len(rows.names), own.missing, self.total, self.before, len(rows), rows.weights is not None, own.seed
         )
+
+
+def _place(device: torch.device) -> dict[str, Any]:
+    """Arguments of a trainer that trains where the rows are."""
+    if device.type == "cuda":
+        return {"accelerator": "gpu", "devices": [device.index or 0]}
+    return {"accelerator": "cpu", "devices": 1}
 
 
 def _signature(settings: MLPSettings, regressions: Sequence[Regression], rows: TrainingRows) -> str:

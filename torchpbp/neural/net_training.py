@@ -154,12 +154,13 @@ class BatchedRows(Dataset[Batch]):
         self.seen: Tensor | None = None
         self.kept: list[Tensor] | None = None
         if len(rows) * sum(t.offset.numel() for t in targets) <= KEPT_TARGETS:
-            parts = [[t(rows[i]) for t in targets] for i in torch.split(torch.arange(len(rows)), ROWS_AT_ONCE)]
+            parts = [[t(rows[i]) for t in targets] for i in rows.positions(ROWS_AT_ONCE)]
             self.kept = [torch.cat(family) for family in zip(*parts, strict=True)]
 
     def set_epoch(self, epoch: int) -> None:
         """Hide other values in each epoch."""
-        self.seen = None if self.blanks is None else self.blanks.seen(1 + epoch)
+        seen = None if self.blanks is None else self.blanks.seen(1 + epoch)
+        self.seen = None if seen is None else seen.to(self.rows.device)
 
     def complete(self) -> BatchedRows:
         """The same rows with nothing hidden."""
@@ -171,8 +172,9 @@ class BatchedRows(Dataset[Batch]):
         return len(self.rows)
 
     def __getitem__(self, index: Tensor) -> Batch:
+        index = index.to(self.rows.device)
         part = self.rows[index]
-        weight = torch.ones(len(part)) if part.weights is None else part.weights.float() * len(self.rows)
+        weight = part.counts.float() * (1 if part.weights is None else len(self.rows))
         targets = [t(part) for t in self.targets] if self.kept is None else [t[index] for t in self.kept]
         return Batch(part, targets, self.fold[index], weight, None if self.seen is None else self.seen[index])
 
@@ -206,7 +208,7 @@ class Batches(Sampler[Tensor]):
 
     def __iter__(self) -> Iterator[Tensor]:
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
-        for batch in torch.split(torch.randperm(self.total, generator=generator), self.size):
+        for batch in torch.split(torch.randperm(self.total, generator=generator, device="cpu"), self.size):
             mine = batch[(batch >= self.before) & (batch < self.before + self.own)]
             yield mine - self.before
 

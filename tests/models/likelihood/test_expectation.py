@@ -12,7 +12,7 @@ from tests.baselines.test_em import GRAPHS, with_missing_values
 from torchpbp import DiscreteNetwork, LatentGraph, templates
 from torchpbp.inputs.distinct_rows import numbered
 from torchpbp.models.likelihood import expectation
-from torchpbp.models.likelihood.expectation import ExpectationStep
+from torchpbp.models.likelihood.expectation import ExpectationStep, systematic_sample
 from torchpbp.models.likelihood.layout import TableLayout
 
 
@@ -171,3 +171,14 @@ def test_many_groups_of_missing_inner_variables_become_one(monkeypatch):
     assert len(step.groups) == 1
     for found, wanted in zip(step(vectors), expected(vectors), strict=True):
         torch.testing.assert_close(found, wanted)
+
+
+def test_a_systematic_sample_draws_rows_by_weight_and_keeps_the_total():
+    weights = torch.tensor([0.5, 100.0, 1.0, 3.5, 20.0], dtype=torch.float64)
+    rows, shares = systematic_sample(weights, 50)
+    torch.testing.assert_close(shares.sum(), weights.sum())
+    drawn = torch.zeros(5, dtype=torch.float64).index_add_(0, rows, shares)
+    assert bool(((drawn - weights).abs() <= weights.sum() / 50).all())
+    every, same = systematic_sample(torch.full((7,), 2.0, dtype=torch.float64), 7)
+    assert every.tolist() == list(range(7))
+    torch.testing.assert_close(same, torch.full((7,), 2.0, dtype=torch.float64))

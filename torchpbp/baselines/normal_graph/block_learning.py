@@ -43,8 +43,7 @@ class WeightedRows:
         unique, inverse = torch.unique(wide, dim=0, return_inverse=True)
         parts = unique.split([w.shape[1] for w in self.evidence.values()], dim=1)
         mask, held_out = (
-            torch.zeros(*w.shape[:-1], len(unique), dtype=torch.float64).index_add(-1, inverse, w)
-            for w in (self.mask, self.held_out)
+            w.new_zeros(*w.shape[:-1], len(unique)).index_add(-1, inverse, w) for w in (self.mask, self.held_out)
         )
         return WeightedRows(dict(zip(self.evidence, parts, strict=True)), mask, held_out)
 
@@ -95,7 +94,7 @@ def learn(
     """
     lead = (len(seeds),)
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-    thetas = _initial_thetas(graph, generators, start)
+    thetas = {name: t.to(rows.mask.device) for name, t in _initial_thetas(graph, generators, start).items()}
     few = rows.merged()
     trace = LearningTrace()
     if start == "messages":  # drawn for each row, so equal rows differ in this epoch
@@ -131,7 +130,7 @@ def learn_block(
     """
     single = replace(rule, iterations=1)
     held_out = 1 - mask if held_out is None else held_out
-    theta = torch.full((*f.shape[:-2], f.shape[-1], b.shape[-1]), 1 / b.shape[-1], dtype=f.dtype)
+    theta = torch.full((*f.shape[:-2], f.shape[-1], b.shape[-1]), 1 / b.shape[-1], dtype=f.dtype, device=f.device)
     course = [theta]
     for _ in range(iterations):
         course.append(single(course[-1], f, b, mask))
@@ -148,8 +147,9 @@ def random_messages(graph: NormalGraph, rows: WeightedRows, generators: Sequence
             if message in fixed:
                 result.value[message] = fixed[message]
                 continue
-            draws = [torch.rand(len(rows), states, generator=g, dtype=torch.float64) for g in generators]
-            drawn = torch.stack(draws).clamp(min=1e-12)
+            shape = (len(rows), states)
+            draws = [torch.rand(shape, generator=g, dtype=torch.float64, device="cpu") for g in generators]
+            drawn = torch.stack(draws).to(rows.mask.device).clamp(min=1e-12)
             result.value[message] = drawn / drawn.sum(dim=-1, keepdim=True)
     return result
 
@@ -159,7 +159,7 @@ def _messages_at_free_ends(graph: NormalGraph, rows: WeightedRows, starts: int) 
     result: dict[Message, Tensor] = {}
     for branch, direction in graph.free_ends():
         states = graph.states[branch]
-        weights = rows.evidence.get(branch, torch.ones(len(rows), states, dtype=torch.float64))
+        weights = rows.evidence.get(branch, rows.mask.new_ones(len(rows), states))
         result[branch, direction] = (weights / weights.sum(dim=-1, keepdim=True)).expand(starts, len(rows), states)
     return result
 
@@ -168,11 +168,11 @@ def _initial_thetas(graph: NormalGraph, generators: Sequence[torch.Generator], s
     thetas = {}
     for name, shape in graph.learnable.items():
         if start == "parameters":
-            drawn = torch.stack([torch.rand(shape, generator=g, dtype=torch.float64) for g in generators]).clamp(
-                min=1e-12
-            )
+            drawn = torch.stack(
+                [torch.rand(shape, generator=g, dtype=torch.float64, device="cpu") for g in generators]
+            ).clamp(min=1e-12)
         else:
-            drawn = torch.ones(len(generators), *shape, dtype=torch.float64)
+            drawn = torch.ones(len(generators), *shape, dtype=torch.float64, device="cpu")
         thetas[name] = drawn / drawn.sum(dim=-1, keepdim=True)
     return thetas
 

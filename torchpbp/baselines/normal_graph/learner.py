@@ -17,6 +17,7 @@ from torchpbp.contract.model_files import SaveOptions
 from torchpbp.distributed import world_size
 from torchpbp.errors import DataError, ShapeError, StructureError
 from torchpbp.exact.network import DiscreteNetwork
+from torchpbp.exact.tables import device_of
 from torchpbp.graph.latent_graph import LatentGraph, require_graph
 from torchpbp.inputs.columns import ColumnReader, DataLike
 from torchpbp.inputs.evidence import Evidence, EvidenceLike, read_evidence
@@ -136,7 +137,7 @@ class NormalGraphLearner(NetworkLearner):
         Returns:
             The learner itself.
         """
-        reader = ColumnReader(self._states(), self.graph.labels, missing=True)
+        reader = ColumnReader(self._states(), self.graph.labels, missing=True, device=self._device)
         codes = torch.cat(list(reader.batches(data)), dim=1)
         known = informative(self._states(), codes)
         codes = known if mask is None else codes  # the entries of a mask keep their rows
@@ -156,11 +157,13 @@ class NormalGraphLearner(NetworkLearner):
             raise StructureError(
                 "NormalGraphLearner works in a single process; torchpbp.EM and torchpbp.PBP share rows among several."
             )
-        read = read_evidence(evidence, self._states(), latent=self.graph.latent, labels=self.labels)
-        weights = self._weights(read)
+        given = _device_of(evidence)
+        read = read_evidence(evidence, self._states(), latent=self.graph.latent, labels=self.labels, device=given)
+        device = self._device or given
+        weights = self._weights(read, device)
         if not weights:
             raise DataError("fit_evidence: expected evidence on at least one observable, got none.")
-        learned_from = _checked_mask(mask, read.batch)
+        learned_from = _checked_mask(mask, read.batch).to(device)
         entry = self.converted.entry
         rows = WeightedRows({entry[v]: w for v, w in weights.items()}, learned_from, (learned_from == 0).double())
         seeds = [self.settings.seed * 1_000_003 + restart for restart in range(self.settings.restarts)]
@@ -201,8 +204,8 @@ class NormalGraphLearner(NetworkLearner):
     def _states(self) -> dict[str, int]:
         return {v: self.graph.num_states(v) for v in self.graph.observed}
 
-    def _weights(self, evidence: Evidence) -> dict[str, Tensor]:
-        weights = {v: evidence.weights(v, k, torch.float64, "cpu") for v, k in self._states().items()}
+    def _weights(self, evidence: Evidence, device: torch.device) -> dict[str, Tensor]:
+        weights = {v: evidence.weights(v, k, torch.float64, device) for v, k in self._states().items()}
         return {v: w for v, w in weights.items() if w is not None}
 
     # -- files ---------------------------------------------------------------------------------------------------
@@ -219,9 +222,16 @@ class NormalGraphLearner(NetworkLearner):
         return cls(graph, rule=content["rule"])._restore(content, name)
 
 
+def _device_of(evidence: EvidenceLike) -> torch.device:
+    """Where the first tensor of some evidence is; the CPU if there is none."""
+    if isinstance(evidence, Evidence):
+        return device_of((*evidence.hard.values(), *evidence.soft.values()))
+    return device_of(evidence.values() if isinstance(evidence, Mapping) else ())
+
+
 def _checked_mask(mask: Any, rows: int) -> Tensor:
     if mask is None:
-        return torch.ones(rows, dtype=torch.float64)
+        return torch.ones(rows, dtype=torch.float64, device="cpu")
     try:
         values = torch.as_tensor(mask).to(torch.float64)
     except (TypeError, ValueError, RuntimeError):

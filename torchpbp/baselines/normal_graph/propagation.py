@@ -81,11 +81,12 @@ def propagate(
             f"Evidence at branches {sorted(unknown)}, which have no free end. Insert a diverter there with split()."
         )
     result = BranchMessages(graph)
+    device = next((t.device for t in (*thetas.values(), *evidence.values())), torch.device("cpu"))
     for branch, direction in ends:
         states = graph.states[branch]
         weights = evidence.get(branch)
         if weights is None or (direction == "forward" and (branch, "backward") in ends):
-            weights = torch.ones(rows, states, dtype=torch.float64)  # evidence enters a lone branch once
+            weights = torch.ones(rows, states, dtype=torch.float64, device=device)  # evidence enters a lone branch once
         if weights.shape[-2:] != (rows, states):
             raise ShapeError(
                 f"Evidence at branch '{branch}': expected (…, {rows}, {states}), got {tuple(weights.shape)}."
@@ -111,7 +112,8 @@ def _send_blocks(result: BranchMessages, senders: list[Round], thetas: Thetas) -
         forward = direction == "forward"
         inward: list[Message] = [(b.input if forward else b.output, direction) for b in blocks]
         outward: list[Message] = [(b.output if forward else b.input, direction) for b in blocks]
-        matrices = [thetas[b.name] if b.fixed is None else b.fixed for b in blocks]
+        device = result.value[inward[0]].device
+        matrices = [thetas[b.name] if b.fixed is None else b.fixed.to(device) for b in blocks]
         if len(blocks) == 1:
             sent = [result.value[inward[0]] @ (matrices[0] if forward else matrices[0].mT)]
         else:

@@ -122,8 +122,8 @@ def _relative_entropy(network: DiscreteNetwork, step: ExpectationStep) -> float:
 def _split(rows: WeightedRows, seed: int) -> tuple[Tensor, Tensor]:
     """Weights of the rows to learn from, and of those held out: a tenth of the copies of each distinct row, by chance."""
     generator = np.random.default_rng([seed, 2])
-    weights = rows.weights.numpy()
+    weights = rows.weights.cpu().numpy()
     copies = np.floor(weights)
     part = generator.binomial(np.maximum(copies, 1).astype(np.int64), HELD_OUT) / np.maximum(copies, 1)
-    held = torch.from_numpy(weights * part)
+    held = torch.from_numpy(weights * part).to(rows.weights.device)
     return rows.weights - held, held

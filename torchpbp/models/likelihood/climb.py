@@ -13,13 +13,15 @@ from torchpbp.distributed import sum_over_processes
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.models.likelihood.expectation import ExpectationStep
 from torchpbp.models.likelihood.moments import FormMoments
-from torchpbp.models.likelihood.polish import Polished, polish
+from torchpbp.models.likelihood.polish import EM_STEPS, TOLERANCE, Polished, polish
 from torchpbp.models.likelihood.recovery import LatentStart, recover
 
-RACERS, RACE_ROWS, RACE_STEPS, RACE_EM = 4, 2_000, 13, 5
-"""Random starts of tables that are not recovered, distinct rows that they are compared on, and their steps, the first by EM."""
+RACERS, RACE_ROWS, RACE_EM = 8, 2_000, 8
+"""Random starts of tables that are not recovered, rows that they are compared on, and EM steps before the worse half retires."""
 MANY_ROWS = 15_000
-"""Distinct rows above which the climb begins on half as many."""
+"""Distinct rows above which the climb begins on a sample of half as many."""
+SMOOTHING = 1.0
+"""With a smaller prior the climb begins with this one, whose objective has fewer maxima, and goes on from there."""
 
 
 @dataclass(frozen=True)
@@ -67,21 +69,33 @@ def climb(
             {s: tables[s] if s in tables else _drawn(step, s, generator) for s in step.layout.scopes}
         )
 
-    distinct = float(sum_over_processes(torch.tensor(float(len(step.weights)))))
     vector = started()
+    smooth = max(prior, SMOOTHING)
     if raced:
-        few = step.subset(min(1.0, RACE_ROWS / distinct))
         racers = [vector, *(started() for _ in range(RACERS - 1))]
-        ends = [polish(few, racer, prior, tolerance, RACE_STEPS, RACE_EM) for racer in racers]
-        vector = max(ends, key=lambda end: end.objective[-1]).vector
-    if distinct > MANY_ROWS:
-        some = step.subset(MANY_ROWS / 2 / distinct)
-        vector = polish(some, vector, prior, max(tolerance, 0.5), max_steps).vector
-        return Climb(polish(step, vector, prior, tolerance, max_steps, 1, report), starts, raced)
-    return Climb(polish(step, vector, prior, tolerance, max_steps, report=report), starts, raced)
+        vector = _race(step.sample(RACE_ROWS), torch.stack(racers), smooth)
+    em_steps = EM_STEPS
+    if float(sum_over_processes(step.weights.new_tensor(len(step.weights)))) > MANY_ROWS:
+        vector = polish(step.sample(MANY_ROWS // 2), vector, smooth, max(tolerance, 0.5), max_steps).vector
+        em_steps = 1
+    if smooth > prior:
+        vector = polish(step, vector, smooth, max(tolerance, TOLERANCE), max_steps, em_steps).vector
+        em_steps = EM_STEPS
+    return Climb(polish(step, vector, prior, tolerance, max_steps, em_steps, report), starts, raced)
+
+
+def _race(step: ExpectationStep, racers: Tensor, prior: float) -> Tensor:
+    """The best of several (runs, entries) starts, by rounds of EM steps after each of which the better half goes on."""
+    while len(racers) > 1:
+        for _ in range(RACE_EM):
+            racers = step.layout.maximised(step(racers)[1], prior)
+        value = step.log_likelihood(racers) + prior * racers.clamp(min=1e-300).log().sum(dim=1)
+        racers = racers[value.argsort(descending=True)[: len(racers) // 2]]
+    return racers[0]
 
 
 def _drawn(step: ExpectationStep, scope: tuple[str, ...], generator: np.random.Generator) -> Tensor:
     """A random table."""
     shape = step.layout.shapes[step.layout.scopes.index(scope)]
-    return torch.from_numpy(generator.dirichlet(np.ones(shape[-1]), size=shape[:-1]).clip(1e-6))
+    drawn = generator.dirichlet(np.ones(shape[-1]), size=shape[:-1]).clip(1e-6)
+    return torch.from_numpy(drawn).to(step.layout.device)

@@ -56,20 +56,24 @@ class ExpectationStep:
         if len(weights) == 0:
             raise DataError("Expected at least one row, got none.")
         self.graph, self.table, self.weights = graph, dict(rows), weights.double()
-        self.layout = TableLayout(graph)
-        self._last: tuple[Tensor, list[tuple[RowGroup, Levels, Tensor]]] | None = None
-        self._samples: dict[int, Tensor] = {}
+        device = self.weights.device
+        self.layout = TableLayout(graph, device)
+        self._held: list[tuple[RowGroup, Levels, Tensor]] | None = None
+        self._samples: dict[int, ExpectationStep] = {}
         self.rows = float(sum_over_processes(self.weights.sum()))
         inner = [v for v in graph.observed if graph.children(v)]
-        absent = torch.stack([rows[v] < 0 for v in inner]) if inner else torch.zeros(0, len(weights), dtype=torch.bool)
+        absent = (
+            torch.stack([rows[v] < 0 for v in inner]) if inner else weights.new_zeros(0, len(weights), dtype=torch.bool)
+        )
         if bool(absent.any()):
             number, firsts = numbered([row.long() for row in absent])
-            joined = [[v for v, missing in zip(inner, absent[:, i].tolist(), strict=True) if missing] for i in firsts]
+            patterns = absent[:, firsts].T.tolist()
+            joined = [[v for v, missing in zip(inner, row, strict=True) if missing] for row in patterns]
             if len(joined) > MOST_GROUPS:
                 joined = [[v for v, row in zip(inner, absent, strict=True) if bool(row.any())]]
                 number = torch.zeros_like(number)
         else:
-            number, joined = torch.zeros(len(weights), dtype=torch.int64), [[]]
+            number, joined = weights.new_zeros(len(weights), dtype=torch.int64), [[]]
         self.groups: list[RowGroup] = []
         self._number, self._place = (
             torch.empty_like(number),
@@ -80,7 +84,7 @@ class ExpectationStep:
             for own in torch.split(
                 (number == g).nonzero().flatten(), max(1, min(block, LARGEST_MESSAGES // tree.entries))
             ):
-                self._number[own], self._place[own] = len(self.groups), torch.arange(len(own))
+                self._number[own], self._place[own] = len(self.groups), torch.arange(len(own), device=device)
                 table = {v: x[own] for v, x in self.table.items()}
                 self.groups.append(RowGroup(graph, tree, table, self.weights[own]))
 
@@ -97,7 +101,8 @@ class ExpectationStep:
         total, counts = vectors.new_zeros(len(vectors)), torch.zeros_like(vectors)
         for group, levels, weights in self._parts(chosen):
             most = max(1, CELLS_AT_ONCE // (group.tree.cells * len(weights)))
-            for runs in torch.split(torch.arange(len(vectors)), most):
+            for start in range(0, len(vectors), most):
+                runs = slice(start, start + most)
                 tables = self.layout.tables(vectors[runs])
                 log_evidence, products, sums = group.upward(tables, levels)
                 total[runs] += log_evidence @ weights
@@ -113,20 +118,19 @@ class ExpectationStep:
             total += group.upward(tables, levels)[0] @ weights
         return sum_over_processes(total)
 
-    def scores(self, vector: Tensor, chosen: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+    def scores(self, vector: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Derivatives of each row's log-probability by the logits of the free entries, block by block.
 
         With r the posterior of a table's entries in a row, the score is r(pa, v) − r(pa) θ(v | pa).
 
         Args:
             vector: (entries,) tables.
-            chosen: numbers of rows, of those in this process; all by default.
 
         Yields:
             (rows, free parameters) scores and (rows,) weights, in the order of the groups.
         """
         tables = self.layout.tables(vector[None])
-        for group, levels, weights in self._blocks(torch.arange(len(self.weights)) if chosen is None else chosen):
+        for group, levels, weights in self._blocks():
             _, products, sums = group.upward(tables, levels)
             posteriors = group.downward(torch.ones_like(weights), products, sums, levels)
             columns = []
@@ -140,30 +144,30 @@ class ExpectationStep:
 
         Args:
             vector: (entries,) tables.
-            most: look at about this many of the (distinct) rows, evenly spaced, and scale to all.
+            most: estimate it from a sample of so many rows.
 
         Returns:
             (free parameters, free parameters).
         """
-        own = len(self.weights)
-        chosen = self._sample(own if most is None else min(own, max(1, most // world_size())))
         size = self.layout.parameters
-        total, seen = vector.new_zeros(size, size), vector.new_zeros(())
-        for scores, weights in self.scores(vector, chosen):
+        total = vector.new_zeros(size, size)
+        for scores, weights in self.sample(most).scores(vector):
             total += (scores * weights[:, None]).T @ scores
-            seen += weights.sum()
-        return sum_over_processes(total) * (self.rows / sum_over_processes(seen).clamp(min=1e-300))
+        return sum_over_processes(total)
 
-    def _sample(self, count: int) -> Tensor:
-        """Evenly spaced rows, the same ones in each step of a climb."""
-        if count not in self._samples:
-            self._samples[count] = torch.linspace(0, len(self.weights) - 1, count).long()
-        return self._samples[count]
+    def sample(self, count: int | None) -> ExpectationStep:
+        """The step over a systematic sample of the rows of all processes, the same one in each call.
 
-    def subset(self, share: float) -> ExpectationStep:
-        """The step over an evenly spaced share of this process's rows."""
-        own = torch.linspace(0, len(self.weights) - 1, max(1, round(share * len(self.weights)))).long()
-        return ExpectationStep(self.graph, {v: x[own] for v, x in self.table.items()}, self.weights[own])
+        Args:
+            count: draws, by weight; None, or as many as there are distinct rows, for all rows.
+        """
+        own = len(self.weights) if count is None else max(1, count // world_size())
+        if own >= len(self.weights):
+            return self
+        if own not in self._samples:
+            chosen, weights = systematic_sample(self.weights, own)
+            self._samples[own] = ExpectationStep(self.graph, {v: x[chosen] for v, x in self.table.items()}, weights)
+        return self._samples[own]
 
     # -- inner workings ------------------------------------------------------------------------------------------
 
@@ -190,12 +194,13 @@ class ExpectationStep:
         table = family.back(table)
         return table[..., :-1] if family.incomplete else table
 
-    def _blocks(self, chosen: Tensor) -> list[tuple[RowGroup, Levels, Tensor]]:
-        """Groups of rows whose scores are held at once; those of the last call are remembered."""
-        if self._last is None or self._last[0] is not chosen:
-            blocks = torch.split(chosen, max(1, SCORES_AT_ONCE // len(self.layout.group)))
-            self._last = chosen, [part for block in blocks for part in self._parts(block)]
-        return self._last[1]
+    def _blocks(self) -> list[tuple[RowGroup, Levels, Tensor]]:
+        """Groups of rows whose scores are held at once; they are remembered."""
+        if self._held is None:
+            rows = torch.arange(len(self.weights), device=self.weights.device)
+            blocks = torch.split(rows, max(1, SCORES_AT_ONCE // len(self.layout.group)))
+            self._held = [part for block in blocks for part in self._parts(block)]
+        return self._held
 
     def _parts(self, chosen: Tensor | None) -> Iterator[tuple[RowGroup, Levels, Tensor]]:
         """The groups, with the levels and weights of their rows, or of those chosen."""
@@ -206,3 +211,20 @@ class ExpectationStep:
                 own = self._place[chosen[self._number[chosen] == g]]
                 if len(own):
                     yield group, group.at(own), group.weights[own]
+
+
+def systematic_sample(weights: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Equally spaced draws along the cumulative weights: each row is drawn in proportion to its weight, up to rounding.
+
+    Args:
+        weights: (rows,) positive.
+        count: draws.
+
+    Returns:
+        Numbers of the rows drawn, and what each counts: its draws, scaled so that the sum of the weights stays.
+    """
+    edges = weights.cumsum(0)
+    places = (torch.arange(count, dtype=weights.dtype, device=weights.device) + 0.5) * (edges[-1] / count)
+    drawn = torch.searchsorted(edges, places).clamp(max=len(weights) - 1)
+    rows, draws = drawn.unique_consecutive(return_counts=True)
+    return rows, draws * (edges[-1] / count)

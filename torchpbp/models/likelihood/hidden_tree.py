@@ -9,6 +9,9 @@ from torchpbp.exact.calibration import Scope
 from torchpbp.graph.clique_tree import CliqueTree, build_clique_tree
 from torchpbp.graph.latent_graph import LatentGraph
 
+RESCALE_AFTER = 8
+"""Tables that are multiplied before their product is rescaled."""
+
 
 class HiddenTree:
     """A clique tree of the hidden variables, and below it one node for the observed children of each set of parents.
@@ -27,6 +30,8 @@ class HiddenTree:
         top: node nearest the root that has a hidden variable.
         cells: joint states of the largest clique.
         entries: joint states of all cliques.
+        rescaled: whether the message of a node to its parent is rescaled, which keeps products of many probabilities from
+            becoming 0.
     """
 
     def __init__(self, graph: LatentGraph, joined: Collection[str] = ()) -> None:
@@ -68,6 +73,12 @@ class HiddenTree:
         self.top = {v: nodes[0] for v, nodes in holders.items()}
         sizes_of = [math.prod(self.shape(node)) for node in range(len(self))]
         self.cells, self.entries = max(sizes_of), sum(sizes_of)
+        factors = [self.home.count(node) for node in range(len(self))]  # tables multiplied since the last rescaling
+        self.rescaled = [False] * len(self)
+        for node in range(len(self) - 1, 0, -1):
+            above = self.parent[node]
+            self.rescaled[node] = factors[node] + factors[above] > RESCALE_AFTER
+            factors[above] += 1 if self.rescaled[node] else factors[node]
 
     def __len__(self) -> int:
         return len(self.cliques)

@@ -73,7 +73,9 @@ class Precision:
         same = group.unsqueeze(0) == group.unsqueeze(1)
         complete = (torch.diag((1 + 1e-9) * theta) - theta.unsqueeze(0) * theta.unsqueeze(1)) * same * weight
         lower = torch.linalg.cholesky(complete)
-        whitener = torch.linalg.solve_triangular(lower, torch.eye(len(lower), dtype=lower.dtype), upper=False)
+        whitener = torch.linalg.solve_triangular(
+            lower, torch.eye(len(lower), dtype=lower.dtype, device=lower.device), upper=False
+        )
         values, vectors = torch.linalg.eigh(whitener @ information @ whitener.T)
         seen = values > UNIDENTIFIED
         kept = vectors[:, seen]

@@ -17,22 +17,27 @@ class TableLayout:
 
     Args:
         graph: directed and discrete.
+        device: of the tables.
 
     Attributes:
         scopes: (parents…, variable) of each table.
         free: (entries,) booleans: the entries whose logits are parameters, all but the last of each distribution.
     """
 
-    def __init__(self, graph: LatentGraph) -> None:
+    def __init__(self, graph: LatentGraph, device: torch.device | str = "cpu") -> None:
+        self.device = torch.device(device)
         self.scopes: tuple[Scope, ...] = tuple((*graph.parents(v), v) for v in graph.names)
         self.shapes = tuple(tuple(graph.num_states(v) for v in scope) for scope in self.scopes)
         self.sizes = [math.prod(shape) for shape in self.shapes]
         widths = torch.tensor(
-            [shape[-1] for s, shape in zip(self.sizes, self.shapes, strict=True) for _ in range(s // shape[-1])]
+            [shape[-1] for s, shape in zip(self.sizes, self.shapes, strict=True) for _ in range(s // shape[-1])],
+            device=device,
         )
         self.widths = widths.double()  # entries of each distribution
-        self.group = torch.repeat_interleave(torch.arange(len(widths)), widths)  # distribution of each entry
-        self.free = torch.ones(len(self.group), dtype=torch.bool)
+        self.group = torch.repeat_interleave(
+            torch.arange(len(widths), device=device), widths
+        )  # distribution of each entry
+        self.free = torch.ones(len(self.group), dtype=torch.bool, device=device)
         self.free[widths.cumsum(0) - 1] = False
 
     @property
@@ -42,7 +47,7 @@ class TableLayout:
 
     def vector(self, tables: Mapping[Scope, Tensor]) -> Tensor:
         """(entries,) of tables without a dimension of runs."""
-        return torch.cat([tables[scope].double().flatten() for scope in self.scopes])
+        return torch.cat([tables[scope].to(self.device, torch.float64).flatten() for scope in self.scopes])
 
     def tables(self, vectors: Tensor) -> dict[Scope, Tensor]:
         """scope -> (runs, *table) views of (runs, entries)."""
@@ -87,19 +92,20 @@ class TableLayout:
         """
         places, start = [], 0
         for scope, shape, size in zip(self.scopes, self.shapes, self.sizes, strict=True):
-            table = torch.arange(start, start + size).reshape(shape)
+            table = torch.arange(start, start + size, device=self.device).reshape(shape)
             for i, v in enumerate(scope):
                 if v in orders:
-                    table = table.index_select(i, torch.tensor(orders[v]))
+                    table = table.index_select(i, torch.tensor(orders[v], device=self.device))
             places.append(table.flatten())
             start += size
         order = torch.cat(places)
         free = self.free.nonzero().flatten()
+        columns = torch.arange(len(free), device=self.device)
         whole = information.new_zeros(
             len(order), len(free)
         )  # scores of a distribution add up to 0: the last is minus the others
-        whole[free, torch.arange(len(free))] = 1.0
+        whole[free, columns] = 1.0
         last = (~self.free).nonzero().flatten()
-        whole[last[self.group[free]], torch.arange(len(free))] = -1.0
+        whole[last[self.group[free]], columns] = -1.0
         chosen = whole[order][self.free]
         return chosen @ information @ chosen.T

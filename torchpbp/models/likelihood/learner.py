@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 from typing_extensions import Self
@@ -29,8 +30,8 @@ from torchpbp.models.network_learner import NetworkLearner
 from torchpbp.settings import Settings, choice, flag, non_negative, positive, setting, whole
 from torchpbp.settings import seed as seed_constraint
 
-INFORMATION_ROWS = 20_000
-"""Distinct rows from which the information of a fit is estimated, at most."""
+INFORMATION_ROWS, ROWS_PER_PARAMETER = 2_000, 50
+"""Rows from which the information of a fit is estimated, at most: so many, or so many for each parameter."""
 CONCLUSIONS = {
     3: "three views: its states are identified up to their order",
     2: "two views: some basis of its states that answers questions on observables; the states themselves have no meaning",
@@ -115,7 +116,7 @@ class MaximumLikelihood(NetworkLearner, Intervals):
     @property
     def layout(self) -> TableLayout:
         """How the tables make up a vector of parameters."""
-        return TableLayout(self.graph)
+        return TableLayout(self.graph, self.device)
 
     def parameters_vector(self) -> Tensor:
         """(entries,) all tables, as :attr:`layout` lays them out."""
@@ -135,7 +136,7 @@ class MaximumLikelihood(NetworkLearner, Intervals):
         Raises:
             DataError: a column without any value, negative weights, or no row.
         """
-        rows = read_rows(self._given, data, weights, type(self).__name__)
+        rows = read_rows(self._given, data, weights, type(self).__name__, device=self._device)
         self.graph, self.state_scores = self._given, None
         if self.settings.states is not None:
             self.graph, self.state_scores = choose_states(self._given, rows, self.settings)
@@ -164,7 +165,8 @@ class MaximumLikelihood(NetworkLearner, Intervals):
         self._found = {h: (len(s.views.groups) if s.recovered else 0, s.strength) for h, s in fitted.starts.items()}
         self.information, self.rows = None, step.rows
         if step.layout.parameters <= MOST_PARAMETERS:
-            self.information = step.information(self.parameters_vector(), INFORMATION_ROWS)
+            most = max(INFORMATION_ROWS, ROWS_PER_PARAMETER * step.layout.parameters)
+            self.information = step.information(self.parameters_vector(), most)
         if not end.converged:
             warn_caller(
                 f"MaximumLikelihood stopped at the limit of {self.settings.max_steps} steps: its last one gained "
@@ -207,6 +209,13 @@ class MaximumLikelihood(NetworkLearner, Intervals):
             args = self.network, self.layout, self.information, self.rows, self.settings.prior
             self._factored = self.information, Precision.of(*args)
         return self._factored[1]
+
+    def to(self, device: torch.device | str) -> Self:
+        """Learn and answer on a device; what has been learned moves there."""
+        super().to(device)
+        if self.information is not None:
+            self.information = self.information.to(device)
+        return self
 
     def reordered(self, orders: Mapping[str, Sequence[int]]) -> Self:
         """Number the states of latents anew, in place; the information goes along."""
@@ -306,7 +315,7 @@ def _warn_of_odd_rows(graph: LatentGraph, rows: WeightedRows) -> None:
     """Warn of columns with one value and of latents with more states than there are rows."""
     values = [
         set().union(*x)
-        for x in zip(*gather_objects([set(x.tolist()) - {-1} for x in rows.table.values()]), strict=True)
+        for x in zip(*gather_objects([set(x.unique().tolist()) - {-1} for x in rows.table.values()]), strict=True)
     ]
     constant = [v for v, x in zip(rows.table, values, strict=True) if graph.num_states(v) > 1 and len(x) == 1]
     if constant:

@@ -22,7 +22,8 @@ class Lookup:
         self.codes, self.size = codes, size
         self.indicator: Tensor | None = None
         if keep and size <= LARGEST_INDICATOR:
-            self.indicator = torch.zeros(size, len(codes), dtype=torch.float64).scatter_(0, codes[None], 1.0)
+            zeros = codes.new_zeros(size, len(codes), dtype=torch.float64)
+            self.indicator = zeros.scatter_(0, codes[None], 1.0)
 
     def __len__(self) -> int:
         return len(self.codes)

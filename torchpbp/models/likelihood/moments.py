@@ -48,7 +48,7 @@ class FormMoments:
             raw += indicators.T @ (indicators * part[:, None])
         self.rows = float(sum_over_processes(weights.sum()))
         sum_over_processes(raw)
-        member = torch.zeros(start, len(self.states), dtype=torch.float64)
+        member = raw.new_zeros(start, len(self.states))
         for i, place in enumerate(self.place.values()):
             member[place, i] = 1.0
         pairs = member.T @ raw @ member  # weight of the rows that have both values
@@ -63,13 +63,14 @@ class FormMoments:
 
     def columns(self, names: Sequence[str]) -> Tensor:
         """Numbers of the indicators of some observables, the constant being 0."""
-        return torch.cat([torch.arange(self.place[v].start, self.place[v].stop) for v in names]) + 1
+        places = (torch.arange(self.place[v].start, self.place[v].stop, device=self.mean.device) for v in names)
+        return torch.cat(list(places)) + 1
 
     def one_hot(self, name: str) -> Tensor:
         """The form of an observable's own indicators."""
-        form = torch.zeros(self.states[name], 1 + self.size, dtype=torch.float64)
+        form = self.mean.new_zeros(self.states[name], 1 + self.size)
         form[:, 0] = self.mean[self.place[name]]
-        form[:, self.columns([name])] = torch.eye(self.states[name], dtype=torch.float64)
+        form[:, self.columns([name])] = torch.eye(len(form), dtype=form.dtype, device=form.device)
         return form
 
     def products(self, requests: Sequence[Sequence[Tensor]]) -> list[Tensor]:
@@ -100,8 +101,7 @@ class FormMoments:
     def values(self, forms: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """(rows, values) of stacked forms and (rows,) weights, block by block."""
         scaled = forms[:, 1:] / self.share
-        shift = torch.zeros(self.size, len(forms), dtype=torch.float64)
-        shift += scaled.T
+        shift = scaled.T.contiguous()
         mean = torch.stack([(scaled[:, p] @ self.mean[p]) for p in self.place.values()])  # (observables, values)
         constant = forms[:, 0]
         for start, (indicators, weights) in self._blocks():
@@ -117,7 +117,7 @@ class FormMoments:
         step = max(1, ENTRIES_AT_ONCE // self.size)
         for start in range(0, len(self.weights), step):
             weights = self.weights[start : start + step]
-            indicators = torch.zeros(len(weights), self.size + 1, dtype=torch.float64)
+            indicators = weights.new_zeros(len(weights), self.size + 1, dtype=torch.float64)
             for v, place in self.place.items():
                 codes = self.table[v][start : start + step]
                 index = torch.where(codes >= 0, codes + place.start, self.size)  # the last column takes what is missing

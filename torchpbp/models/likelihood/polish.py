@@ -11,20 +11,21 @@ from torch import Tensor
 
 from torchpbp.models.likelihood.expectation import ExpectationStep
 
-EM_STEPS = 3
+EM_STEPS = 2
 """EM steps before the first Gauss–Newton step."""
-INFORMATION_ROWS = 4_000
-"""Distinct rows from which the information is estimated."""
+INFORMATION_ROWS, ROWS_PER_PARAMETER = 1_000, 4
+"""Rows from which the information is estimated: so many, or so many for each parameter."""
 DAMPING, LESS, MORE = 0.1, 1 / 2.5, 4.0
 """Damping relative to the diagonal of the information at the start, and its factors after a good and a bad step."""
 MOST_DAMPING = 0.1
 """It never grows beyond what it starts with: a shorter step, or one of EM, does more then."""
-LENGTHS = (1.0, 0.3)
-"""Shares of a step that are tried before an EM step is taken in its place."""
+FIRM = 1.0
+"""Damping, relative to the diagonal of the information, of the way back from a step that went too far."""
 LEAST_BEND = 0.01
 """Share of the predicted curvature below which a change of the gradient is not remembered."""
-FLOOR = 0.003
-"""Damping relative to the mean of the diagonal: keeps directions that are not identified from running off."""
+FLOOR, PREDICTED = 0.003, 0.1
+"""Damping relative to the mean of the diagonal, which keeps directions that are not identified from running off, and the share of
+it in predictions of what is left to gain."""
 REUSE = 0.5
 """Change of the logits, added up over steps, up to which the information is not computed anew."""
 MEMORY = 20
@@ -58,7 +59,7 @@ def polish(
     prior: float,
     tolerance: float = TOLERANCE,
     max_steps: int = 100,
-    em_steps: int | None = None,
+    em_steps: int = EM_STEPS,
     report: Callable[[], object] = lambda: None,
 ) -> Polished:
     """Climb from a start to a maximum of log-likelihood + prior · Σ log θ.
@@ -69,11 +70,10 @@ def polish(
         prior: pseudo-rows per entry.
         tolerance: nats in total.
         max_steps: EM and Gauss–Newton steps, at most.
-        em_steps: EM steps to begin with; three by default.
+        em_steps: EM steps to begin with.
         report: called after each step.
     """
     layout = step.layout
-    em_steps = EM_STEPS if em_steps is None else em_steps
 
     def evaluated(tables: Tensor) -> tuple[float, Tensor]:
         log_likelihood, counts = step(tables[None])
@@ -92,13 +92,14 @@ def polish(
         if newton is not None and number >= em_steps:
             left = newton.look(vector, counts)
             change, predicted = newton.step()
-            for length in LENGTHS:
-                trial = layout.moved(vector, length * change)
+            for _ in range(2):
+                trial = layout.moved(vector, change)
                 accepted = evaluated(trial)
                 if accepted[0] > value:
                     moved = trial
-                    newton.succeeded(length * change, (accepted[0] - value) / max(predicted, 1e-12))
+                    newton.succeeded(change, (accepted[0] - value) / max(predicted, 1e-12))
                     break
+                change = change / 2 + newton.correction(trial, accepted[1]) / 4
                 accepted = None
                 if left < tolerance:  # nothing left but rounding
                     break
@@ -130,7 +131,9 @@ class _Newton:
         self.free = self.layout.free
         self.damping, self.drift = DAMPING, math.inf
         self.pairs: list[tuple[Tensor, Tensor]] = []  # changes of the logits and of the gradient, with its sign turned
-        self.gradient = self.diagonal = self.matrix = torch.empty(0)
+        self.gradient = self.diagonal = self.matrix = self.root = self.factor = torch.empty(
+            0, device=self.layout.device
+        )
         self.change: Tensor | None = None
 
     def look(self, vector: Tensor, counts: Tensor) -> float:
@@ -139,37 +142,59 @@ class _Newton:
         Returns:
             The gain that is predicted of a step without damping.
         """
-        states = self.layout.widths[self.layout.group]
-        gradient = counts - self.layout.sums(counts[None])[0] * vector + self.prior * (1 - states * vector)
-        gradient = gradient[self.free]
+        gradient = self._gradient(vector, counts)
         if self.change is not None:
             bend = self.gradient - gradient
             if float(bend @ self.change) > LEAST_BEND * float(self.change @ self.matrix @ self.change):
                 self.pairs = [*self.pairs[1 - MEMORY :], (self.change, bend)]
         self.gradient, self.change = gradient, None
         if self.drift > REUSE:
-            information = self.expectation.information(vector, INFORMATION_ROWS)
+            rows = max(INFORMATION_ROWS, ROWS_PER_PARAMETER * self.layout.parameters)
+            information = self.expectation.information(vector, rows)
             diagonal = information.diagonal()
+            states = self.layout.widths[self.layout.group]
             prior = (self.prior * states * vector * (1 - vector))[self.free]
-            self.matrix = information + torch.diag(FLOOR * diagonal.mean() + prior + 1e-9)
+            floor = FLOOR * diagonal.mean()
+            self.matrix = information + torch.diag(floor + prior + 1e-9)
             self.diagonal, self.drift = diagonal.clone(), 0.0
-        return float(gradient @ torch.linalg.solve(self.matrix, gradient)) / 2
+            self.root = torch.linalg.cholesky(information + torch.diag(PREDICTED * floor + prior + 1e-9))
+        return float(torch.linalg.solve_triangular(self.root, gradient[:, None], upper=False).square().sum()) / 2
 
     def step(self) -> tuple[Tensor, float]:
         """(entries,) change of all logits, and the gain that is predicted of it."""
-        factor = torch.linalg.cholesky(self.matrix + torch.diag(self.damping * self.diagonal))
+        self.factor = torch.linalg.cholesky(self.matrix + torch.diag(self.damping * self.diagonal))
         direction, shares = self.gradient, []
         for change, bend in reversed(self.pairs):
             share = float(change @ direction) / float(change @ bend)
             direction = direction - share * bend
             shares.append(share)
-        direction = torch.cholesky_solve(direction[:, None], factor)[:, 0]
+        direction = torch.cholesky_solve(direction[:, None], self.factor)[:, 0]
         for (change, bend), share in zip(self.pairs, reversed(shares), strict=True):
             direction = direction + (share - float(bend @ direction) / float(change @ bend)) * change
         direction = direction.clamp(-LARGEST_STEP, LARGEST_STEP)
-        whole = self.gradient.new_zeros(len(self.free))
+        return self._whole(direction), float(self.gradient @ direction) / 2
+
+    def correction(self, vector: Tensor, counts: Tensor) -> Tensor:
+        """(entries,) change of all logits that leads from the end of a step back to where the objective is high.
+
+        Directions of little information are curved: a long step along them leaves the valley. From where it ends, the
+        gradient leads back in the directions of much information.
+        """
+        gradient = self._gradient(vector, counts)
+        strong = torch.linalg.cholesky(self.matrix + torch.diag(FIRM * self.diagonal))
+        direction = torch.cholesky_solve(gradient[:, None], strong)[:, 0]
+        return self._whole(direction.clamp(-LARGEST_STEP, LARGEST_STEP))
+
+    def _gradient(self, vector: Tensor, counts: Tensor) -> Tensor:
+        """(free,) derivatives of the objective by the free logits."""
+        states = self.layout.widths[self.layout.group]
+        gradient = counts - self.layout.sums(counts[None])[0] * vector + self.prior * (1 - states * vector)
+        return gradient[self.free]
+
+    def _whole(self, direction: Tensor) -> Tensor:
+        whole = direction.new_zeros(len(self.free))
         whole[self.free] = direction
-        return whole, float(self.gradient @ direction) / 2
+        return whole
 
     def succeeded(self, change: Tensor, share: float) -> None:
         """Less damping after a step that gained what was predicted, more after one that gained a small share of it."""

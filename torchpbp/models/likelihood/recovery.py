@@ -126,7 +126,7 @@ def canonical_forms(moments: FormMoments, groups: Sequence[Sequence[str]], state
         u, s, _ = torch.linalg.svd(cross, full_matrices=False)
         free = sum(moments.states[x] - 1 for x in group)
         count = min(states - 1, free, len(s))
-        form = torch.zeros(1 + count, 1 + moments.size, dtype=torch.float64)
+        form = u.new_zeros(1 + count, 1 + moments.size)
         form[0, 0] = 1.0
         form[1:, own] = torch.linalg.solve_triangular(left.T, u[:, :count], upper=True).T
         forms.append(form)
@@ -151,7 +151,7 @@ def decomposed(tensor: Tensor, states: int, generator: np.random.Generator) -> t
             continue
         size = turned.shape[2]
         weights = generator.standard_normal((1 if size == 2 else DIRECTIONS, size - 1))
-        attempt = _nearest(turned, torch.from_numpy(weights))
+        attempt = _nearest(turned, torch.from_numpy(weights).to(tensor.device))
         if attempt is not None and (best is None or attempt[0] < best[0]):
             best = attempt[0], order[0], attempt[1]
     return None if best is None else (best[1], best[2])
@@ -178,7 +178,7 @@ def _nearest(tensor: Tensor, weights: Tensor) -> tuple[float, Tensor] | None:
     weighted = a * shares.transpose(1, 2)
     pairs = torch.einsum("nah,nhb->nabh", weighted, second).flatten(1, 2)
     gram = pairs.transpose(1, 2) @ pairs
-    ridge = 1e-12 * gram.diagonal(dim1=1, dim2=2).sum(dim=1)[:, None, None] * torch.eye(count, dtype=torch.float64)
+    ridge = 1e-12 * gram.diagonal(dim1=1, dim2=2).sum(dim=1)[:, None, None] * _eye(count, gram)
     third = torch.linalg.solve(gram + ridge, pairs.transpose(1, 2) @ tensor.flatten(0, 1))  # (attempts, k, z3)
     errors = (pairs @ third - tensor.flatten(0, 1)).flatten(1).norm(dim=1).nan_to_num(nan=math.inf)
     best = int(errors.argmin())
@@ -205,7 +205,7 @@ def corners(moments: FormMoments, forms: Sequence[Tensor], states: int) -> tuple
         points.append(torch.linalg.solve_triangular(scale, predict @ values.T, upper=False).T)
         weights.append(part)
     chosen = _corners(gather_rows(torch.cat(points)), gather_rows(torch.cat(weights)), states)
-    matrix = torch.cat([torch.ones(1, states, dtype=torch.float64), scale @ chosen.T])
+    matrix = torch.cat([scale.new_ones(1, states), scale @ chosen.T])
     return target, matrix
 
 
@@ -215,7 +215,7 @@ def _corners(points: Tensor, weights: Tensor, states: int) -> Tensor:
     size = points.norm(dim=1)
     order = size.argsort()
     inside = order[weights[order].cumsum(0) <= (1 - OUTERMOST) * weights.sum()]
-    axes = SPREAD * torch.eye(dims, dtype=torch.float64)
+    axes = SPREAD * _eye(dims, points)
     pool = torch.cat([points[inside], axes, -axes])
     first = pool[pool.norm(dim=1).argmax()]
     chosen = [first]
@@ -230,33 +230,36 @@ def _corners(points: Tensor, weights: Tensor, states: int) -> Tensor:
 
 def conditional_means(moments: FormMoments, views: Views, base: int, zeta: Tensor) -> dict[str, Tensor]:
     """P(x | h) of all observables of the views: first through the base view, then each through the views it is not in."""
-    means: dict[str, Tensor] = {}
-    for i, group in enumerate(views.groups):
-        if i != base:
-            means |= {x: _conditional(moments, x, zeta) for x in group}
-    own = indicator(moments, views.without(views.groups[base]), means)
-    means |= {x: _conditional(moments, x, own) for x in views.groups[base]}
+    others = views.without(views.groups[base])
+    means = _conditionals(moments, others, zeta)
+    means |= _conditionals(moments, views.groups[base], indicator(moments, others, means))
     through = [indicator(moments, views.without(group), means) for group in views.groups]
-    return {x: _conditional(moments, x, z) for group, z in zip(views.groups, through, strict=True) for x in group}
+    for group, form in zip(views.groups, through, strict=True):
+        means |= _conditionals(moments, group, form)
+    return means
 
 
-def _conditional(moments: FormMoments, name: str, zeta: Tensor) -> Tensor:
-    """(states of x, k) P(x | h) from E[1_x ζᵀ]."""
-    joint = moments.one_hot(name) @ moments.second @ zeta.T
-    positive = joint.clamp(min=0) + 1e-4 / len(joint)
-    return positive / positive.sum(dim=0)
+def _conditionals(moments: FormMoments, names: Sequence[str], zeta: Tensor) -> dict[str, Tensor]:
+    """(states of x, k) P(x | h) of some observables from E[1_x ζᵀ]."""
+    joint = moments.mean[:, None] * zeta[:, 0] + moments.second[1:] @ zeta.T
+    means = {}
+    for x in names:
+        positive = joint[moments.place[x]].clamp(min=0) + 1e-4 / moments.states[x]
+        means[x] = positive / positive.sum(dim=0)
+    return means
 
 
 def indicator(moments: FormMoments, names: Sequence[str], means: Mapping[str, Tensor]) -> Tensor:
     """The form ζ of least variance with E[ζ | h] = e_h, made of some observables with known P(x | h)."""
-    columns = torch.cat([torch.zeros(1, dtype=torch.int64), moments.columns(names)])
+    columns = moments.columns(names)
+    columns = torch.cat([columns.new_zeros(1), columns])
     expected = torch.cat([means[x] - moments.mean[moments.place[x]][:, None] for x in names])
-    expected = torch.cat([torch.ones(1, expected.shape[1], dtype=torch.float64), expected])  # (1 + indicators, k)
+    expected = torch.cat([torch.ones_like(expected[:1]), expected])  # (1 + indicators, k)
     spread = moments.noise[columns][:, columns]
     spread = spread + torch.diag(1e-3 * spread.diagonal() + 1e-9)
     weighted = torch.linalg.solve(spread, expected)
     gram = expected.T @ weighted
-    form = torch.zeros(expected.shape[1], 1 + moments.size, dtype=torch.float64)
+    form = expected.new_zeros(expected.shape[1], 1 + moments.size)
     form[:, columns] = torch.linalg.solve(_ridged(gram, 1e-9 * float(gram.trace())), weighted.T)
     return form
 
@@ -273,4 +276,8 @@ def as_table(joint: Tensor) -> Tensor:
 
 
 def _ridged(matrix: Tensor, ridge: float) -> Tensor:
-    return matrix + ridge * torch.eye(len(matrix), dtype=torch.float64)
+    return matrix + ridge * _eye(len(matrix), matrix)
+
+
+def _eye(size: int, like: Tensor) -> Tensor:
+    return torch.eye(size, dtype=like.dtype, device=like.device)

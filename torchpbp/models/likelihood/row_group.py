@@ -17,11 +17,9 @@ from torch import Tensor
 from torchpbp.exact.calibration import Scope
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.inputs.distinct_rows import numbered
-from torchpbp.models.likelihood.hidden_tree import HiddenTree
+from torchpbp.models.likelihood.hidden_tree import RESCALE_AFTER, HiddenTree
 from torchpbp.models.likelihood.lookup import Lookup
 
-RESCALE_AFTER = 8
-"""Tables at observed values that are multiplied before their product is rescaled."""
 TINY = 1e-300
 
 
@@ -102,6 +100,7 @@ class RowGroup:
         ]
         self.seen = {v: rows[v] for v in tree.joined if bool((rows[v] >= 0).any())}
         self.levels = self._compressed()
+        self._orders: dict[tuple[int, int], list[tuple[int, int]]] = {}
 
     def _family(self, scope: Scope, hidden: Scope, rows: Mapping[str, Tensor], end: bool) -> Family:
         outside = [v for v in scope if v not in hidden]
@@ -117,7 +116,7 @@ class RowGroup:
     def _compressed(self) -> Levels:
         """A node's level is that of the patterns below it where these are at most half as many as the rows."""
         rows = len(self.weights)
-        nothing = torch.zeros(rows, dtype=torch.int64), torch.tensor([0])
+        nothing = self.weights.new_zeros(rows, dtype=torch.int64), self.weights.new_zeros(1, dtype=torch.int64)
         patterns: list[tuple[Tensor, Tensor]] = [nothing] * len(self.tree)
         for node in range(len(self.tree) - 1, 0, -1):
             columns = [
@@ -148,7 +147,8 @@ class RowGroup:
         evidence = {}
         for v, x in self.seen.items():
             rows = chosen[self.tree.top[v]]
-            known = torch.cat([torch.eye(self.tree.states[v]), torch.ones(self.tree.states[v], 1)], dim=1).double()
+            known = torch.eye(self.tree.states[v], dtype=torch.float64, device=x.device)
+            known = torch.cat([known, torch.ones_like(known[:, :1])], dim=1)
             evidence[v] = known[:, x if rows is None else x[rows]]
         sizes = [len(self.weights) if rows is None else len(rows) for rows in chosen]
         return Levels(sizes, lookups, children, evidence)
@@ -176,18 +176,19 @@ class RowGroup:
         entering = [self._entering(tables, node, levels) for node in range(count)]
         for node in range(count - 1, -1, -1):
             parts, scale = entering[node]
-            product = _product(parts)
+            product = self._product(node, parts)
             products[node] = product.expand(len(product), *self.tree.shape(node), levels.sizes[node])
             sums[node] = self._marginal(products[node], self.tree.cliques[node], self.tree.separators[node])
             if node:
-                message, size = _rescaled(sums[node])
-                scale = size if scale is None else scale + size
-                lookup, above = levels.children[node], self.tree.parent[node]
+                message, lookup, above = sums[node], levels.children[node], self.tree.parent[node]
+                if self.tree.rescaled[node]:
+                    message, size = _rescaled(message)
+                    scale = _sum(scale, size)
                 if lookup is not None:
-                    message, scale = lookup.pick(message), lookup.pick(scale)
+                    message, scale = lookup.pick(message), None if scale is None else lookup.pick(scale)
                 parts, before = entering[above]
                 parts.append(self._in_clique(message, self.tree.separators[node], above))
-                entering[above] = parts, scale if before is None else before + scale
+                entering[above] = parts, _sum(before, scale)
         _, scale = entering[0]
         total = sums[0].log()
         return total if scale is None else total + scale, products, sums
@@ -233,8 +234,7 @@ class RowGroup:
         what they were divided by."""
         runs = len(next(iter(tables.values())))
         scale: Tensor | None = None
-        parts = [self.weights.new_ones(runs, *[1] * len(self.tree.cliques[node]), 1)]
-        parts += [self._in_clique(x[None], (v,), node) for v, x in levels.evidence.items() if self.tree.top[v] == node]
+        parts = [self._in_clique(x[None], (v,), node) for v, x in levels.evidence.items() if self.tree.top[v] == node]
         gathered, count = None, 0
         for family, home, lookup in zip(self.families, self.tree.home, levels.families, strict=True):
             if home != node:
@@ -248,10 +248,20 @@ class RowGroup:
             count += 1
             if count % RESCALE_AFTER == 0:
                 gathered, size = _rescaled(gathered)
-                scale = size if scale is None else scale + size
+                scale = _sum(scale, size)
         if gathered is not None:  # a node for observed children has one set of parents, its clique
             parts.append(gathered.reshape(runs, *self.tree.shape(node), -1))
+        if not parts and not self.tree.children[node]:
+            parts.append(self.weights.new_ones(runs, *[1] * len(self.tree.cliques[node]), 1))
         return parts, scale
+
+    def _product(self, node: int, parts: list[Tensor]) -> Tensor:
+        """The product of what enters a node, in an order that is found once."""
+        if (node, len(parts)) not in self._orders:
+            self._orders[node, len(parts)] = _pairs([part.shape for part in parts])
+        for i, j in self._orders[node, len(parts)]:
+            parts[i] = parts[i] * parts.pop(j)
+        return parts[0]
 
     def _in_clique(self, tensor: Tensor, scope: Scope, node: int) -> Tensor:
         """A view of (runs, *scope, rows) with a dimension of 1 for each other variable of the clique."""
@@ -273,19 +283,20 @@ class RowGroup:
         return belief.sum(dim=away) if away else belief
 
 
-def _product(parts: list[Tensor]) -> Tensor:
-    """The product of tensors that broadcast, small intermediate results first."""
-    pool = list(parts)
+def _pairs(shapes: list[torch.Size]) -> list[tuple[int, int]]:
+    """The order in which tensors that broadcast are multiplied, small results first; a product takes the place of its first
+    factor, the place of the second is closed."""
+    pool, pairs = list(shapes), []
     while len(pool) > 1:
-        pairs = [(i, j) for i in range(len(pool)) for j in range(i)]
-        i, j = min(pairs, key=lambda pair: _broadcast_size(pool[pair[0]], pool[pair[1]]))
-        product = pool[i] * pool[j]
-        pool = [t for n, t in enumerate(pool) if n not in (i, j)] + [product]
-    return pool[0]
+        choices = [(i, j) for j in range(len(pool)) for i in range(j)]
+        i, j = min(choices, key=lambda pair: math.prod(torch.broadcast_shapes(pool[pair[0]], pool[pair[1]])))
+        pool[i] = torch.broadcast_shapes(pool[i], pool.pop(j))
+        pairs.append((i, j))
+    return pairs
 
 
-def _broadcast_size(a: Tensor, b: Tensor) -> int:
-    return math.prod(max(m, n) for m, n in zip(a.shape, b.shape, strict=True))
+def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    return b if a is None else a if b is None else a + b
 
 
 def _rescaled(product: Tensor) -> tuple[Tensor, Tensor]:

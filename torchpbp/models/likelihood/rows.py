@@ -13,6 +13,7 @@ from torch import Tensor
 from torchpbp.distributed import gather_objects
 from torchpbp.errors import DataError
 from torchpbp.graph.latent_graph import LatentGraph
+from torchpbp.inputs.arrays import require_device
 from torchpbp.inputs.columns import ColumnReader, DataLike
 from torchpbp.inputs.distinct_rows import distinct_cluster_rows, numbered
 from torchpbp.inputs.missing_values import MissingValues
@@ -38,7 +39,12 @@ class WeightedRows:
 
 
 def read_rows(
-    graph: LatentGraph, data: DataLike, weights: Any = None, who: str = "EM", distinct: bool = True
+    graph: LatentGraph,
+    data: DataLike,
+    weights: Any = None,
+    who: str = "EM",
+    distinct: bool = True,
+    device: torch.device | None = None,
 ) -> WeightedRows:
     """Read a table, in parts, and keep its rows that have some value.
 
@@ -48,21 +54,23 @@ def read_rows(
         weights: (rows,) non-negative numbers; each row counts as 1 by default.
         who: begins errors.
         distinct: put equal rows together, so that memory is bounded by the number of different ones.
+        device: where the rows go in the end; None: they stay where the columns are.
 
     Raises:
         DataError: a column without any value, weights that are negative, not finite, or not one per row, or a process that
             has no row with a value.
+        DeviceError: mini-batches or weights on different devices.
     """
     states = {v: graph.num_states(v) for v in graph.observed}
     given = None if weights is None else checked_weights(weights)
-    reader = ColumnReader(states, graph.labels, missing=True)
+    reader = ColumnReader(states, graph.labels, missing=True, device=None)
     if (cluster := partitioned(data)) is not None:
         if given is not None or not distinct:
             raise DataError(
                 f"{who}: a table on a cluster is reduced to its distinct rows there, without weights or mini-batches of rows. Use "
                 "EM or MaximumLikelihood without weights, or rows in this process."
             )
-        codes, total = distinct_cluster_rows(cluster, reader)
+        codes, total = (x.to(device) for x in distinct_cluster_rows(cluster, reader))
         reader.missing_values.check(stacklevel=4)
         known = (codes >= 0).any(dim=0)
         table = dict(zip(states, codes[:, known], strict=True))
@@ -72,7 +80,14 @@ def read_rows(
     pending = 0
     for codes in reader.batches(data):
         count = codes.shape[1]
-        share = torch.ones(count, dtype=torch.float64) if given is None else given[start : start + count]
+        if parts:
+            require_device(f"{who}: a mini-batch", codes, parts[0][0].device, "the mini-batches before")
+        if given is None:
+            share = codes.new_ones(count, dtype=torch.float64)
+        else:
+            if isinstance(weights, Tensor):
+                require_device("weights", weights, codes.device, "the rows")
+            share = given[start : start + count].to(codes.device)
         start += count
         if given is not None and start > len(given):
             raise DataError(f"weights: expected one per row, got {len(given)} for at least {start} rows.")
@@ -86,7 +101,7 @@ def read_rows(
         raise DataError(f"weights: expected one per row, got {len(given)} for {start} rows.")
     missing: MissingValues = reader.missing_values.over_processes()
     missing.check(stacklevel=4)
-    codes, total = _compacted(parts, distinct)
+    codes, total = (x.to(device) for x in _compacted(parts, distinct))
     check_labels(reader.labels)
     empty = [rank for rank, rows in enumerate(gather_objects(codes.shape[1])) if not rows]
     if empty:  # said in all processes: one that waits for the others would wait for ever
@@ -102,9 +117,7 @@ def checked_weights(weights: Any) -> Tensor:
         DataError: negative or not finite, or not a sequence of numbers.
     """
     try:
-        values = (
-            weights.detach().cpu() if isinstance(weights, Tensor) else torch.from_numpy(np.array(weights, dtype=float))
-        )
+        values = weights.detach() if isinstance(weights, Tensor) else torch.from_numpy(np.array(weights, dtype=float))
         values = values.to(torch.float64)
     except (TypeError, ValueError) as error:
         raise DataError(f"weights: expected one non-negative number per row; {error}.") from None

@@ -1,0 +1,29 @@
+"""The experiment on maxima compares what it says it compares."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from torchpbp import EM, MaximumLikelihood, templates
+from torchpbp.errors import StructureError
+from torchpbp.experiments import run_maxima
+
+GRAPHS = {"survey": templates.naive_bayes(3, 2, 2)}
+TINY = {"rows": 200, "repeats": 2, "starts": 5, "max_steps": 500, "verbose": False}
+
+
+def test_a_fit_to_the_maximum_reaches_it_and_one_step_of_em_does_not(tmp_path):
+    metrics = run_maxima(lambda g: MaximumLikelihood(g, prior=0, progress=False), GRAPHS, output_dir=tmp_path, **TINY)
+    assert metrics["reached"] == metrics["reached/survey"] == 1
+    table = pd.read_csv(tmp_path / "metrics.csv")
+    assert (table["best"] - table["log_likelihood"] - table["short"]).abs().max() < 1e-9
+    assert ((table["starts"] > 0) & (table["starts"] <= 1)).all()
+    early = run_maxima(lambda g: EM(g, restarts=1, max_steps=1, prior=0, progress=False), GRAPHS, **TINY)
+    assert early["reached"] == 0
+    assert early["short/survey"] > 0.1
+
+
+def test_no_graphs_raise():
+    with pytest.raises(StructureError, match="graphs: expected at least one graph"):
+        run_maxima(MaximumLikelihood, {})

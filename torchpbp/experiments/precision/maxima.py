@@ -1,0 +1,126 @@
+"""Whether one run reaches the maximum of the likelihood that the best of many random EM starts finds, on small data sets."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from torchpbp.baselines.em import EM
+from torchpbp.errors import StructureError, TorchPBPWarning
+from torchpbp.exact.network import DiscreteNetwork
+from torchpbp.experiments.running.experiment import MakeModel, check_takes_graph, seeds_of
+from torchpbp.experiments.running.grid import measure_grid
+from torchpbp.experiments.running.results import Metrics, environment, text_table, write_results
+from torchpbp.graph.latent_graph import LatentGraph
+from torchpbp.settings import Settings, positive, setting, whole
+
+SHORT = 0.1
+"""Nats below the best maximum that still count as reaching it."""
+
+
+@dataclass(frozen=True)
+class MaximaSettings(Settings):
+    """Settings of :func:`run_maxima`.
+
+    Args:
+        rows: of each data set.
+        repeats: data sets of each structure, each from its own random network.
+        starts: of EM.
+        tolerance: relative, at which a run of EM ends.
+        max_steps: of a run of EM, at most.
+        concentration: of the Dirichlet distribution of the networks' tables.
+    """
+
+    rows: int = setting(500, whole(1))
+    repeats: int = setting(5, whole(1))
+    starts: int = setting(200, whole(1))
+    tolerance: float = setting(1e-9, positive())
+    max_steps: int = setting(5_000, whole(1))
+    concentration: float = setting(0.5, positive())
+
+
+def run_maxima(
+    learner: MakeModel,
+    graphs: Mapping[str, LatentGraph],
+    seed: int = 0,
+    output_dir: str | os.PathLike[str] | None = None,
+    verbose: bool = True,
+    **options: Any,
+) -> Metrics:
+    """Fit a learner and EM with many starts, both without a prior, to samples of random networks.
+
+    Args:
+        learner: makes a new model for a graph; it should have ``prior=0``.
+        graphs: structures by name, discrete and directed, with known numbers of states.
+        seed: of networks, rows and starts.
+        output_dir: folder for metrics.json and metrics.csv (a row per data set). ``None``: no files.
+        verbose: show a progress bar (stderr) and the table of results (stdout).
+        options: see :class:`MaximaSettings`.
+
+    Returns:
+        For each graph "reached/<graph>", the share of data sets on which the learner comes within 0.1 nat of the best run of
+        EM, "short/<graph>", the most nats that it lacks, "starts/<graph>", the share of EM's runs that come as near (mean),
+        "seconds/<graph>" and "em_seconds/<graph>" of CPU; "reached" over all; and the facts of the run.
+    """
+    settings = MaximaSettings.from_dict(options)
+    if not graphs:
+        raise StructureError("graphs: expected at least one graph, got none.")
+    check_takes_graph("maxima", learner, "learner=maximum_likelihood")
+
+    def one_set(graph: str, number: int) -> dict[str, float]:
+        return examine(learner, graphs[graph], seeds_of(seed, number, 3), settings)
+
+    points = [(graph, number) for graph in graphs for number in range(settings.repeats)]
+    table = pd.DataFrame(
+        {"graph": graph, "number": number, **measured}
+        for (graph, number), measured in measure_grid("maxima", points, one_set, output_dir, verbose)
+    )
+    table["reached"] = table["short"] <= SHORT
+    grouped = table.groupby("graph", sort=False)
+    summary = grouped[["reached", "starts", "seconds", "em_seconds"]].mean().assign(short=grouped["short"].max())
+    metrics: Metrics = {"reached": float(table["reached"].mean())}
+    for graph, line in summary.iterrows():
+        metrics |= {f"{name}/{graph}": float(value) for name, value in line.items()}
+    metrics |= {"seed": seed, **settings.to_dict(), **environment()}
+    if output_dir is not None:
+        write_results(output_dir, metrics, table)
+    if verbose:
+        columns = {name: (name, "{:.3f}") for name in summary.columns}
+        print(text_table(summary.reset_index(), {"graph": ("graph", "{}"), **columns}), flush=True)
+    return metrics
+
+
+def examine(make: MakeModel, graph: LatentGraph, seeds: list[int], settings: MaximaSettings) -> dict[str, float]:
+    """Both learners on one data set: what the first lacks, in nats in total, and CPU seconds."""
+    rows = DiscreteNetwork.random(graph, seeds[0], settings.concentration).sample(settings.rows, seed=seeds[1])
+    rival = EM(
+        graph,
+        restarts=settings.starts,
+        prior=0.0,
+        relative_tolerance=settings.tolerance,
+        max_steps=settings.max_steps,
+        seed=seeds[2],
+        progress=False,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TorchPBPWarning)
+        times = [time.process_time()]
+        model = make(graph).fit(rows)
+        times.append(time.process_time())
+        rival.fit(rows)
+        times.append(time.process_time())
+    ends = [run.objective[-1] * settings.rows for run in rival.runs]
+    return {
+        "log_likelihood": model.score(rows) * settings.rows,
+        "best": max(ends),
+        "short": max(ends) - model.score(rows) * settings.rows,
+        "starts": sum(end >= max(ends) - SHORT for end in ends) / len(ends),
+        "seconds": times[1] - times[0],
+        "em_seconds": times[2] - times[1],
+    }
