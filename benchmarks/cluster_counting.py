@@ -19,6 +19,7 @@ from benchmarks.report import Claim, Panel, Report
 from benchmarks.side_by_side import RunOptions, agree, installed, missing, time_side_by_side
 from benchmarks.this_library.counting import FromParquet, ReadParquet
 from torchpbp import PBP, DiscreteNetwork, templates
+from torchpbp.inputs.arrow import BATCHES_AHEAD
 from torchpbp.inputs.missing_values import MissingValues
 from torchpbp.inputs.partitioned import FAN_IN
 from torchpbp.models.counts import Counts
@@ -71,12 +72,15 @@ def write_table(truth: DiscreteNetwork, folder: str, rows: int) -> int:
 def _one_process(settings: RunOptions, report: Report, folder: str, rows: int) -> None:
     """Counting compared with reading the columns, in one process with one Arrow thread."""
     read, count = ReadParquet("pyarrow: read", folder), FromParquet("PBP.count", folder)
+    ahead = ReadParquet(
+        "pyarrow: read, one batch ahead", folder, BATCHES_AHEAD
+    )  # uses less memory, and often less time
     title = f"{rows:,} rows of Parquet in one process, one Arrow thread"
-    outcome = time_side_by_side(settings, [read, count], title, agree(0.0))
+    outcome = time_side_by_side(settings, [read, ahead, count], title, agree(0.0))
     report.add(outcome, title)
-    report.claims.append(
-        Claim("speed of counting over that of reading", outcome.times(read.label, count.label), at_least=0.8)
-    )
+    ratios = [outcome.times(reader.label, count.label) for reader in (read, ahead)]
+    slowest = min((ratio for ratio in ratios if ratio is not None), default=None)
+    report.claims.append(Claim("speed of counting over that of the faster reading", slowest, at_least=0.8))
 
 
 def _workers(settings: RunOptions, report: Report, folder: str, rows: int) -> None:

@@ -35,11 +35,18 @@ class FromParquet(Implementation):
 
 @dataclass
 class ReadParquet(FromParquet):
-    """The same columns, read by pyarrow and dropped."""
+    """The same columns, read by pyarrow and dropped.
+
+    Args:
+        ahead: batches and files read ahead, as ``PBP.count`` does; pyarrow's default if None.
+    """
+
+    ahead: int | None = None
 
     def run(self) -> Any:
         import pyarrow.dataset
 
         dataset = pyarrow.dataset.dataset(self.folder, format="parquet")
         names = list(self._model.graph.observed)
-        return sum(len(batch) for batch in dataset.to_batches(columns=names, batch_size=ROWS_PER_BATCH))
+        ahead = {} if self.ahead is None else {"batch_readahead": self.ahead, "fragment_readahead": self.ahead}
+        return sum(len(batch) for batch in dataset.to_batches(columns=names, batch_size=ROWS_PER_BATCH, **ahead))
