@@ -12,9 +12,11 @@ from tqdm.auto import tqdm
 from benchmarks import digits, hmm, planning, queries, scale, training
 from benchmarks.report import Claim
 from benchmarks.side_by_side import RunOptions
+from benchmarks.this_library.scaling import AXES
 from benchmarks.workers import Workers
 
 BENCHMARKS: tuple[ModuleType, ...] = (training, hmm, queries, digits, scale, planning)
+RESULTS = "benchmarks/results"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -29,6 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     unknown = [name for name in given.names if name not in available]
     if unknown:
         parser.error(f"names: expected some of {', '.join(available)}, got {', '.join(unknown)}.")
+    if given.axes and given.output == RESULTS:
+        parser.error(f"--axes: a part of the results does not replace those in {RESULTS}; expected --output as well.")
     if given.list:
         for name, module in available.items():
             print(f"{name:<10}  {(module.__doc__ or '').splitlines()[0]}")
@@ -42,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with Workers(given.threads) as workers, tqdm(names, unit="benchmark") as bar:
         budget = 4.0 if size == "quick" else 20.0
         settings = RunOptions(
-            workers, size, rounds, limit, budget, lambda text: bar.set_description(text[:70]), given.rows
+            workers, size, rounds, limit, budget, lambda text: bar.set_description(text[:70]), given.rows, given.axes
         )
         for name in bar:
             report = available[name].run(settings)
@@ -69,7 +73,10 @@ def _parser(names: list[str]) -> argparse.ArgumentParser:
         "--limit", type=_positive, help="seconds for one call of an implementation (default 60; quick: 5)"
     )
     parser.add_argument("--rows", type=_positive, help="of the table that scale counts (default 10^8; quick: 4·10^6)")
-    parser.add_argument("--output", default="benchmarks/results", help="folder for the results")
+    parser.add_argument(
+        "--axes", nargs="+", choices=AXES, default=(), metavar="axis", help=f"of scale: {', '.join(AXES)} (default all)"
+    )
+    parser.add_argument("--output", default=RESULTS, help="folder for the results")
     parser.add_argument("--list", action="store_true", help="list the benchmarks and exit")
     return parser
 

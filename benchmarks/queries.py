@@ -111,7 +111,7 @@ def _all_posteriors(settings: RunOptions, report: Report, name: str, network: Ta
                 Claim(
                     f"ALARM, batch {batch:,}: rows per second over those of {SHAFER}",
                     rates[OURS] / other if other else None,
-                    at_least=50,
+                    at_least=150,
                 )
             )
         if main:

@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks import cluster_counting
 from benchmarks.report import Claim, Panel, Report
 from benchmarks.side_by_side import RunOptions
-from benchmarks.this_library.scaling import BATCH, LENGTH, MEASURES, ROWS, STATES, WIDTH, Point
+from benchmarks.this_library.scaling import AXES, BATCH, COUNTING, LENGTH, MEASURES, ROWS, STATES, WIDTH, Point
 from benchmarks.workers import STARTUP_SECONDS, TooSlow, WorkerError, Workers
 
 MANY = 10_000_000
@@ -30,15 +30,19 @@ def run(settings: RunOptions) -> Report:
         ROWS: settings.choose([10_000, 100_000, 1_000_000, MANY, 10 * MANY], [10_000, 100_000, 1_000_000], [200]),
         LENGTH: settings.choose([10, 30, 100, 300, 1_000, LONG, 10_000], [25, 100], [4]),
         STATES: settings.choose([2, 4, 8, 16, 32, 64], [], []),
-        WIDTH: settings.choose([1, 2, 3, 4, 5], [], []),
+        WIDTH: settings.choose([1, 2, 3, 4, 5, 6, 7, 8], [], []),
         BATCH: settings.choose([1, 10, 100, 1_000, 10_000, 100_000], [1, 100, 10_000], [2]),
     }
+    chosen = settings.axes or AXES
     for axis, values in axes.items():
+        if axis not in chosen:
+            continue
         points = {value: _measured(settings, report, axis, value) for value in values}
         measured = {value: point for value, point in points.items() if point}
         if measured:
             _report_axis(settings, report, axis, measured)
-    cluster_counting.run(settings, report)
+    if COUNTING in chosen:
+        cluster_counting.run(settings, report)
     return report
 
 

@@ -32,6 +32,7 @@ class RunOptions:
         budget: seconds for all rounds of one implementation in one comparison; slower ones are measured once.
         note: called with the current step.
         rows: of the table that is counted at scale, if other than the size says.
+        axes: along which scale is measured; all of them if empty.
     """
 
     workers: Workers
@@ -41,6 +42,7 @@ class RunOptions:
     budget: float = 20.0
     note: Callable[[str], None] = lambda text: None
     rows: int | None = None
+    axes: Sequence[str] = ()
 
     def choose(self, full: T, quick: T, tiny: T) -> T:
         """The value for this size."""

@@ -20,7 +20,7 @@ class StructureError(TorchPBPError, ValueError):
 
 
 class BudgetError(StructureError):
-    """What a structure would take in memory, by an estimate made beforehand, is above the budget."""
+    """What a structure would take in memory, or a plan in time, by an estimate made beforehand, is above the budget."""
 
 
 class ShapeError(TorchPBPError, ValueError):

@@ -25,7 +25,9 @@ class LazyModule(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # asked for by inspection, copying and the like, not by a user of the package
             raise AttributeError(name)
-        return getattr(importlib.import_module(self.__name__), name)
+        value = getattr(importlib.import_module(self.__name__), name)
+        setattr(self, name, value)  # found without this method from now on
+        return value
 
 
 if TYPE_CHECKING:

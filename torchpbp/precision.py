@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+UNCHANGED = nullcontext()
+
 
 def full_precision(device: torch.device | str) -> AbstractContextManager[Any]:
     """A block without autocast: differences of probabilities need the digits that half precision lacks.
@@ -15,4 +17,6 @@ def full_precision(device: torch.device | str) -> AbstractContextManager[Any]:
         device: of the tensors in it.
     """
     kind = torch.device(device).type
-    return nullcontext() if kind == "meta" else torch.autocast(device_type=kind, enabled=False)
+    if kind == "meta" or not torch.is_autocast_enabled(kind):
+        return UNCHANGED
+    return torch.autocast(device_type=kind, enabled=False)

@@ -19,6 +19,8 @@ QUERIES = 100
 DRAWN = 1_000_000
 """Number of distinct rows; a longer file repeats them."""
 ROWS, LENGTH, STATES, WIDTH, BATCH = "rows", "chain length", "states of an observable", "treewidth", "batch size"
+COUNTING = "counting"
+AXES = (ROWS, LENGTH, STATES, WIDTH, BATCH, COUNTING)
 MEASURES = {
     "build": "construction",
     "fit": "fit",

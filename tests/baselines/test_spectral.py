@@ -21,7 +21,8 @@ from torchpbp.errors import (
 )
 from torchpbp.moments.joint_tables import JointTables
 from torchpbp.moments.table_moments import TableMoments
-from torchpbp.planning.ranks import StructureProbe, numerical_rank
+from torchpbp.planning.ranks import StructureProbe
+from torchpbp.planning.spans import numerical_rank
 
 TOLERANCE = 1e-8
 EXACT = {

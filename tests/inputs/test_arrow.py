@@ -136,6 +136,14 @@ def test_labels_are_read_ahead_only_until_they_are_complete(monkeypatch, states,
     assert len(seen) == batches
 
 
+@pytest.mark.parametrize("narrow", [False, True])
+def test_numbers_that_are_labels(narrow):
+    """States that share Arrow's memory elsewhere are looked up where a variable is known by labels."""
+    years = pa.table({"x": pa.array([2021, 2019, 2020, 2020], pa.int16()), "y": pa.array(Y, pa.uint8())})
+    (table,) = ColumnReader(STATES, {"x": [2019, 2020, 2021]}).tables(years, narrow=narrow)
+    assert [column.tolist() for column in table.values()] == [[2, 0, 1, 1], Y]
+
+
 def test_known_labels_are_kept():
     table = pa.table({"x": pa.array(["b", "a"]).dictionary_encode()})
     reader = ColumnReader({"x": 3}, labels={"x": ["a", "b", "c"]})

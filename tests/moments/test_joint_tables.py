@@ -123,6 +123,25 @@ def test_overlapping_tables_share_a_cover():
     assert covers.find_covers(triples, dict.fromkeys("abcde", 4)) == [(tuple("abcde"), list(range(10)))]
 
 
+def test_memory_for_codes_is_used_again(monkeypatch):
+    """A long chain has many covers; a part that no later cover needs leaves its memory to the next one."""
+    monkeypatch.setattr(covers, "LARGEST_COVER", 3**4)
+    monkeypatch.setattr(joint_tables, "ENOUGH_ROWS", 1)
+    states = {f"x{i}": 3 for i in range(40)}
+    names = list(states)
+    scopes = [tuple(names[i : i + 3]) for i in range(38)]
+    rows = torch.randint(3, (40, 50), generator=torch.Generator().manual_seed(0))
+    tables = JointTables(scopes, states)
+    tables.add(rows[:, :30])
+    tables.add(rows[:, 30:])
+    assert tables._counter is not None
+    assert len(tables._covers) > 10
+    assert tables._counter._slots <= 2
+    for i, scope in enumerate(scopes):
+        flat = rows[i] * 9 + rows[i + 1] * 3 + rows[i + 2]
+        assert torch.equal(tables.sums(scope).reshape(-1), torch.bincount(flat, minlength=27).double())
+
+
 @pytest.mark.parametrize("budget", [1024, 200, 64, 0])
 def test_covers_together_keep_to_their_budget(monkeypatch, budget):
     """At the worst each table is counted by itself, in place."""

@@ -8,7 +8,8 @@ import torch
 from torchpbp import build_junction_tree, templates
 from torchpbp.planning.core_groups import core_candidates, group_size, interleave, minimal_core_group
 from torchpbp.planning.instruments import choose_instruments
-from torchpbp.planning.ranks import StructureProbe, numerical_rank, scaled_cross
+from torchpbp.planning.ranks import StructureProbe, scaled_cross
+from torchpbp.planning.spans import numerical_rank
 
 
 def test_interleave_takes_one_of_each_in_turn():

@@ -21,7 +21,8 @@ from torchpbp.learning.ridge import equal_shapes
 from torchpbp.moments.table_moments import TableMoments
 from torchpbp.planning.core_groups import group_size
 from torchpbp.planning.plan import Group, Plan, PlanOptions, SeparatorPlan
-from torchpbp.planning.ranks import StructureProbe, numerical_rank, scaled_cross
+from torchpbp.planning.ranks import StructureProbe, scaled_cross
+from torchpbp.planning.spans import numerical_rank
 
 LARGEST_WHOLE = 1 << 18
 """Cells up to which one table over all near observables is summed, instead of one inference for each group."""

@@ -131,7 +131,9 @@ class DiscreteNetwork(JointQueries, Sampling, LatentQueries):
         seed = Constraint("a whole number of at least 0", _any_seed).check("seed", seed)
         positive().check("concentration", concentration)
         table_cost(families(graph), {v: graph.num_states(v) for v in graph.names}).require(
-            cls.budget, "A network on this graph", "Give variables fewer parents or fewer states."
+            cls.budget,
+            "A network on this graph",
+            f"Give variables fewer parents or fewer states, or set {cls.__name__}.budget = <bytes> (None: no limit).",
         )
         rng = np.random.default_rng(seed)
 

@@ -11,6 +11,8 @@ from torchpbp.settings import shortened
 
 BUDGET = float(2**32)
 """Bytes that a plan, its moments and operators, or the tables of an exact network may take by default: 4 GiB."""
+PLANNING_SECONDS = 60.0
+"""That making a plan may take within this budget; in proportion within a larger one."""
 SHOWN = 6
 """Number of variables of a clique listed in an error."""
 
@@ -26,6 +28,7 @@ class Cost:
         operators: entries of all operators.
         bytes: peak of memory.
         seconds: on one core.
+        planning: those of them that the plan takes.
     """
 
     clique: tuple[str, ...]
@@ -34,9 +37,10 @@ class Cost:
     operators: int
     bytes: float
     seconds: float
+    planning: float = 0.0
 
     def require(self, budget: float | None, what: str, remedy: str) -> None:
-        """Raise where the peak of memory exceeds a budget.
+        """Raise where the peak of memory, or the time for a plan, exceeds a budget.
 
         Args:
             budget: bytes; None for no limit.
@@ -46,12 +50,17 @@ class Cost:
         Raises:
             BudgetError: with the largest table and the estimates.
         """
-        if budget is None or self.bytes <= budget:
+        if budget is None:
             return
+        limit = PLANNING_SECONDS * max(1.0, budget / BUDGET)
+        if self.bytes <= budget and self.planning <= limit:
+            return
+        plan = f", {_time(self.planning)} of it for the plan" if self.planning > limit else ""
+        allowed = f", which allows {_time(limit)} for a plan" if plan else ""
         more = f", … ({len(self.clique)} variables)" if len(self.clique) > SHOWN else ""
         raise BudgetError(
-            f"{what} would take about {_amount(self.bytes)} of memory and {_time(self.seconds)}, more than the budget of "
-            f"{_amount(budget)}. The largest table, of the clique {{{', '.join(self.clique[:SHOWN])}{more}}}, has "
+            f"{what} would take about {_amount(self.bytes)} of memory and {_time(self.seconds)}{plan}, more than the budget of "
+            f"{_amount(budget)}{allowed}. The largest table, of the clique {{{', '.join(self.clique[:SHOWN])}{more}}}, has "
             f"{_count(self.entries)} entries; all tables have {_count(self.moments)}. {remedy}"
         )
 

@@ -125,3 +125,11 @@ def own_tensor(array: np.ndarray) -> Tensor:
     # Platform-dependent types such as longlong, which torch does not know, become those of the same size.
     plain = f"{kind}{min(array.dtype.itemsize, 8)}" if kind in "iuf" else array.dtype.newbyteorder("=")
     return torch.from_numpy(array.astype(plain))
+
+
+def shared_tensor(array: np.ndarray) -> Tensor:
+    """A tensor over the memory of an array of integers, only to be read; of its own memory where torch cannot take the array's."""
+    native = array.dtype.isnative and array.dtype in (np.uint8, np.int8, np.int16, np.int32, np.int64)
+    if native and array.flags.writeable and array.flags.c_contiguous:
+        return torch.from_numpy(array)
+    return own_tensor(array)

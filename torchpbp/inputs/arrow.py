@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
+from torch.utils.dlpack import from_dlpack
 
 from torchpbp.errors import DataError
 from torchpbp.files.paths import checked_path, open_for_reading, reading_fault
@@ -76,6 +78,7 @@ class ArrowRows:
 
     def __init__(self, data: Any, states: Mapping[str, Domain]) -> None:
         self._data, self._states = data, dict(states)
+        self._known: set[str] = set()
         present = data.schema.names
         absent = [v for v in states if v not in present]
         if absent:
@@ -89,7 +92,7 @@ class ArrowRows:
     def tables(self, rows: int) -> Iterator[dict[str, Any]]:
         """Batches of at most so many rows."""
         for batch in self._batches(list(self._states), rows):
-            yield as_table(batch, self._states)
+            yield as_table(batch, self._states, shared=self._states.keys() - self._known)
 
     def labels(self, known: Iterable[str]) -> dict[str, list[Any]]:
         """Labels of columns of strings, sorted, and of dictionary columns, in the order of the dictionaries.
@@ -100,6 +103,7 @@ class ArrowRows:
         Args:
             known: variables that need none.
         """
+        self._known = set(known)
         wanted = [
             v
             for v, states in self._states.items()
@@ -143,24 +147,35 @@ def _reading() -> Iterator[None]:
         raise DataError(f"The data cannot be read: {text} A file is damaged, or may not be read.") from error
 
 
-def as_table(batch: Any, states: Mapping[str, Domain], where: str = "") -> dict[str, Any]:
-    """Columns of a RecordBatch or Table that are wanted, as numbers or pandas categories."""
+def as_table(batch: Any, states: Mapping[str, Domain], where: str = "", shared: Collection[str] = ()) -> dict[str, Any]:
+    """Columns of a RecordBatch or Table that are wanted, as numbers or pandas categories.
+
+    Args:
+        batch: the rows.
+        states: variables wanted, with their numbers of states.
+        where: begins errors.
+        shared: variables not known by labels, whose states may be tensors over Arrow's own memory, only to be read.
+    """
     if _kind(batch) == "Table":
         batch = batch.unify_dictionaries().combine_chunks()
     present = [v for v in batch.schema.names if v in states]
-    return {v: _column(v, _whole(batch.column(v)), isinstance(states[v], int), where) for v in present}
+    return {v: _column(v, _whole(batch.column(v)), isinstance(states[v], int), where, v in shared) for v in present}
 
 
 def _whole(column: Any) -> Any:
     return column.combine_chunks() if hasattr(column, "combine_chunks") else column
 
 
-def _column(name: str, array: Any, discrete: bool, where: str) -> np.ndarray | pd.Categorical:
+def _column(
+    name: str, array: Any, discrete: bool, where: str, shared: bool = False
+) -> Tensor | np.ndarray | pd.Categorical:
     import pyarrow
     from pyarrow import types
 
     kind = array.type
     if discrete and types.is_integer(kind) and not array.null_count:  # most columns, so they come first
+        if shared and (kind.bit_width == 8 or types.is_signed_integer(kind)):
+            return from_dlpack(array)
         return np.asarray(array.to_numpy(zero_copy_only=False))
     if discrete and holds_labels(kind):
         coded = _encoded(array)

@@ -89,7 +89,8 @@ class ColumnReader:
             rows: most rows of a table at once. Tables with vectors or images have at most :data:`ENTRIES_PER_BATCH` entries
                 of these.
             narrow: yield states in the smallest dtype that is counted in (uint8, or int32 beyond 256 states). With
-                ``missing=True`` there is one state more, number ``states``, for missing values.
+                ``missing=True`` there is one state more, number ``states``, for missing values. Columns may share their
+                memory with the data.
 
         Raises:
             DataError: no rows, missing column, fractional values, states out of range, unseen category; missing values,
@@ -223,7 +224,7 @@ class ColumnReader:
         if isinstance(column, Leaves):
             column = column.read(place, start).detach()
         if isinstance(column, np.ndarray):
-            column = numeric_tensor(place, column, self.labels.get(name), domain, self._expected(name), start)
+            column = numeric_tensor(place, column, self.labels.get(name), domain, self._expected(name), start, narrow)
         if self.device is not None:
             column = column.to(self.device)
         if not isinstance(domain, int):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from torchpbp.errors import DataError, LabelWarning, warn_caller
 from torchpbp.graph.latent_graph import Domain
-from torchpbp.inputs.arrays import own_tensor
+from torchpbp.inputs.arrays import own_tensor, shared_tensor
 from torchpbp.inputs.states import EXACT
 from torchpbp.lazy import is_series
 from torchpbp.lazy import pandas as pd
@@ -23,9 +23,15 @@ NO_LABELS = " The model was fitted without labels for this variable."
 
 
 def numeric_tensor(
-    where: str, array: np.ndarray, labels: Sequence[Any] | None, domain: Domain, expected: str, start: int = 0
+    where: str,
+    array: np.ndarray,
+    labels: Sequence[Any] | None,
+    domain: Domain,
+    expected: str,
+    start: int = 0,
+    shared: bool = False,
 ) -> Tensor:
-    """States of labels, or numbers as they are, as a tensor with memory of its own.
+    """States of labels, or numbers as they are.
 
     Args:
         where: begins errors; names the variable.
@@ -34,6 +40,7 @@ def numeric_tensor(
         domain: of the variable.
         expected: what should have come, for errors.
         start: number of the first row, for errors.
+        shared: the tensor may be over the memory of the array; it has its own by default.
 
     Returns:
         (rows, …) states as int64 where they come as labels or as whole numbers among objects, -1 where missing; otherwise the
@@ -56,7 +63,7 @@ def numeric_tensor(
     if array.dtype.kind not in "biuf":
         remedy = " Convert dates to numbers, such as days." if array.dtype.kind in "mM" else ""
         raise DataError(f"{where}: expected {expected}, got {array.dtype} values.{remedy}")
-    return own_tensor(array)
+    return shared_tensor(array) if shared else own_tensor(array)
 
 
 def is_code_range(labels: Sequence[Any]) -> bool:

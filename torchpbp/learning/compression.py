@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -162,9 +162,9 @@ def significant_ranks(system: PredictedCores, factor: Tensor, strengths: Tensor)
     tested = min(most - 1, correlations.shape[1])
     if not tested:
         return [most] * len(correlations)
-    varying = _array(system.cross.abs().amax(dim=2)) > 0
+    varying = _array(system.cross.any(dim=2))
     inside = varying.sum(axis=1, keepdims=True) - 1
-    outside = (_array(factor.abs().amax(dim=1)) > 0).sum(axis=1, keepdims=True)
+    outside = _array(factor.any(dim=1)).sum(axis=1, keepdims=True)
     rest = np.cumsum(correlations[:, ::-1] ** 2, axis=1)[:, ::-1][:, :tested] * _array(system.rows)[:, None]
     k = np.arange(tested)
     freedom = np.maximum(np.maximum(inside, 1) - k, 1) * np.maximum(np.maximum(outside, 1) - k, 1)
@@ -172,7 +172,7 @@ def significant_ranks(system: PredictedCores, factor: Tensor, strengths: Tensor)
     return [most if not row.any() else int(row.argmax()) + 1 for row in noise]
 
 
-def _array(figures: Tensor) -> npt.NDArray[np.float64]:
+def _array(figures: Tensor) -> npt.NDArray[Any]:
     """A few figures of each separator, which a report shows in the end."""
     return figures.cpu().numpy()
 

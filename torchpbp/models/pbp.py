@@ -32,6 +32,7 @@ from torchpbp.models.counts import Counts
 from torchpbp.models.likelihood.learner import MaximumLikelihood
 from torchpbp.models.net_model import NetModel
 from torchpbp.models.two_stage_model import EXACT_FLOOR
+from torchpbp.moments.covers import ROWS_AT_ONCE
 from torchpbp.moments.partition_counts import count_partitions
 from torchpbp.settings import seed as seed_setting
 from torchpbp.settings import whole
@@ -78,7 +79,7 @@ class PBP(NetModel, Counting, Intervals):
             moments of each class, so that classes with few rows are shrunk towards all rows. A class without rows gets the
             pooled moments.
         budget: most bytes of memory that planning and a fit may take, by an estimate made before either: 4 GiB by default; None lifts
-            the limit. ``model.plan.cost()`` is the estimate. Above it a :class:`~torchpbp.errors.BudgetError` is raised.
+            the limit. The plan itself may take a minute, more with a larger budget. ``model.plan.cost()`` is the estimate. Above it a :class:`~torchpbp.errors.BudgetError` is raised.
 
     Attributes:
         counts: counts behind the fit, kept for :meth:`partial_fit`; ``None`` where learning needs more than counts, and
@@ -98,7 +99,7 @@ class PBP(NetModel, Counting, Intervals):
     def count(
         self,
         data: DataLike,
-        batch_size: int = ROWS_PER_BATCH,
+        batch_size: int = ROWS_AT_ONCE,
         columns: Sequence[str] | None = None,
         labels: Mapping[str, Sequence[Any]] | None = None,
     ) -> Counts:

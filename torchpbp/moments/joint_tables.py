@@ -20,7 +20,7 @@ from torchpbp.distributed import gather_objects, sum_over_processes
 from torchpbp.errors import DataError, NotFittedError, StructureError
 from torchpbp.inputs.arrays import require_device
 from torchpbp.inputs.sources import narrow_dtype
-from torchpbp.moments.covers import Cover, count_rows
+from torchpbp.moments.covers import Cover, RowCounter
 from torchpbp.moments.table_layout import Scope, TableLayout, table_layout
 from torchpbp.moments.table_reading import reading
 
@@ -57,6 +57,7 @@ class JointTables:
         self._waiting: list[list[Tensor]] = []  # rows not counted yet, as narrow columns
         self._waiting_rows = 0
         self._covers: list[tuple[Cover, list[int]]] = []  # with the numbers of the tables they stand for
+        self._counter: RowCounter | None = None
 
     def add(self, codes: Tensor | Sequence[Tensor]) -> None:
         """Count a mini-batch.
@@ -100,7 +101,7 @@ class JointTables:
                 sums = cover.marginals([self.scopes[i] for i in members])
                 for i, marginal in zip(members, sums, strict=True):
                     self._counts[self.offsets[i] : self.offsets[i + 1]] += marginal
-        self._covers = []
+        self._covers, self._counter = [], None
 
     def _count_waiting(self) -> None:
         waiting, rows = self._waiting, self._waiting_rows
@@ -109,9 +110,10 @@ class JointTables:
         if rows < ENOUGH_ROWS:
             self._count_directly(torch.stack([c.long() for c in columns]))
             return
-        if not self._covers:
+        if self._counter is None:
             self._covers = [(self._cover(group, held), held) for group, held in self.layout.covers]
-        count_rows([cover for cover, _ in self._covers], dict(zip(self.states, columns, strict=True)))
+            self._counter = RowCounter([cover for cover, _ in self._covers])
+        self._counter.add(dict(zip(self.states, columns, strict=True)))
 
     def _cover(self, group: Scope, members: list[int]) -> Cover:
         """A cover of a single table counts in place."""

@@ -10,7 +10,7 @@ no such formula; their functions of h are drawn at random, along the few edges t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -19,9 +19,8 @@ import torch
 from torch import Tensor
 
 from torchpbp.graph.junction_tree import JunctionTree
-from torchpbp.planning.core_groups import choose_core
-from torchpbp.planning.instruments import choose_instruments
-from torchpbp.planning.plan import Group, PlanOptions
+from torchpbp.planning.group_search import GroupSearch
+from torchpbp.planning.plan import Group
 from torchpbp.planning.rank_bounds import RankBounds
 
 Matrix = npt.NDArray[np.float64]
@@ -64,48 +63,21 @@ class ForestRanks:
         """Rank of P(core, all observables outside)."""
         return min(self._spanned(node, core, math.prod), self.bounds.outside[node])
 
-    def groups(
-        self,
-        node: int,
-        needed: int,
-        cores: Mapping[int, Group],
-        near: Sequence[Group],
-        states: Mapping[str, int],
-        options: PlanOptions,
-    ) -> tuple[Group, tuple[Group, ...], int]:
-        """Core group, instrument and the rank they reach. Separators that look alike are planned once.
+    def groups(self, search: GroupSearch) -> tuple[Group, tuple[Group, ...], int]:
+        """Core group, instrument and the rank they reach. Separators that look alike are planned once."""
+        return search.core(self.core_rank), *self._instrument(search)
 
-        Args:
-            node: below the separator.
-            needed: rank to reach.
-            cores: core groups of the nodes below.
-            near: observables of outside leaves, nearest first.
-            states: number of states (or features) of each observable.
-            options: of the plan.
-        """
-        core = choose_core(self.tree, node, needed, cores, self.core_rank, states)
-        return core, *self._instrument(node, near, needed, states, options)
-
-    def _instrument(
-        self, node: int, near: Sequence[Group], needed: int, states: Mapping[str, int], options: PlanOptions
-    ) -> tuple[tuple[Group, ...], int]:
-        alone = near[: options.singles]
-        if alone and self._alone_rank(node, alone) >= needed:
-            return tuple(alone), needed
-        key, names = self._likeness(node, near, states)
-        if (key, needed) not in self._chosen:
-            chosen, reached = choose_instruments(
-                near,
-                needed,
-                lambda g: self._block(node, g),
-                states,
-                options.singles,
-                options.pool,
-                options.largest_group,
-            )
+    def _instrument(self, search: GroupSearch) -> tuple[tuple[Group, ...], int]:
+        alone = search.near[: search.options.singles]
+        if alone and self._alone_rank(search.node, alone) >= search.needed:
+            return tuple(alone), search.needed
+        likeness, names = self._likeness(search)
+        key = likeness, search.needed
+        if key not in self._chosen:
+            chosen, reached = search.instrument(lambda group: self._block(search.node, group))
             place = {v: i for i, v in enumerate(names)}
-            self._chosen[key, needed] = tuple(tuple(place[v] for v in group) for group in chosen), reached
-        places, reached = self._chosen[key, needed]
+            self._chosen[key] = tuple(tuple(place[v] for v in group) for group in chosen), reached
+        places, reached = self._chosen[key]
         return tuple(tuple(names[i] for i in group) for group in places), reached
 
     # -- ways to the separator's variable ------------------------------------------------------------------------
@@ -154,9 +126,10 @@ class ForestRanks:
             side.append(above)
         return up + down[-2::-1] if h else []
 
-    def _likeness(self, node: int, near: Sequence[Group], states: Mapping[str, int]) -> tuple[Hashable, list[str]]:
+    def _likeness(self, search: GroupSearch) -> tuple[Hashable, list[str]]:
         """A key equal for separators with equal ways to equal observables, and these observables in order."""
-        (h,) = self.tree.separators[node] or ("",)
+        near, states = search.near, search.states
+        (h,) = self.tree.separators[search.node] or ("",)
         numbers, ways = {h: 0}, list[tuple[int, int]]()
         for group in near:
             for v in group:

@@ -7,6 +7,7 @@ variables needs at least one pair.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from torchpbp.planning.core_groups import group_size
-from torchpbp.planning.ranks import numerical_rank
+from torchpbp.planning.spans import Span
 
 Group = tuple[str, ...]
 
@@ -46,41 +47,87 @@ def choose_instruments(
         return ((),), 1  # nothing outside: the constant
     chosen: list[Group] = list(near[:singles])
     observables = [v for group in near for v in group][:pool]
-    matrix = block(chosen[0])
-    rank = min(numerical_rank(matrix), needed)
+    blocks = {chosen[0]: block(chosen[0])}
+    span = Span.of(blocks[chosen[0]])
     for group in chosen[1:]:
-        if rank == needed:
-            break  # further singles steady the estimate, but need no test
-        matrix = torch.cat([matrix, block(group)], dim=1)
-        rank = min(numerical_rank(matrix), needed)
-    size = 2
-    while rank < needed and size <= len(observables):
-        candidates = [
-            g for g in combinations(observables, size) if group_size(g, states) <= largest and g not in chosen
-        ]
-        blocks = {g: block(g) for g in candidates}
-        if candidates and rank < min(needed, numerical_rank(torch.cat([matrix, *blocks.values()], dim=1))):
-            added: list[Group] = []
-            while rank < needed and blocks:
-                gains = {g: min(numerical_rank(torch.cat([matrix, b], dim=1)), needed) for g, b in blocks.items()}
-                best = max(gains, key=lambda g: (gains[g], -group_size(g, states), -candidates.index(g)))
-                if gains[best] <= rank:
-                    break
-                rank = gains[best]
-                matrix = torch.cat([matrix, blocks.pop(best)], dim=1)
-                added.append(best)
-            chosen += added
-        size += 1
-    return _without_idle_groups(chosen, len(near[:singles]), rank, block), rank
+        blocks[group] = block(group)
+        if span.rank < needed:  # further singles steady the estimate, but need no test
+            span = span.with_columns(blocks[group])
+    leaves = len(chosen)
+    for size in range(2, len(observables) + 1):
+        if span.rank >= needed:
+            break
+        candidates = {
+            g: block(g) for g in combinations(observables, size) if group_size(g, states) <= largest and g not in blocks
+        }
+        span = span.scaled_for(list(candidates.values()))
+        while added := _added_groups(span, needed, chosen, candidates, states):
+            more = blocks | {g: candidates.pop(g) for g in added}
+            exact = Span.of(torch.cat(list(more.values()), dim=1), span.scale)
+            if exact.rank <= span.rank:  # what seemed to be gained was rounding
+                break
+            span, blocks, chosen = exact, more, [*chosen, *added]
+    rank = min(span.rank, needed)
+    return _without_idle_groups(blocks, leaves, rank, states), rank
+
+
+def _added_groups(
+    span: Span, needed: int, chosen: Sequence[Group], candidates: Mapping[Group, Tensor], states: Mapping[str, int]
+) -> list[Group]:
+    """Product groups to add until the rank is reached, each time the one that gains most.
+
+    What a group gains can only shrink while others are added. So gains are computed only while the largest one is a bound.
+
+    Args:
+        span: of the groups chosen so far.
+        needed: rank to reach.
+        chosen: groups so far.
+        candidates: further groups with their cross moments.
+        states: number of states (or features) of each observable.
+    """
+    order = {g: (-group_size(g, states), -i) for i, g in enumerate(candidates)}
+    gains = {g: _new_functions(g, chosen, states) for g in candidates}
+    added: list[Group] = []
+    while gains and span.rank < needed:
+        missing, known = needed - span.rank, set[Group]()
+        while (best := max(gains, key=lambda g: (min(gains[g], missing), order[g]))) not in known and gains[best]:
+            gains[best] = min(gains[best], span.gain(candidates[best]))
+            known.add(best)
+        if not gains.pop(best):
+            break
+        span = span.with_columns(candidates[best])
+        added.append(best)
+    return added
+
+
+def _new_functions(group: Group, chosen: Sequence[Group], states: Mapping[str, int]) -> int:
+    """Dimension of the functions of a group that are no sums of functions of what it has in common with groups chosen."""
+    parts = {frozenset(group).intersection(g) for g in chosen}
+    return sum(
+        math.prod(states[v] - 1 for v in part)
+        for size in range(1, len(group) + 1)
+        for part in combinations(group, size)
+        if not any(whole.issuperset(part) for whole in parts)
+    )
 
 
 def _without_idle_groups(
-    chosen: list[Group], leaves: int, rank: int, block: Callable[[Group], Tensor]
+    blocks: Mapping[Group, Tensor], leaves: int, rank: int, states: Mapping[str, int]
 ) -> tuple[Group, ...]:
     """Drop product groups (all but the first ``leaves``) that later ones have made superfluous."""
-    kept = list(chosen)
-    for group in chosen[leaves:]:
-        rest = [g for g in kept if g != group]
-        if numerical_rank(torch.cat([block(g) for g in rest], dim=1)) >= rank:
-            kept = rest
-    return tuple(kept)
+    products = list(blocks)[leaves:]
+    kept = list(blocks)[:leaves]
+    spans = [Span.of(torch.cat([blocks[g] for g in kept], dim=1))]
+    for group in reversed(products):
+        spans.append(spans[-1].with_columns(blocks[group]))
+    for group, later in zip(products, reversed(spans[:-1]), strict=True):
+        before = [blocks[g] for g in kept[leaves:]]
+        if later.rank + (later.gain(torch.cat(before, dim=1)) if before else 0) < rank:
+            kept.append(group)
+    dropped = {g: blocks[g] for g in products if g not in kept}
+    # The rounding of many steps may have let one go that is needed.
+    while dropped and (span := Span.of(torch.cat([blocks[g] for g in kept], dim=1))).rank < rank:
+        for group in _added_groups(span, rank, kept, dropped, states) or list(dropped):
+            kept.append(group)
+            del dropped[group]
+    return tuple(g for g in blocks if g not in dropped)

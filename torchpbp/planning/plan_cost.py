@@ -21,6 +21,9 @@ LARGE = 1 << 16
 SEPARATOR_SECONDS, ENTRY_SECONDS, SOLVE_SECONDS = 1e-3, 5e-8, 1e-9
 """Seconds for each separator, for each entry of a moment, and for each instrument by the cube of its size."""
 
+PROBING_SECONDS = 1.2e-8
+"""Seconds to find groups of a separator by random draws, by the cube of its states."""
+
 
 class SeparatorSizes(NamedTuple):
     """What the cost of a separator depends on: joint states of the core group and of the instrument's groups, and the rank."""
@@ -96,12 +99,12 @@ def tree_cost(tree: JunctionTree, bounds: RankBounds, dims: Mapping[str, int]) -
     separators = [math.prod(states[v] for v in s) for s in tree.separators]
     rows = max(separators) + 8
     probing = 8.0 * (saturated(2 * sum(cliques)) + saturated(rows) * saturated(2 * sum(separators) + max(cliques)))
-    time = 1e-8 * probing + 4e-10 * saturated(rows) ** 2 * saturated(sum(separators)) + 5e-3 * len(tree)
+    time = 1e-8 * probing + PROBING_SECONDS * sum(saturated(n) ** 3 for n in separators) + 3e-2 * len(tree)
     if probing > fit.bytes:
         widest = max(range(len(cliques)), key=cliques.__getitem__)
         clique = tuple(sorted(full.cliques[widest]))
         fit = replace(fit, clique=clique, entries=cliques[widest], moments=sum(cliques), bytes=probing)
-    return replace(fit, seconds=fit.seconds + time)
+    return replace(fit, seconds=fit.seconds + time, planning=time)
 
 
 def _power(rank: int, factor: float) -> int:

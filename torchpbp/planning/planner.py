@@ -16,6 +16,7 @@ from torchpbp.graph.junction_tree import JunctionTree, build_junction_tree
 from torchpbp.graph.latent_graph import Continuous, LatentGraph
 from torchpbp.planning.core_groups import group_size
 from torchpbp.planning.forest_ranks import ForestRanks
+from torchpbp.planning.group_search import GroupSearch
 from torchpbp.planning.plan import Group, Plan, PlanOptions, SeparatorPlan
 from torchpbp.planning.plan_cost import tree_cost
 from torchpbp.planning.probed_ranks import ProbedRanks
@@ -108,7 +109,8 @@ def _cached(tree: JunctionTree, options: PlanOptions, items: tuple[tuple[str, in
     for node in range(len(tree) - 1, 0, -1):
         needed = ranks.separator_rank(node)
         near = _near_leaves(tree, node, options, sizes)
-        cores[node], instrument, reached = ranks.groups(node, needed, cores, near, sizes, options)
+        search = GroupSearch(tree, node, needed, cores, near, sizes, options)
+        cores[node], instrument, reached = ranks.groups(search)
         rank = needed if options.rank is None else min(needed, options.rank)
         separators[node] = SeparatorPlan(node, cores[node], instrument, rank, needed, reached)
     plan = Plan(tree, tuple(separators[node] for node in range(1, len(tree))))

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 from torchpbp.graph.junction_tree import JunctionTree
-from torchpbp.planning.core_groups import choose_core
-from torchpbp.planning.instruments import choose_instruments
-from torchpbp.planning.plan import Group, PlanOptions
+from torchpbp.planning.group_search import GroupSearch
+from torchpbp.planning.plan import Group
 from torchpbp.planning.rank_bounds import RankBounds
 from torchpbp.planning.ranks import StructureProbe
 
@@ -35,41 +32,16 @@ class ProbedRanks:
         first = self[0].separator_rank(node)
         return first if first == self._bounds.rank(node) else max(first, self[1].separator_rank(node))
 
-    def groups(
-        self,
-        node: int,
-        needed: int,
-        cores: Mapping[int, Group],
-        near: Sequence[Group],
-        states: Mapping[str, int],
-        options: PlanOptions,
-    ) -> tuple[Group, tuple[Group, ...], int]:
-        """Core group, instrument and the rank they reach, see :meth:`ForestRanks.groups`."""
-        first = self._by_draw(self[0], node, needed, cores, near, states, options)
-        if first[-1] == needed:
+    def groups(self, search: GroupSearch) -> tuple[Group, tuple[Group, ...], int]:
+        """Core group, instrument and the rank they reach."""
+        first = self._by_draw(self[0], search)
+        if first[-1] == search.needed:
             return first
-        second = self._by_draw(self[1], node, needed, cores, near, states, options)
+        second = self._by_draw(self[1], search)
         return second if second[-1] > first[-1] else first
 
-    def _by_draw(
-        self,
-        probe: StructureProbe,
-        node: int,
-        needed: int,
-        cores: Mapping[int, Group],
-        near: Sequence[Group],
-        states: Mapping[str, int],
-        options: PlanOptions,
-    ) -> tuple[Group, tuple[Group, ...], int]:
-        core = choose_core(self._tree, node, needed, cores, probe.core_rank, states)
-        factor = probe.core_factor(node, core)
-        instrument, reached = choose_instruments(
-            near,
-            needed,
-            lambda group: probe.instrument_block(node, factor, group),
-            states,
-            options.singles,
-            options.pool,
-            options.largest_group,
-        )
-        return core, instrument, reached
+    @staticmethod
+    def _by_draw(probe: StructureProbe, search: GroupSearch) -> tuple[Group, tuple[Group, ...], int]:
+        core = search.core(probe.core_rank)
+        factor = probe.core_factor(search.node, core)
+        return core, *search.instrument(lambda group: probe.instrument_block(search.node, factor, group))

@@ -20,17 +20,9 @@ from torchpbp.exact.contraction import contract
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.exact.prior import Prior
 from torchpbp.graph.junction_tree import JunctionTree
-
-TOLERANCE = 1e-12
-"""Singular values below this part of the largest count as zero."""
+from torchpbp.planning.spans import numerical_rank
 
 _PROBE = object()
-
-
-def numerical_rank(matrix: Tensor, tolerance: float = TOLERANCE) -> int:
-    """Number of singular values above ``tolerance`` times the largest."""
-    values = torch.linalg.svdvals(matrix)
-    return int((values > tolerance * values.amax()).sum()) if values.numel() and float(values.amax()) > 0 else 0
 
 
 class StructureProbe:
