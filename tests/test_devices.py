@@ -2,7 +2,7 @@
 
 Where there is no GPU, four things stand in. The meta device: its tensors have shapes but no values, and do not mix with others. Fake
 CUDA tensors, forward only. :class:`tests.device_watch.DeviceWatch`, which notices tensors that would be made on the default
-device, or moved to the CPU, in a run on the CPU. And an emulated device with values, in test_emulated_device.py.
+device, or moved to the CPU, in a run on the CPU. And an emulated device with values, in emulated_device_checks.py.
 """
 
 from __future__ import annotations

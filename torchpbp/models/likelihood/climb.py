@@ -22,6 +22,9 @@ MANY_ROWS = 15_000
 """Distinct rows above which the climb begins on a sample of half as many."""
 SMOOTHING = 1.0
 """With a smaller prior the climb begins with this one, whose objective has fewer maxima, and goes on from there."""
+RIVALS, RIVAL_ROWS, RIVAL_EM, RIVAL_ENTRIES = 128, 1_000, 16, 1 << 24
+"""With a smaller prior, whose maxima on the boundary are many, random starts race as well: their number, the rows that they are
+compared on, EM steps of a round, and entries of messages of all at once, above which there are fewer."""
 
 
 @dataclass(frozen=True)
@@ -78,16 +81,23 @@ def climb(
     if float(sum_over_processes(step.weights.new_tensor(len(step.weights)))) > MANY_ROWS:
         vector = polish(step.sample(MANY_ROWS // 2), vector, smooth, max(tolerance, 0.5), max_steps).vector
         em_steps = 1
-    if smooth > prior:
-        vector = polish(step, vector, smooth, max(tolerance, TOLERANCE), max_steps, em_steps).vector
-        em_steps = EM_STEPS
-    return Climb(polish(step, vector, prior, tolerance, max_steps, em_steps, report), starts, raced)
+    if smooth == prior:
+        return Climb(polish(step, vector, prior, tolerance, max_steps, em_steps, report), starts, raced)
+    vector = polish(step, vector, smooth, max(tolerance, TOLERANCE), max_steps, em_steps).vector
+    tables, few = {}, step.sample(RIVAL_ROWS)
+    entries = sum(len(group.weights) * group.tree.entries for group in few.groups)
+    rivals = min(RIVALS, int(RIVAL_ENTRIES / float(sum_over_processes(step.weights.new_tensor(entries)))))
+    vectors = [vector]
+    if rivals > 1:
+        vectors.append(_race(few, torch.stack([started() for _ in range(rivals)]), prior, RIVAL_EM))
+    ends = [polish(step, v, prior, tolerance, max_steps, report=report) for v in vectors]
+    return Climb(max(ends, key=lambda end: end.objective[-1]), starts, raced)
 
 
-def _race(step: ExpectationStep, racers: Tensor, prior: float) -> Tensor:
+def _race(step: ExpectationStep, racers: Tensor, prior: float, em_steps: int = RACE_EM) -> Tensor:
     """The best of several (runs, entries) starts, by rounds of EM steps after each of which the better half goes on."""
     while len(racers) > 1:
-        for _ in range(RACE_EM):
+        for _ in range(em_steps):
             racers = step.layout.maximised(step(racers)[1], prior)
         value = step.log_likelihood(racers) + prior * racers.clamp(min=1e-300).log().sum(dim=1)
         racers = racers[value.argsort(descending=True)[: len(racers) // 2]]

@@ -56,9 +56,11 @@ class MaximumLikelihoodSettings(Settings):
 class MaximumLikelihood(NetworkLearner, Intervals):
     """Maximum likelihood by Gauss–Newton steps from tables that are recovered from moments.
 
-    It takes one run, from a start that only the data decide. Groups of observables that are independent given a latent, its
+    It takes one run, from a start that the data decide. Groups of observables that are independent given a latent, its
     views, determine its tables by eigenvectors of their moments; the likelihood is then climbed to its maximum. Latents
-    without views, as in factorial models, start at random: the best of a few short runs goes on.
+    without views, as in factorial models, start at random: the best of a few short runs goes on. With a prior below 1 the
+    likelihood has many maxima on the boundary: the climb then begins with prior 1, and the winner of a race of random starts
+    climbs as well; the higher end counts. All of it is decided by the data and the seed.
 
     Args:
         graph: directed and discrete. Numbers of states of latents may be None if they are to be chosen.
