@@ -92,7 +92,8 @@ def read_rows(
         if given is not None and start > len(given):
             raise DataError(f"weights: expected one per row, got {len(given)} for at least {start} rows.")
         keep = (codes >= 0).any(dim=0) & (share > 0)
-        parts.append(_compacted([(codes[:, keep], share[keep])], distinct))
+        part = (codes, share) if bool(keep.all()) else (codes[:, keep], share[keep])
+        parts.append(_compacted([part], distinct))
         pending += parts[-1][0].shape[1]
         if distinct and len(parts) > 1 and pending > 2 * parts[0][0].shape[1]:
             parts = [_compacted(parts, distinct)]
@@ -133,11 +134,13 @@ def checked_weights(weights: Any) -> Tensor:
 def _compacted(parts: Iterable[tuple[Tensor, Tensor]], distinct: bool) -> tuple[Tensor, Tensor]:
     """(variables, rows) states and (rows,) weights of several parts, equal rows once."""
     held = list(parts)
-    codes = torch.cat([c for c, _ in held], dim=1)
-    weights = torch.cat([w for _, w in held])
+    codes, weights = held[0]
+    if len(held) > 1:
+        codes = torch.cat([c for c, _ in held], dim=1)
+        weights = torch.cat([w for _, w in held])
     if not distinct or not codes.shape[1]:
         return codes, weights
-    numbers, firsts = numbered([x + 1 for x in codes])
+    numbers, firsts = numbered(list(codes if bool((codes >= 0).all()) else codes + 1))  # -1 is a missing value
     return codes[:, firsts], weights.new_zeros(len(firsts)).index_add_(0, numbers, weights)
 
 
