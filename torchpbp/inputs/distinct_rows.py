@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -85,6 +86,38 @@ def merge_distinct(parts: Sequence[DistinctRows]) -> DistinctRows:
     states, counts = torch.cat([p.states for p in filled], dim=1), torch.cat([p.counts for p in filled])
     numbers, firsts = numbered([column.long() + 1 for column in states])
     return DistinctRows(states[:, firsts], torch.zeros_like(firsts).index_add_(0, numbers, counts), missing)
+
+
+def counted_rows(columns: Sequence[Tensor], weights: Tensor) -> tuple[Tensor, Tensor]:
+    """The different rows of a table, in lexicographic order, and their total weights.
+
+    Args:
+        columns: (rows,) int64 states each, -1 where missing.
+        weights: (rows,) non-negative numbers; rows that have none in all are left out.
+
+    Returns:
+        (columns, different rows) states and (different rows,) weights.
+    """
+    ends = [torch.aminmax(column) for column in columns]
+    lows = [min(int(low), 0) for low, _ in ends]
+    widths = [int(high) - low + 1 for low, (_, high) in zip(lows, ends, strict=True)]
+    if math.prod(widths) > FEW_CODES * len(weights):
+        number, firsts = numbered([column - low for column, low in zip(columns, lows, strict=True)])
+        total = weights.new_zeros(len(firsts)).index_add_(0, number, weights)
+        there = (total > 0).nonzero().flatten()
+        return torch.stack([column[firsts[there]] for column in columns]), total[there]
+    code = torch.zeros_like(columns[0])
+    for column, low, width in zip(columns, lows, widths, strict=True):
+        code.mul_(width).add_(column)
+        if low:
+            code.sub_(low)
+    total = torch.bincount(code, weights, minlength=math.prod(widths))
+    there = total.nonzero().flatten()
+    states, rest = [], there
+    for low, width in zip(reversed(lows), reversed(widths), strict=True):
+        states.append(rest.remainder(width) + low)
+        rest = rest.div(width, rounding_mode="floor")
+    return torch.stack(states[::-1]), total[there]
 
 
 def numbered(columns: Sequence[Tensor]) -> tuple[Tensor, Tensor]:

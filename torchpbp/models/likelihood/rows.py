@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from torchpbp.errors import DataError
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.inputs.arrays import require_device
 from torchpbp.inputs.columns import ColumnReader, DataLike
-from torchpbp.inputs.distinct_rows import distinct_cluster_rows, numbered
+from torchpbp.inputs.distinct_rows import counted_rows, distinct_cluster_rows
 from torchpbp.inputs.missing_values import MissingValues
 from torchpbp.inputs.partitioned import partitioned
 from torchpbp.learning.fitting import check_labels
@@ -78,31 +78,32 @@ def read_rows(
     parts: list[tuple[Tensor, Tensor]] = []
     start = 0
     pending = 0
-    for codes in reader.batches(data):
-        count = codes.shape[1]
+    for columns in reader.tables(data):
+        first = next(iter(columns.values()))
+        count = len(first)
         if parts:
-            require_device(f"{who}: a mini-batch", codes, parts[0][0].device, "the mini-batches before")
+            require_device(f"{who}: a mini-batch", first, parts[0][0].device, "the mini-batches before")
         if given is None:
-            share = codes.new_ones(count, dtype=torch.float64)
+            share = first.new_ones(count, dtype=torch.float64)
         else:
             if isinstance(weights, Tensor):
-                require_device("weights", weights, codes.device, "the rows")
-            share = given[start : start + count].to(codes.device)
+                require_device("weights", weights, first.device, "the rows")
+            share = given[start : start + count].to(first.device)
         start += count
         if given is not None and start > len(given):
             raise DataError(f"weights: expected one per row, got {len(given)} for at least {start} rows.")
-        keep = (codes >= 0).any(dim=0) & (share > 0)
-        part = (codes, share) if bool(keep.all()) else (codes[:, keep], share[keep])
-        parts.append(_compacted([part], distinct))
+        part = counted_rows(list(columns.values()), share) if distinct else (torch.stack(list(columns.values())), share)
+        known = (part[0] >= 0).any(dim=0) & (part[1] > 0)
+        parts.append(part if bool(known.all()) else (part[0][:, known], part[1][known]))
         pending += parts[-1][0].shape[1]
         if distinct and len(parts) > 1 and pending > 2 * parts[0][0].shape[1]:
-            parts = [_compacted(parts, distinct)]
+            parts = [_joined(parts, distinct)]
             pending = parts[0][0].shape[1]
     if given is not None and start != len(given):
         raise DataError(f"weights: expected one per row, got {len(given)} for {start} rows.")
     missing: MissingValues = reader.missing_values.over_processes()
     missing.check(stacklevel=4)
-    codes, total = (x.to(device) for x in (parts[0] if len(parts) == 1 else _compacted(parts, distinct)))
+    codes, total = (x.to(device) for x in _joined(parts, distinct))
     check_labels(reader.labels)
     empty = [rank for rank, rows in enumerate(gather_objects(codes.shape[1])) if not rows]
     if empty:  # said in all processes: one that waits for the others would wait for ever
@@ -131,20 +132,15 @@ def checked_weights(weights: Any) -> Tensor:
     return values
 
 
-def _compacted(parts: Iterable[tuple[Tensor, Tensor]], distinct: bool) -> tuple[Tensor, Tensor]:
+def _joined(parts: Sequence[tuple[Tensor, Tensor]], distinct: bool) -> tuple[Tensor, Tensor]:
     """(variables, rows) states and (rows,) weights of several parts, equal rows once."""
-    held = list(parts)
-    codes, weights = held[0]
-    if len(held) > 1:
-        codes = torch.cat([c for c, _ in held], dim=1)
-        weights = torch.cat([w for _, w in held])
-    if not distinct or not codes.shape[1]:
-        return codes, weights
-    numbers, firsts = numbered(list(codes if bool((codes >= 0).all()) else codes + 1))  # -1 is a missing value
-    return codes[:, firsts], weights.new_zeros(len(firsts)).index_add_(0, numbers, weights)
+    if len(parts) == 1:
+        return parts[0]
+    codes, weights = torch.cat([c for c, _ in parts], dim=1), torch.cat([w for _, w in parts])
+    return counted_rows(list(codes), weights) if distinct and codes.shape[1] else (codes, weights)
 
 
 def distinct_rows(table: Mapping[str, Tensor], weights: Tensor) -> tuple[dict[str, Tensor], Tensor]:
     """The distinct rows of a table, with the sums of their weights."""
-    codes, total = _compacted([(torch.stack(list(table.values())), weights)], distinct=True)
+    codes, total = counted_rows(list(table.values()), weights)
     return dict(zip(table, codes, strict=True)), total
