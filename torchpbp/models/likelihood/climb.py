@@ -22,10 +22,11 @@ MANY_ROWS = 15_000
 """Distinct rows above which the climb begins on a sample of half as many."""
 SMOOTHING = 1.0
 """With a smaller prior the climb begins with this one, whose objective has fewer maxima, and goes on from there."""
-RIVALS, FINALISTS, RIVAL_ROWS, RIVAL_EM, RIVAL_ENTRIES = 128, 8, 1_000, 16, 1 << 24
-"""With a smaller prior, whose maxima on the boundary are many, random starts race as well: their number, how many of them climb
-to the end where there are no more distinct rows than the race looks at, the number of these, EM steps of a round, and entries
-of messages of all at once, above which there are fewer."""
+RIVAL_ROWS, RIVAL_EM, RIVAL_ENTRIES = 1_000, 16, 1 << 24
+"""With a smaller prior, whose maxima on the boundary are many, random starts race as well: distinct rows that they are compared
+on, EM steps of a round, and entries of the messages of all at once, above which there are fewer starts."""
+RIVALS, FINALISTS = (512, 128), (8, 1)
+"""Starts, and those of them that climb to the end, with up to so many distinct rows and with more, which have fewer maxima."""
 
 
 @dataclass(frozen=True)
@@ -88,11 +89,12 @@ def climb(
     vector = polish(step, vector, smooth, max(tolerance, TOLERANCE), max_steps, em_steps).vector
     tables, few = {}, step.sample(RIVAL_ROWS)
     entries = sum(len(group.weights) * group.tree.entries for group in few.groups)
-    rivals = min(RIVALS, int(RIVAL_ENTRIES / float(sum_over_processes(step.weights.new_tensor(entries)))))
+    many = int(distinct > RIVAL_ROWS)
+    rivals = min(RIVALS[many], int(RIVAL_ENTRIES / float(sum_over_processes(step.weights.new_tensor(entries)))))
     vectors = [vector]
     if rivals > 1:
-        finalists = FINALISTS if distinct <= RIVAL_ROWS else 1
-        vectors += _race(few, torch.stack([started() for _ in range(rivals)]), prior, RIVAL_EM, finalists).unbind()
+        racers = torch.stack([started() for _ in range(rivals)])
+        vectors += _race(few, racers, prior, RIVAL_EM, FINALISTS[many]).unbind()
     ends = [polish(step, v, prior, tolerance, max_steps, report=report) for v in vectors]
     return Climb(max(ends, key=lambda end: end.objective[-1]), starts, raced)
 
