@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from torchpbp.baselines.em import EM
-from torchpbp.errors import StructureError, TorchPBPWarning
+from torchpbp.errors import ArgumentError, StructureError, TorchPBPWarning
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.experiments.running.experiment import MakeModel, check_takes_graph, seeds_of
 from torchpbp.experiments.running.grid import measure_grid
@@ -56,7 +56,7 @@ def run_maxima(
     """Fit a learner and EM with many starts, both without a prior, to samples of random networks.
 
     Args:
-        learner: makes a new model for a graph; it should have ``prior=0``.
+        learner: makes a new model for a graph, with ``prior=0``.
         graphs: structures by name, discrete and directed, with known numbers of states.
         seed: of networks, rows and starts.
         output_dir: folder for metrics.json and metrics.csv (a row per data set). ``None``: no files.
@@ -72,6 +72,7 @@ def run_maxima(
     if not graphs:
         raise StructureError("graphs: expected at least one graph, got none.")
     check_takes_graph("maxima", learner, "learner=maximum_likelihood")
+    check_no_prior(learner(next(iter(graphs.values()))))
 
     def one_set(graph: str, number: int) -> dict[str, float]:
         return examine(learner, graphs[graph], seeds_of(seed, number, 3), settings)
@@ -94,6 +95,16 @@ def run_maxima(
         columns = {name: (name, "{:.3f}") for name in summary.columns}
         print(text_table(summary.reset_index(), {"graph": ("graph", "{}"), **columns}), flush=True)
     return metrics
+
+
+def check_no_prior(model: Any) -> None:
+    """Reject a model whose prior moves it away from the maximum that EM looks for."""
+    prior = getattr(getattr(model, "settings", None), "prior", 0)
+    if prior:
+        raise ArgumentError(
+            f"learner.prior: expected 0, got {prior:g}. maxima compares with EM without a prior. Give learner.prior=0, the value of "
+            "model=maxima."
+        )
 
 
 def examine(make: MakeModel, graph: LatentGraph, seeds: list[int], settings: MaximaSettings) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import sys
 import time
@@ -90,13 +91,19 @@ def build(cfg: DictConfig) -> tuple[Any, Any]:
 
 
 def check_learner_settings(learner: functools.partial[Any], graph: Any) -> None:
-    """Make a learner once, so that invalid settings raise before anything is written.
+    """Make a learner once, so that invalid and unknown settings raise before anything is written.
 
     Args:
         learner: takes a graph.
         graph: of the experiment; ``None`` if it has several or makes its own: a small chain takes its place then, and what
             the learner says about the structure is left to the experiment.
     """
+    try:
+        inspect.signature(learner.func).bind(graph, *learner.args, **learner.keywords)
+    except TypeError as error:
+        raise ArgumentError(
+            f"learner: {learner.func.__name__} {error}. Leave it out, or choose another learner."
+        ) from None
     if graph is not None:
         learner(graph)
         return
