@@ -32,7 +32,7 @@ from torchpbp.experiments.running.configuration import (
 from torchpbp.experiments.running.objective import check_objective, objective_value
 from torchpbp.experiments.running.parallel_jobs import jobs_at_once, parallel_settings, threads_per_job
 from torchpbp.experiments.running.results import Metrics
-from torchpbp.experiments.running.run_folder import run_folder, training_folder
+from torchpbp.experiments.running.run_folder import check_unfinished, run_folder, training_folder
 from torchpbp.experiments.running.run_log import written_logs
 from torchpbp.graph.templates import hmm
 
@@ -53,6 +53,8 @@ def train(cfg: DictConfig) -> Metrics:
     cfg, threads = parallel_settings(cfg, jobs), threads_per_job(cfg.threads, jobs)
     if threads is not None:
         torch.set_num_threads(threads)
+    if cfg.output_dir and not cfg.resume:
+        check_unfinished(cfg.output_dir)  # before other processes are started
     torch.set_flush_denormal(True)  # kernels of far-away points underflow, and denormal numbers are slow
     if several_processes(cfg):
         cfg = launch_processes(cfg)
@@ -64,7 +66,7 @@ def train(cfg: DictConfig) -> Metrics:
     parts = build(cfg)  # settings from which nothing can be built raise before a folder changes
     with run_folder(cfg.output_dir, settings, bool(cfg.resume), records) as folder:
         if folder.finished:
-            print(f"{folder.path}: this run is finished. Run it again without resume to start from the beginning.")
+            print(f"{folder.path}: this run is finished. Delete the folder to start from the beginning.")
             return folder.metrics()
         with written_logs(folder.path):
             return run(cfg, *parts)
