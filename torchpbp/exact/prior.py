@@ -59,6 +59,10 @@ class Prior:
             frontier.add(parent[lowest])
             spanned.add(parent[lowest])
         (top,) = frontier
+        if len(names) == 1:
+            scope = model.scopes[top]
+            summed = [i for i, v in enumerate(scope) if v not in names]
+            return beliefs[top].sum(dim=summed) if summed else beliefs[top]
         tables = [beliefs[top], *(conditionals[n] for n in sorted(spanned) if n != top)]
         scopes = [model.scopes[top], *(model.scopes[n] for n in sorted(spanned) if n != top)]
         return contract(tables, scopes, names)

@@ -49,6 +49,10 @@ class Separation:
 
     def __init__(self, graph: LatentGraph) -> None:
         self.graph = graph
+        self._parents = {v: graph.parents(v) for v in graph.names}
+        self._children = {v: graph.children(v) for v in graph.names}
+        self._skeleton = nx.Graph(graph.edges)
+        self._skeleton.add_nodes_from(graph.names)
         self._distance: dict[str, dict[str, int]] = {}
         self._connected: dict[tuple[str, frozenset[str]], frozenset[str]] = {}
 
@@ -63,9 +67,7 @@ class Separation:
     def distance(self, name: str, other: str) -> int:
         """Edges between two variables, whatever their direction; a large number where they are not connected."""
         if name not in self._distance:
-            skeleton = nx.Graph(self.graph.edges)
-            skeleton.add_nodes_from(self.graph.names)
-            self._distance[name] = dict(nx.single_source_shortest_path_length(skeleton, name))
+            self._distance[name] = dict(nx.single_source_shortest_path_length(self._skeleton, name))
         return self._distance[name].get(other, 1000)
 
     def _reachable(self, source: str, given: frozenset[str]) -> frozenset[str]:
@@ -73,7 +75,7 @@ class Separation:
         above = set(given)  # what is observed, and its ancestors: colliders that are open
         waiting = list(given)
         while waiting:
-            for parent in self.graph.parents(waiting.pop()):
+            for parent in self._parents[waiting.pop()]:
                 if parent not in above:
                     above.add(parent)
                     waiting.append(parent)
@@ -87,12 +89,12 @@ class Separation:
             if name not in given:
                 found.add(name)
             if upward and name not in given:
-                steps += [(p, True) for p in self.graph.parents(name)] + [(c, False) for c in self.graph.children(name)]
+                steps += [(p, True) for p in self._parents[name]] + [(c, False) for c in self._children[name]]
             elif not upward:
                 if name not in given:
-                    steps += [(c, False) for c in self.graph.children(name)]
+                    steps += [(c, False) for c in self._children[name]]
                 if name in above:
-                    steps += [(p, True) for p in self.graph.parents(name)]
+                    steps += [(p, True) for p in self._parents[name]]
         return frozenset(found - {source})
 
 

@@ -136,4 +136,15 @@ class NetworkLearner(Learner, JointQueries, Sampling, LatentQueries):
 
 def by_size(network: DiscreteNetwork) -> dict[str, list[int]]:
     """latent -> its states, the most probable first."""
-    return {h: network.joint(h).argsort(descending=True, stable=True).tolist() for h in network.graph.latent}
+    graph, tables = network.graph, network.cpts
+    known: dict[str, Tensor] = {}
+    for v in graph.topological_order():
+        parents = graph.parents(v)
+        if graph.is_latent(v) or graph.children(v):
+            if not parents:
+                known[v] = tables[v]
+            elif len(parents) == 1 and parents[0] in known:
+                known[v] = known[parents[0]] @ tables[v]
+            elif graph.is_latent(v):
+                known[v] = network.joint(v)
+    return {h: known[h].argsort(descending=True, stable=True).tolist() for h in graph.latent}

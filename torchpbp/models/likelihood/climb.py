@@ -22,9 +22,10 @@ MANY_ROWS = 15_000
 """Distinct rows above which the climb begins on a sample of half as many."""
 SMOOTHING = 1.0
 """With a smaller prior the climb begins with this one, whose objective has fewer maxima, and goes on from there."""
-RIVALS, RIVAL_ROWS, RIVAL_EM, RIVAL_ENTRIES = 128, 1_000, 16, 1 << 24
-"""With a smaller prior, whose maxima on the boundary are many, random starts race as well: their number, the rows that they are
-compared on, EM steps of a round, and entries of messages of all at once, above which there are fewer."""
+RIVALS, FINALISTS, RIVAL_ROWS, RIVAL_EM, RIVAL_ENTRIES = 128, 8, 1_000, 16, 1 << 24
+"""With a smaller prior, whose maxima on the boundary are many, random starts race as well: their number, how many of them climb
+to the end where there are no more distinct rows than the race looks at, the number of these, EM steps of a round, and entries
+of messages of all at once, above which there are fewer."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +77,10 @@ def climb(
     smooth = max(prior, SMOOTHING)
     if raced:
         racers = [vector, *(started() for _ in range(RACERS - 1))]
-        vector = _race(step.sample(RACE_ROWS), torch.stack(racers), smooth)
+        vector = _race(step.sample(RACE_ROWS), torch.stack(racers), smooth)[0]
     em_steps = EM_STEPS
-    if float(sum_over_processes(step.weights.new_tensor(len(step.weights)))) > MANY_ROWS:
+    distinct = float(sum_over_processes(step.weights.new_tensor(len(step.weights))))
+    if distinct > MANY_ROWS:
         vector = polish(step.sample(MANY_ROWS // 2), vector, smooth, max(tolerance, 0.5), max_steps).vector
         em_steps = 1
     if smooth == prior:
@@ -89,19 +91,25 @@ def climb(
     rivals = min(RIVALS, int(RIVAL_ENTRIES / float(sum_over_processes(step.weights.new_tensor(entries)))))
     vectors = [vector]
     if rivals > 1:
-        vectors.append(_race(few, torch.stack([started() for _ in range(rivals)]), prior, RIVAL_EM))
+        finalists = FINALISTS if distinct <= RIVAL_ROWS else 1
+        vectors += _race(few, torch.stack([started() for _ in range(rivals)]), prior, RIVAL_EM, finalists).unbind()
     ends = [polish(step, v, prior, tolerance, max_steps, report=report) for v in vectors]
     return Climb(max(ends, key=lambda end: end.objective[-1]), starts, raced)
 
 
-def _race(step: ExpectationStep, racers: Tensor, prior: float, em_steps: int = RACE_EM) -> Tensor:
+def _race(step: ExpectationStep, racers: Tensor, prior: float, em_steps: int = RACE_EM, finalists: int = 1) -> Tensor:
     """The best of several (runs, entries) starts, by rounds of EM steps after each of which the better half goes on."""
-    while len(racers) > 1:
+    while len(racers) > finalists:
         for _ in range(em_steps):
             racers = step.layout.maximised(step(racers)[1], prior)
-        value = step.log_likelihood(racers) + prior * racers.clamp(min=1e-300).log().sum(dim=1)
-        racers = racers[value.argsort(descending=True)[: len(racers) // 2]]
-    return racers[0]
+        order = _objective(step, racers, prior).argsort(descending=True)
+        racers = racers[order[: max(finalists, len(racers) // 2)]]
+    return racers
+
+
+def _objective(step: ExpectationStep, vectors: Tensor, prior: float) -> Tensor:
+    """(runs,) log-likelihood + prior · Σ log θ."""
+    return step.log_likelihood(vectors) + prior * vectors.clamp(min=1e-300).log().sum(dim=1)
 
 
 def _drawn(step: ExpectationStep, scope: tuple[str, ...], generator: np.random.Generator) -> Tensor:

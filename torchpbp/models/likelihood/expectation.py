@@ -13,13 +13,12 @@ from torch import Tensor
 
 from torchpbp.distributed import sum_over_processes, world_size
 from torchpbp.errors import DataError
-from torchpbp.exact.calibration import Scope
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.inputs.distinct_rows import numbered
 from torchpbp.models.likelihood.hidden_tree import HiddenTree
 from torchpbp.models.likelihood.layout import TableLayout
-from torchpbp.models.likelihood.lookup import Lookup
-from torchpbp.models.likelihood.row_group import Family, Levels, RowGroup
+from torchpbp.models.likelihood.passes import Passes
+from torchpbp.models.likelihood.row_group import RowGroup
 
 ROWS_AT_ONCE = 1 << 14
 """Rows of a group: large enough that patterns of values occur often, small enough for a cache."""
@@ -44,6 +43,7 @@ class ExpectationStep:
         rows: name -> (rows,) states; -1 where not observed.
         weights: (rows,) how much each row counts.
         block: rows handled at once, at most.
+        trees: of the same graph, by the inner variables that rows miss, where they are known.
 
     Attributes:
         layout: of the tables.
@@ -51,15 +51,21 @@ class ExpectationStep:
     """
 
     def __init__(
-        self, graph: LatentGraph, rows: Mapping[str, Tensor], weights: Tensor, block: int = ROWS_AT_ONCE
+        self,
+        graph: LatentGraph,
+        rows: Mapping[str, Tensor],
+        weights: Tensor,
+        block: int = ROWS_AT_ONCE,
+        trees: dict[tuple[str, ...], HiddenTree] | None = None,
     ) -> None:
         if len(weights) == 0:
             raise DataError("Expected at least one row, got none.")
         self.graph, self.table, self.weights = graph, dict(rows), weights.double()
         device = self.weights.device
         self.layout = TableLayout(graph, device)
-        self._held: list[tuple[RowGroup, Levels, Tensor]] | None = None
+        self._held: dict[int, list[tuple[RowGroup, Passes, Tensor]]] = {}
         self._samples: dict[int, ExpectationStep] = {}
+        self._trees = {} if trees is None else trees
         self.rows = float(sum_over_processes(self.weights.sum()))
         inner = [v for v in graph.observed if graph.children(v)]
         absent = (
@@ -80,7 +86,8 @@ class ExpectationStep:
             torch.empty_like(number),
         )  # of each row: group, place in it
         for g, names in enumerate(joined):
-            tree = HiddenTree(graph, names)
+            tree = self._trees.get(tuple(names)) or HiddenTree(graph, names)
+            self._trees[tuple(names)] = tree
             for own in torch.split(
                 (number == g).nonzero().flatten(), max(1, min(block, LARGEST_MESSAGES // tree.entries))
             ):
@@ -99,48 +106,29 @@ class ExpectationStep:
             (runs,) log-likelihood, -inf where a row is impossible, and (runs, entries) counts.
         """
         total, counts = vectors.new_zeros(len(vectors)), torch.zeros_like(vectors)
-        for group, levels, weights in self._parts(chosen):
-            most = max(1, CELLS_AT_ONCE // (group.tree.cells * len(weights)))
-            for start in range(0, len(vectors), most):
+        for group, passes, weights in self._parts(chosen):
+            most = max(1, CELLS_AT_ONCE // (group.tree.cells * passes.rows))
+            for start in range(0, vectors.shape[0], most):
                 runs = slice(start, start + most)
-                tables = self.layout.tables(vectors[runs])
-                log_evidence, products, sums = group.upward(tables, levels)
+                own = vectors[runs]
+                log_evidence, products, sums = passes.upward(group.arranged(own))
                 total[runs] += log_evidence @ weights
-                posteriors = group.downward(weights, products, sums, levels)
-                counts[runs] += self._counts(group, levels, posteriors, tables)
+                columns = passes.counts(passes.downward(weights, products, sums), own.shape[0])
+                counts[runs] += group.counts(columns, own)
         return sum_over_processes(total), sum_over_processes(counts)
 
     def log_likelihood(self, vectors: Tensor) -> Tensor:
         """(runs,) log-likelihood of all rows."""
-        tables = self.layout.tables(vectors)
         total = vectors.new_zeros(len(vectors))
-        for group, levels, weights in self._parts(None):
-            total += group.upward(tables, levels)[0] @ weights
+        for group, passes, weights in self._parts(None):
+            total += passes.upward(group.arranged(vectors))[0] @ weights
         return sum_over_processes(total)
-
-    def scores(self, vector: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Derivatives of each row's log-probability by the logits of the free entries, block by block.
-
-        With r the posterior of a table's entries in a row, the score is r(pa, v) − r(pa) θ(v | pa).
-
-        Args:
-            vector: (entries,) tables.
-
-        Yields:
-            (rows, free parameters) scores and (rows,) weights, in the order of the groups.
-        """
-        tables = self.layout.tables(vector[None])
-        for group, levels, weights in self._blocks():
-            _, products, sums = group.upward(tables, levels)
-            posteriors = group.downward(torch.ones_like(weights), products, sums, levels)
-            columns = []
-            for family, lookup, posterior in zip(group.families, levels.families, posteriors, strict=True):
-                r = self._spread(family, lookup, posterior[0])
-                columns.append((r - r.sum(dim=-1, keepdim=True) * tables[family.scope])[..., :-1].flatten(1))
-            yield torch.cat(columns, dim=1), weights
 
     def information(self, vector: Tensor, most: int | None = None) -> Tensor:
         """The empirical Fisher information F = Σ s sᵀ of the free logits.
+
+        With r the posterior of a table's entries in a row, the scores of the row are s = r(pa, v) − r(pa) θ(v | pa): a linear
+        map of r, so that it is applied to Σ r rᵀ.
 
         Args:
             vector: (entries,) tables.
@@ -149,11 +137,14 @@ class ExpectationStep:
         Returns:
             (free parameters, free parameters).
         """
-        size = self.layout.parameters
-        total = vector.new_zeros(size, size)
-        for scores, weights in self.sample(most).scores(vector):
-            total += (scores * weights[:, None]).T @ scores
-        return sum_over_processes(total)
+        total = vector.new_zeros(len(vector), len(vector))
+        for group, passes, weights in self._blocks(most):
+            _, products, sums = passes.upward(group.arranged(vector[None]))
+            r = passes.spread(passes.downward(torch.ones_like(weights), products, sums))
+            total += group.pairs((r * weights) @ r.T)
+        for _ in range(2):
+            total = (total - self.layout.sums(total) * vector).T
+        return sum_over_processes(total[self.layout.free][:, self.layout.free])
 
     def sample(self, count: int | None) -> ExpectationStep:
         """The step over a systematic sample of the rows of all processes, the same one in each call.
@@ -166,51 +157,36 @@ class ExpectationStep:
             return self
         if own not in self._samples:
             chosen, weights = systematic_sample(self.weights, own)
-            self._samples[own] = ExpectationStep(self.graph, {v: x[chosen] for v, x in self.table.items()}, weights)
+            table = {v: x[chosen] for v, x in self.table.items()}
+            self._samples[own] = ExpectationStep(self.graph, table, weights, trees=self._trees)
         return self._samples[own]
 
     # -- inner workings ------------------------------------------------------------------------------------------
 
-    def _counts(
-        self, group: RowGroup, levels: Levels, posteriors: list[Tensor], tables: Mapping[Scope, Tensor]
-    ) -> Tensor:
-        """(runs, entries); a row that misses a variable counts for its states by their probabilities."""
-        columns = []
-        for family, lookup, posterior in zip(group.families, levels.families, posteriors, strict=True):
-            total = posterior.sum(dim=-1, keepdim=True) if lookup is None else lookup.add(posterior)
-            counts = family.back(total)
-            if family.incomplete:
-                counts = counts[..., :-1] + counts[..., -1:] * tables[family.scope]
-            columns.append(counts.flatten(1))
-        return torch.cat(columns, dim=1)
+    def _blocks(self, most: int | None) -> list[tuple[RowGroup, Passes, Tensor]]:
+        """Passes over all rows, or over a systematic sample of so many, a limited number at once; they are remembered."""
+        own = len(self.weights) if most is None else min(max(1, most // world_size()), len(self.weights))
+        if own not in self._held:
+            rows, weights = torch.arange(own, device=self.weights.device), self.weights
+            if own < len(self.weights):
+                rows, weights = systematic_sample(self.weights, own)
+            size = max(1, SCORES_AT_ONCE // len(self.layout.group))
+            blocks = zip(torch.split(rows, size), torch.split(weights, size), strict=True)
+            self._held[own] = [part for block in blocks for part in self._parts(*block, keep=own <= ROWS_AT_ONCE)]
+        return self._held[own]
 
-    @staticmethod
-    def _spread(family: Family, lookup: Lookup | None, posterior: Tensor) -> Tensor:
-        """(rows, *scope) of (cells, rows): each row's posterior at what it observes, 0 where the variable is missing."""
-        table = posterior.T.unsqueeze(-1)
-        if lookup is not None:
-            index = lookup.codes[:, None, None].expand(-1, family.cells, 1)
-            table = table.new_zeros(len(table), family.cells, family.size).scatter_(2, index, table)
-        table = family.back(table)
-        return table[..., :-1] if family.incomplete else table
-
-    def _blocks(self) -> list[tuple[RowGroup, Levels, Tensor]]:
-        """Groups of rows whose scores are held at once; they are remembered."""
-        if self._held is None:
-            rows = torch.arange(len(self.weights), device=self.weights.device)
-            blocks = torch.split(rows, max(1, SCORES_AT_ONCE // len(self.layout.group)))
-            self._held = [part for block in blocks for part in self._parts(block)]
-        return self._held
-
-    def _parts(self, chosen: Tensor | None) -> Iterator[tuple[RowGroup, Levels, Tensor]]:
-        """The groups, with the levels and weights of their rows, or of those chosen."""
+    def _parts(
+        self, chosen: Tensor | None, weights: Tensor | None = None, keep: bool = False
+    ) -> Iterator[tuple[RowGroup, Passes, Tensor]]:
+        """The groups, with passes over their rows, or over those chosen, and what these count: their own weights by default."""
         for g, group in enumerate(self.groups):
             if chosen is None:
-                yield group, group.levels, group.weights
-            else:
-                own = self._place[chosen[self._number[chosen] == g]]
-                if len(own):
-                    yield group, group.at(own), group.weights[own]
+                yield group, group.passes, group.weights
+                continue
+            here = self._number[chosen] == g
+            own = self._place[chosen[here]]
+            if len(own):
+                yield group, group.at(own, keep), group.weights[own] if weights is None else weights[here]
 
 
 def systematic_sample(weights: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection
 
 from torchpbp.exact.calibration import Scope
 from torchpbp.graph.clique_tree import CliqueTree, build_clique_tree
 from torchpbp.graph.latent_graph import LatentGraph
 
-RESCALE_AFTER = 8
+RESCALE_AFTER = 16
 """Tables that are multiplied before their product is rescaled."""
 
 
 class HiddenTree:
-    """A clique tree of the hidden variables, and below it one node for the observed children of each set of parents.
+    """A clique tree of the hidden variables, and below it one node for observed variables that have the same hidden parents.
 
-    Each family's hidden variables are in one clique. Nodes are numbered from the root, which is 0, downward.
+    Such a node has a pattern for each of their joint values that occurs; a single observed variable, or those of a clique that
+    nothing else is attached to, enter at the clique itself. Each family's hidden variables are in one clique. Nodes are numbered from
+    the root, which is 0, downward.
 
     Args:
         graph: directed and discrete.
@@ -27,6 +30,7 @@ class HiddenTree:
         cliques, separators: of each node, sorted; the separator is that with its parent.
         parent, children: of each node.
         home: node of each family.
+        families: numbers of the families of each node.
         top: node nearest the root that has a hidden variable.
         cells: joint states of the largest clique.
         entries: joint states of all cliques.
@@ -48,24 +52,32 @@ class HiddenTree:
         self.cliques: list[Scope] = [tuple(sorted(c)) for c in tree.cliques]
         self.separators: list[Scope] = [tuple(sorted(s)) for s in tree.separators]
         self.parent = list(tree.parent)
-        self.home: list[int] = []
         holders: dict[str, list[int]] = {}
         for n, clique in enumerate(tree.cliques):
             for v in clique:
                 holders.setdefault(v, []).append(n)
-        ends: dict[Scope, int] = {}
-        for scope, names in zip(families, self.hidden, strict=True):
+        self.home: list[int] = []
+        together: dict[Scope, list[int]] = {}  # families with observed variables, by their hidden ones
+        for number, (scope, names) in enumerate(zip(families, self.hidden, strict=True)):
             near = min((holders[v] for v in names), key=len) if names else [0]
             fitting = [n for n in near if tree.cliques[n].issuperset(names)]
-            home = min(fitting, key=lambda n: (len(tree.cliques[n]), tree.depth[n]))
-            if len(names) < len(scope):  # some of its variables are observed
-                if names not in ends:
-                    ends[names] = len(self.cliques)
-                    self.cliques.append(names)
-                    self.separators.append(names)
-                    self.parent.append(home)
-                home = ends[names]
-            self.home.append(home)
+            self.home.append(min(fitting, key=lambda n: (len(tree.cliques[n]), tree.depth[n])))
+            if len(names) < len(scope):
+                together.setdefault(names, []).append(number)
+        inner = set(tree.parent)
+        sets = Counter(self.home[numbers[0]] for numbers in together.values())  # of hidden variables, at each clique
+        for names, numbers in together.items():
+            home = self.home[numbers[0]]
+            alone = names == self.cliques[home] and home not in inner and sets[home] == 1
+            if len(numbers) > 1 and not alone:
+                for number in numbers:
+                    self.home[number] = len(self.cliques)
+                self.cliques.append(names)
+                self.separators.append(names)
+                self.parent.append(home)
+        self.families: list[list[int]] = [[] for _ in self.cliques]
+        for number, home in enumerate(self.home):
+            self.families[home].append(number)
         self.children: list[list[int]] = [[] for _ in self.cliques]
         for node, above in enumerate(self.parent):
             if above >= 0:
@@ -73,7 +85,7 @@ class HiddenTree:
         self.top = {v: nodes[0] for v, nodes in holders.items()}
         sizes_of = [math.prod(self.shape(node)) for node in range(len(self))]
         self.cells, self.entries = max(sizes_of), sum(sizes_of)
-        factors = [self.home.count(node) for node in range(len(self))]  # tables multiplied since the last rescaling
+        factors = [len(numbers) for numbers in self.families]  # tables multiplied since the last rescaling
         self.rescaled = [False] * len(self)
         for node in range(len(self) - 1, 0, -1):
             above = self.parent[node]

@@ -60,7 +60,7 @@ class MaximumLikelihood(NetworkLearner, Intervals):
     views, determine its tables by eigenvectors of their moments; the likelihood is then climbed to its maximum. Latents
     without views, as in factorial models, start at random: the best of a few short runs goes on. With a prior below 1 the
     likelihood has many maxima on the boundary: the climb then begins with prior 1, and the winner of a race of random starts
-    climbs as well; the higher end counts. All of it is decided by the data and the seed.
+    (with few rows, its best eight) climbs as well; the highest end counts. All of it is decided by the data and the seed.
 
     Args:
         graph: directed and discrete. Numbers of states of latents may be None if they are to be chosen.

@@ -43,8 +43,9 @@ class FormMoments:
             self.place[v] = slice(start, start + count)
             start += count
         self.size = start
+        self._block: tuple[Tensor, Tensor | None, Tensor] | None = None
         raw = weights.new_zeros(start, start)
-        for indicators, part in self._indicators():
+        for indicators, _, part in self._blocks():
             raw += indicators.T @ (indicators * part[:, None])
         self.rows = float(sum_over_processes(weights.sum()))
         sum_over_processes(raw)
@@ -63,14 +64,14 @@ class FormMoments:
 
     def columns(self, names: Sequence[str]) -> Tensor:
         """Numbers of the indicators of some observables, the constant being 0."""
-        places = (torch.arange(self.place[v].start, self.place[v].stop, device=self.mean.device) for v in names)
-        return torch.cat(list(places)) + 1
+        places = [c for v in names for c in range(self.place[v].start + 1, self.place[v].stop + 1)]
+        return torch.tensor(places, device=self.mean.device)
 
     def one_hot(self, name: str) -> Tensor:
         """The form of an observable's own indicators."""
         form = self.mean.new_zeros(self.states[name], 1 + self.size)
         form[:, 0] = self.mean[self.place[name]]
-        form[:, self.columns([name])] = torch.eye(len(form), dtype=form.dtype, device=form.device)
+        form[:, 1 + self.place[name].start : 1 + self.place[name].stop].fill_diagonal_(1.0)
         return form
 
     def products(self, requests: Sequence[Sequence[Tensor]]) -> list[Tensor]:
@@ -104,25 +105,29 @@ class FormMoments:
         shift = scaled.T.contiguous()
         mean = torch.stack([(scaled[:, p] @ self.mean[p]) for p in self.place.values()])  # (observables, values)
         constant = forms[:, 0]
-        for start, (indicators, weights) in self._blocks():
-            seen = torch.stack([self.table[v][start : start + len(weights)] >= 0 for v in self.states], dim=1).double()
-            yield constant + indicators @ shift - seen @ mean, weights
+        for indicators, seen, weights in self._blocks():
+            absent = mean.sum(dim=0) if seen is None else seen @ mean
+            yield constant - absent + indicators @ shift, weights
 
-    def _indicators(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for _, block in self._blocks():
-            yield block
-
-    def _blocks(self) -> Iterator[tuple[int, tuple[Tensor, Tensor]]]:
-        """(rows, indicators) matrices of zeros and ones, with the rows' weights."""
+    def _blocks(self) -> Iterator[tuple[Tensor, Tensor | None, Tensor]]:
+        """(rows, indicators) matrices of zeros and ones, (rows, observables) which values are there, None for all, and the rows'
+        weights; they are remembered where there is one block."""
+        if self._block is not None:
+            yield self._block
+            return
         step = max(1, ENTRIES_AT_ONCE // self.size)
         for start in range(0, len(self.weights), step):
             weights = self.weights[start : start + step]
             indicators = weights.new_zeros(len(weights), self.size + 1, dtype=torch.float64)
-            for v, place in self.place.items():
-                codes = self.table[v][start : start + step]
-                index = torch.where(codes >= 0, codes + place.start, self.size)  # the last column takes what is missing
-                indicators.scatter_(1, index[:, None], 1.0)
-            yield start, (indicators[:, :-1], weights)
+            codes = torch.stack([x[start : start + step] for x in map(self.table.__getitem__, self.states)], dim=1)
+            seen = codes >= 0
+            starts = codes.new_tensor([place.start for place in self.place.values()])
+            index = torch.where(seen, codes + starts, self.size)  # the last column takes what is missing
+            indicators.scatter_(1, index, 1.0)
+            block = indicators[:, :-1], None if bool(seen.all()) else seen.double(), weights
+            if step >= len(self.weights):
+                self._block = block
+            yield block
 
 
 def _with_constant(covariance: Tensor) -> Tensor:

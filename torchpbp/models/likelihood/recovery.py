@@ -120,8 +120,10 @@ def canonical_forms(moments: FormMoments, groups: Sequence[Sequence[str]], state
     for i, group in enumerate(groups):
         own = moments.columns(group)
         other = moments.columns([x for j, names in enumerate(groups) if j != i for x in names])
-        left, right = (torch.linalg.cholesky(_ridged(covariance[c][:, c], 1 / moments.rows)) for c in (own, other))
-        cross = torch.linalg.solve_triangular(left, covariance[own][:, other], upper=False)
+        left, right = (
+            torch.linalg.cholesky(_ridged(covariance[c[:, None], c], 1 / moments.rows)) for c in (own, other)
+        )
+        cross = torch.linalg.solve_triangular(left, covariance[own[:, None], other], upper=False)
         cross = torch.linalg.solve_triangular(right, cross.T, upper=False).T
         u, s, _ = torch.linalg.svd(cross, full_matrices=False)
         free = sum(moments.states[x] - 1 for x in group)
@@ -143,46 +145,46 @@ def decomposed(tensor: Tensor, states: int, generator: np.random.Generator) -> t
         The number of the view and its (k, k) matrix A, whose tensor of rank k is nearest to the given one; None where all
         attempts have complex or very small shares.
     """
-    best: tuple[float, int, Tensor] | None = None
-    for third in range(3):
-        order = [i for i in range(3) if i != third] + [third]
-        turned = tensor.permute(order)
-        if turned.shape[0] != states or turned.shape[1] != states:
-            continue
-        size = turned.shape[2]
-        weights = generator.standard_normal((1 if size == 2 else DIRECTIONS, size - 1))
-        attempt = _nearest(turned, torch.from_numpy(weights).to(tensor.device))
-        if attempt is not None and (best is None or attempt[0] < best[0]):
-            best = attempt[0], order[0], attempt[1]
-    return None if best is None else (best[1], best[2])
-
-
-def _nearest(tensor: Tensor, weights: Tensor) -> tuple[float, Tensor] | None:
-    """Of several (attempts, slices) combinations the one whose tensor of rank k is nearest: its distance, and the matrix A."""
-    base, count = tensor[:, :, 0], len(tensor)
-    slices = torch.einsum("abc,nc->nab", tensor[:, :, 1:], weights)
-    product, info = torch.linalg.solve_ex(base.T, slices.transpose(1, 2))
-    if int(info) or not bool(torch.isfinite(product).all()):
+    orders = [
+        (a, b, c) for a, b, c in ((1, 2, 0), (0, 2, 1), (0, 1, 2)) if tensor.shape[a] == tensor.shape[b] == states
+    ]
+    if not orders:
         return None
-    values, vectors = torch.linalg.eig(product.transpose(1, 2))
+    turned = torch.stack([tensor.permute(order) for order in orders])  # of one shape: all orders only if it is a cube
+    size = turned.shape[3]
+    attempts = 1 if size == 2 else DIRECTIONS
+    weights = torch.from_numpy(generator.standard_normal((len(orders) * attempts, size - 1))).to(tensor.device)
+    best = _nearest(turned.repeat_interleave(attempts, dim=0), weights)
+    return None if best is None else (orders[best[0] // attempts][0], best[1])
+
+
+def _nearest(tensors: Tensor, weights: Tensor) -> tuple[int, Tensor] | None:
+    """Of several (attempts, k, k, slices) tensors and combinations of their slices the one whose tensor of rank k is nearest: its
+    number, and its matrix A."""
+    base, count = tensors[..., 0], tensors.shape[1]
+    slices = torch.einsum("nabc,nc->nab", tensors[..., 1:], weights)
+    product, info = torch.linalg.solve_ex(base.transpose(1, 2), slices.transpose(1, 2))
+    numbers = ((info == 0) & product.flatten(1).isfinite().all(dim=1)).nonzero().flatten()
+    values, vectors = torch.linalg.eig(product[numbers].transpose(1, 2))
     a = vectors.real
     good = values.imag.abs().amax(dim=1) <= 1e-9 * values.abs().amax(dim=1)
     good &= a[:, 0].abs().amin(dim=1) >= 1e-8
-    a = a[good] / a[good][:, :1]
-    shares, info = torch.linalg.solve_ex(a, tensor[:, 0, 0].expand(len(a), count).unsqueeze(2))
+    numbers, a = numbers[good], a[good] / a[good][:, :1]
+    shares, info = torch.linalg.solve_ex(a, tensors[numbers][:, :, :1, 0])
     good = (info == 0) & (shares[..., 0] >= SMALLEST_SHARE).all(dim=1)
-    a, shares = a[good], shares[good]
+    numbers, a, shares = numbers[good], a[good], shares[good]
     if not len(a):
         return None
-    second = torch.linalg.solve(a, base) / shares  # (attempts, k, k): states × z2
+    second = torch.linalg.solve(a, base[numbers]) / shares  # (attempts, k, k): states × z2
     weighted = a * shares.transpose(1, 2)
     pairs = torch.einsum("nah,nhb->nabh", weighted, second).flatten(1, 2)
     gram = pairs.transpose(1, 2) @ pairs
     ridge = 1e-12 * gram.diagonal(dim1=1, dim2=2).sum(dim=1)[:, None, None] * _eye(count, gram)
-    third = torch.linalg.solve(gram + ridge, pairs.transpose(1, 2) @ tensor.flatten(0, 1))  # (attempts, k, z3)
-    errors = (pairs @ third - tensor.flatten(0, 1)).flatten(1).norm(dim=1).nan_to_num(nan=math.inf)
+    whole = tensors[numbers].flatten(1, 2)
+    third = torch.linalg.solve(gram + ridge, pairs.transpose(1, 2) @ whole)  # (attempts, k, z3)
+    errors = (pairs @ third - whole).flatten(1).norm(dim=1).nan_to_num(nan=math.inf)
     best = int(errors.argmin())
-    return (float(errors[best]), a[best]) if math.isfinite(float(errors[best])) else None
+    return (int(numbers[best]), a[best]) if math.isfinite(float(errors[best])) else None
 
 
 def corners(moments: FormMoments, forms: Sequence[Tensor], states: int) -> tuple[int, Tensor] | None:
@@ -251,12 +253,11 @@ def _conditionals(moments: FormMoments, names: Sequence[str], zeta: Tensor) -> d
 
 def indicator(moments: FormMoments, names: Sequence[str], means: Mapping[str, Tensor]) -> Tensor:
     """The form ζ of least variance with E[ζ | h] = e_h, made of some observables with known P(x | h)."""
-    columns = moments.columns(names)
-    columns = torch.cat([columns.new_zeros(1), columns])
-    expected = torch.cat([means[x] - moments.mean[moments.place[x]][:, None] for x in names])
-    expected = torch.cat([torch.ones_like(expected[:1]), expected])  # (1 + indicators, k)
-    spread = moments.noise[columns][:, columns]
-    spread = spread + torch.diag(1e-3 * spread.diagonal() + 1e-9)
+    columns = torch.nn.functional.pad(moments.columns(names), (1, 0))
+    stacked = torch.cat([means[x] for x in names]) - moments.mean[columns[1:] - 1, None]
+    expected = torch.nn.functional.pad(stacked, (0, 0, 1, 0), value=1.0)  # (1 + indicators, k)
+    spread = moments.noise[columns[:, None], columns]
+    spread.diagonal().mul_(1 + 1e-3).add_(1e-9)
     weighted = torch.linalg.solve(spread, expected)
     gram = expected.T @ weighted
     form = expected.new_zeros(expected.shape[1], 1 + moments.size)

@@ -102,7 +102,7 @@ def read_rows(
         raise DataError(f"weights: expected one per row, got {len(given)} for {start} rows.")
     missing: MissingValues = reader.missing_values.over_processes()
     missing.check(stacklevel=4)
-    codes, total = (x.to(device) for x in _compacted(parts, distinct))
+    codes, total = (x.to(device) for x in (parts[0] if len(parts) == 1 else _compacted(parts, distinct)))
     check_labels(reader.labels)
     empty = [rank for rank, rows in enumerate(gather_objects(codes.shape[1])) if not rows]
     if empty:  # said in all processes: one that waits for the others would wait for ever

@@ -1,0 +1,298 @@
+"""The upward and the downward pass over a tree of hidden variables, with all shapes and orders worked out once.
+
+Arrays are (runs, states…, rows): operations run along the rows. With few rows the time goes into the number of operations, so
+that nothing is decided within a pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from torchpbp.exact.calibration import Scope
+from torchpbp.models.likelihood.hidden_tree import RESCALE_AFTER, HiddenTree
+from torchpbp.models.likelihood.levels import Family, Levels
+from torchpbp.models.likelihood.lookup import Lookup, Tally
+
+TINY = 1e-300
+Shape = tuple[int, ...]
+
+
+@dataclass
+class _Observed:
+    """Tables of observed variables with the same hidden ones, at the same node.
+
+    Args:
+        tables: number and lookup of each.
+        shape: of their product within the node's clique.
+    """
+
+    shape: Shape
+    tables: list[tuple[int, Lookup]] = field(default_factory=list)
+
+
+@dataclass
+class _Node:
+    """What happens at a node.
+
+    Args:
+        whole: (-1, *clique, rows).
+        constants: factors that do not depend on the tables.
+        hidden: number and shape within the clique of each table without observed variables.
+        observed: other tables.
+        pairs: the order in which all factors are multiplied; a product takes the place of its first factor.
+        expanded: whether the product lacks a dimension.
+        summed: dimensions that are not in the separator.
+        rescaled: whether the message is rescaled.
+        lookup: of the node in its parent's level.
+        message: shape of the message within the parent's clique, at the parent's level.
+        separator: (-1, *separator, rows) at the node's own level.
+        ratio: the same, within the node's clique.
+        above: place of the separator's marginal among those of the parent.
+        marginals: the marginals of its belief: place of the one each comes from, and the dimensions that are summed; the
+            belief itself has place 0.
+    """
+
+    whole: Shape
+    constants: list[Tensor] = field(default_factory=list)
+    hidden: list[tuple[int, Shape]] = field(default_factory=list)
+    observed: list[_Observed] = field(default_factory=list)
+    pairs: list[tuple[int, int]] = field(default_factory=list)
+    expanded: bool = False
+    summed: tuple[int, ...] = ()
+    rescaled: bool = False
+    lookup: Lookup | None = None
+    message: Shape = ()
+    separator: Shape = ()
+    ratio: Shape = ()
+    above: int = 0
+    marginals: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """Tables whose hidden variables are the same, at the same node: number of the node, place of the marginal, their tally."""
+
+    node: int
+    place: int
+    tally: Tally
+
+
+class Passes:
+    """Both passes for the rows of some levels.
+
+    Args:
+        tree: of the hidden variables.
+        families: all tables, in the order of the graph's names.
+        levels: of the rows.
+        device: of the rows.
+
+    Attributes:
+        columns: number of columns of :meth:`counts`.
+        places: number of a table -> (cells, size) its columns of them.
+    """
+
+    def __init__(self, tree: HiddenTree, families: Sequence[Family], levels: Levels, device: torch.device) -> None:
+        self.parent, self.rows = tree.parent, levels.sizes[0]
+        self.nodes = [_Node((-1, *tree.shape(node), size)) for node, size in enumerate(levels.sizes)]
+        self._enter(tree, families, levels, device)
+        self._connect(tree, levels)
+        scopes = [self._marginals(tree, families, node) for node in range(len(tree))]
+        self.counted: list[_Counted] = []
+        self.places: dict[int, Tensor] = {}
+        self.columns = 0
+        alike: dict[tuple[int, Scope], list[int]] = {}
+        for number, (family, node) in enumerate(zip(families, tree.home, strict=True)):
+            alike.setdefault((node, family.hidden), []).append(number)
+        for (node, hidden), numbers in alike.items():
+            tally = Tally([levels.families[i] for i in numbers], levels.sizes[node])
+            self.counted.append(_Counted(node, scopes[node].index(hidden), tally))
+            cells = families[numbers[0]].cells
+            block = torch.arange(cells * tally.columns, device=device).reshape(cells, -1) + self.columns
+            self.places |= dict(zip(numbers, torch.split(block, tally.sizes, dim=1), strict=True))
+            self.columns += block.numel()
+
+    # -- passes --------------------------------------------------------------------------------------------------
+
+    def upward(self, tables: Sequence[Tensor]) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        """One pass to the root.
+
+        Args:
+            tables: (runs, cells · size) of each family.
+
+        Returns:
+            (runs, rows) log-probability of each row, and for each node the product (runs, *clique, rows) of all that is at it
+            or comes from below, and its sum (runs, *separator, rows).
+        """
+        count = len(self.nodes)
+        products, sums = list(tables[:1]) * count, list(tables[:1]) * count
+        entering: list[list[Tensor]] = [[] for _ in range(count)]
+        scales: list[Tensor | None] = [None] * count
+        for number in range(count - 1, -1, -1):
+            node = self.nodes[number]
+            parts = [*node.constants]
+            for i, shape in node.hidden:
+                parts.append(tables[i].reshape(shape))
+            for observed in node.observed:
+                part, scales[number] = _gathered(tables, observed, scales[number])
+                parts.append(part)
+            parts += entering[number]
+            for i, j in node.pairs:
+                parts[i] = parts[i] * parts.pop(j)
+            product = parts[0].expand(node.whole) if node.expanded else parts[0]
+            total = product.sum(dim=node.summed) if node.summed else product
+            products[number], sums[number] = product, total
+            if number:
+                scale, above = scales[number], self.parent[number]
+                if node.rescaled:
+                    total, size = _rescaled(total)
+                    scale = _sum(scale, size)
+                if node.lookup is not None:
+                    total = node.lookup.pick(total.reshape(-1, node.lookup.size))
+                    scale = None if scale is None else node.lookup.pick(scale)
+                entering[above].append(total.reshape(node.message))
+                scales[above] = _sum(scales[above], scale)
+        logs = sums[0].log()
+        return logs if scales[0] is None else logs + scales[0], products, sums
+
+    def downward(self, weights: Tensor, products: list[Tensor], sums: list[Tensor]) -> list[Tensor]:
+        """One pass from the root.
+
+        Args:
+            weights: (rows,) of the root's rows.
+            products, sums: of the upward pass.
+
+        Returns:
+            For each tally (runs · cells, rows or patterns of its node) the posterior of its hidden variables, times the weights
+            of the rows, added up by pattern.
+        """
+        known: list[list[Tensor]] = []
+        for number, node in enumerate(self.nodes):
+            if number:
+                ratio = known[self.parent[number]][node.above]
+                if node.lookup is not None:
+                    ratio = node.lookup.add(ratio.reshape(-1, node.lookup.rows)).reshape(node.separator)
+                ratio = ratio / sums[number].clamp(min=TINY)
+            else:
+                ratio = weights / sums[0].clamp(min=TINY)
+            own = [products[number] * ratio.reshape(node.ratio)]
+            for source, dims in node.marginals:
+                own.append(own[source].sum(dim=dims))
+            known.append(own)
+        return [known[c.node][c.place].reshape(-1, c.tally.rows) for c in self.counted]
+
+    def counts(self, posteriors: Sequence[Tensor], runs: int) -> Tensor:
+        """(runs, columns) sums of the posteriors by place."""
+        parts = [c.tally.add(x).reshape(runs, -1) for c, x in zip(self.counted, posteriors, strict=True)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+    def spread(self, posteriors: Sequence[Tensor]) -> Tensor:
+        """(columns, rows) posteriors of one run by place, for levels in which each row has its own place."""
+        result = posteriors[0].new_empty(self.columns, self.rows)
+        start = 0
+        for counted, posterior in zip(self.counted, posteriors, strict=True):
+            size = posterior.shape[0] * counted.tally.columns
+            counted.tally.spread(posterior, result[start : start + size])
+            start += size
+        return result
+
+    # -- working them out ----------------------------------------------------------------------------------------
+
+    def _enter(self, tree: HiddenTree, families: Sequence[Family], levels: Levels, device: torch.device) -> None:
+        """The tables and constants of each node."""
+        for v, values in levels.evidence.items():
+            home = tree.top[v]
+            self.nodes[home].constants.append(values.reshape(_within(tree, home, (v,), levels.sizes[home])))
+        together: dict[tuple[int, Scope], _Observed] = {}
+        for i, (family, home, lookup) in enumerate(zip(families, tree.home, levels.families, strict=True)):
+            if lookup is None:
+                self.nodes[home].hidden.append((i, _within(tree, home, family.hidden, 1)))
+                continue
+            if (home, family.hidden) not in together:
+                shape = _within(tree, home, family.hidden, levels.sizes[home])
+                together[home, family.hidden] = _Observed(shape)
+                self.nodes[home].observed.append(together[home, family.hidden])
+            together[home, family.hidden].tables.append((i, lookup))
+        for number, node in enumerate(self.nodes):
+            if not (node.constants or node.hidden or node.observed or tree.children[number]):
+                node.constants.append(torch.ones([1] * len(node.whole), dtype=torch.float64, device=device))
+
+    def _connect(self, tree: HiddenTree, levels: Levels) -> None:
+        """Messages, and the order of all products."""
+        entering: list[list[Shape]] = [[] for _ in self.nodes]
+        for number in range(len(tree) - 1, -1, -1):
+            node, names = self.nodes[number], tree.separators[number]
+            shapes = [tuple(x.shape) for x in node.constants]
+            shapes += [shape for _, shape in node.hidden] + [x.shape for x in node.observed] + entering[number]
+            node.pairs, product = _pairs([(1, *shape[1:]) for shape in shapes])
+            node.expanded = product[1:] != node.whole[1:]
+            node.summed = tuple(1 + i for i, v in enumerate(tree.cliques[number]) if v not in names)
+            node.ratio = _within(tree, number, names, levels.sizes[number])
+            node.separator = (-1, *[tree.states[v] for v in names], levels.sizes[number])
+            if number:
+                above = tree.parent[number]
+                node.rescaled, node.lookup = tree.rescaled[number], levels.children[number]
+                node.message = _within(tree, above, names, levels.sizes[above] if node.lookup else levels.sizes[number])
+                entering[above].append(node.message)
+
+    def _marginals(self, tree: HiddenTree, families: Sequence[Family], number: int) -> list[Scope]:
+        """The scopes of a node's marginals: those of separators, the largest first, so that others come from them, and of
+        families."""
+        scopes: list[Scope] = [tree.cliques[number]]
+        children = sorted(tree.children[number], key=lambda child: -len(tree.separators[child]))
+        wanted = [tree.separators[child] for child in children]
+        wanted += [families[i].hidden for i in tree.families[number]]
+        for scope in wanted:
+            if scope not in scopes:
+                source = min((s for s in scopes if set(s) >= set(scope)), key=len)
+                dims = tuple(1 + i for i, v in enumerate(source) if v not in scope)
+                self.nodes[number].marginals.append((scopes.index(source), dims))
+                scopes.append(scope)
+        for child in children:
+            self.nodes[child].above = scopes.index(tree.separators[child])
+        return scopes
+
+
+def _within(tree: HiddenTree, node: int, scope: Scope, rows: int) -> Shape:
+    """The shape of (runs, *scope, rows) with a dimension of 1 for each other variable of a node's clique."""
+    return (-1, *[tree.states[v] if v in scope else 1 for v in tree.cliques[node]], rows)
+
+
+def _pairs(shapes: list[Shape]) -> tuple[list[tuple[int, int]], Shape]:
+    """The order in which tensors that broadcast are multiplied, small results first, and the shape of the product; a product
+    takes the place of its first factor, the place of the second is closed."""
+    pool, pairs = list(shapes), []
+    while len(pool) > 1:
+        choices = [(i, j) for j in range(len(pool)) for i in range(j)]
+        i, j = min(choices, key=lambda pair: math.prod(map(max, pool[pair[0]], pool[pair[1]])))
+        pool[i] = tuple(map(max, pool[i], pool.pop(j)))
+        pairs.append((i, j))
+    return pairs, pool[0]
+
+
+def _gathered(tables: Sequence[Tensor], observed: _Observed, scale: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """The product of some tables at what the rows observe, and the logarithm of what it was divided by."""
+    product: Tensor | None = None
+    for count, (i, lookup) in enumerate(observed.tables, 1):
+        values = lookup.pick(tables[i].reshape(-1, lookup.size))
+        product = values if product is None else product * values
+        if count % RESCALE_AFTER == 0:
+            product, size = _rescaled(product.reshape(observed.shape))
+            scale, product = _sum(scale, size), product.reshape(values.shape)
+    assert product is not None  # there is a table
+    return product.reshape(observed.shape), scale
+
+
+def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    return b if a is None else a if b is None else a + b
+
+
+def _rescaled(product: Tensor) -> tuple[Tensor, Tensor]:
+    """(runs, …, rows) with largest entries 1, and the (runs, rows) logarithms of what they were."""
+    size = product.amax(dim=tuple(range(1, product.ndim - 1))) if product.ndim > 2 else product
+    size = torch.where(size > 0, size, 1.0)
+    return product / size.reshape(size.shape[0], *[1] * (product.ndim - 2), -1), size.log()
