@@ -136,7 +136,7 @@ def test_bad_input():
         run_jt_synthetic(GRAPHS, PBP, sizes=[0])
     with pytest.raises(ArgumentError, match="test_rows: expected a whole number of at least 1, got 0"):
         run_jt_synthetic(GRAPHS, PBP, test_rows=0)
-    with pytest.raises(StructureError, match="graphs: expected one or more structures"):
+    with pytest.raises(StructureError, match="graphs: expected at least one graph"):
         run_jt_synthetic({}, PBP)
     with pytest.raises(StructureError, match="expected a learner that takes the model's graph, got a PBP"):
         run_jt_synthetic(GRAPHS, PBP(GRAPHS["chain"]))

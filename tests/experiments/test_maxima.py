@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from torchpbp import EM, MaximumLikelihood, templates
-from torchpbp.errors import StructureError
+from torchpbp.errors import ArgumentError, StructureError
 from torchpbp.experiments import run_maxima
 
 GRAPHS = {"survey": templates.naive_bayes(3, 2, 2)}
@@ -22,6 +22,13 @@ def test_a_fit_to_the_maximum_reaches_it_and_one_step_of_em_does_not(tmp_path):
     early = run_maxima(lambda g: EM(g, restarts=1, max_steps=1, prior=0, progress=False), GRAPHS, **TINY)
     assert early["reached"] == 0
     assert early["short/survey"] > 0.1
+
+
+@pytest.mark.parametrize("learner", [MaximumLikelihood, EM])  # both have a prior unless told otherwise
+def test_a_learner_with_a_prior_raises(learner, tmp_path):
+    with pytest.raises(ArgumentError, match=r"^learner\.prior: expected 0, got (1|0\.01)\. .* Give learner\.prior=0"):
+        run_maxima(learner, GRAPHS, output_dir=tmp_path, **TINY)
+    assert not list(tmp_path.iterdir())
 
 
 def test_no_graphs_raise():

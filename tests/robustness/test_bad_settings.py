@@ -50,6 +50,11 @@ def test_invalid_values(overrides: list[str], message: str, tmp_path: Path) -> N
         (["model=synthetic", "model.graph.states=x"], "expected a number of states .*, got 'x'"),
         (["model=synthetic", "learner.ridge=abc"], "ridge: expected .*, got 'abc'"),
         (["model=synthetic", "learner.rank=foo"], "rank: expected .*, got 'foo'"),
+        (["model=synthetic", "+learner.rnk=2"], "^learner: PBP got an unexpected keyword argument 'rnk'. Leave it out"),
+        (
+            ["model=maxima", "learner=pbp"],
+            "^learner: PBP got an unexpected keyword argument 'prior'. .* another learner",
+        ),
         (["model=synthetic", "regressor=mlp", "regressor.hidden=3"], "hidden: expected .*, got 3"),
         (["model=synthetic", "regressor=mlp", "regressor.missing=2"], "missing: expected .*, got 2"),
         (["model=digits", "learner.steps=0"], "steps: expected a whole number of at least 1, got 0"),

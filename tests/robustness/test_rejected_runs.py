@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from omegaconf import OmegaConf
 
 from tests.processes import run_script
 from tests.robustness.runs import SYNTHETIC, ended, forked, wait_for
 from torchpbp.errors import RunError
+from torchpbp.experiments.running.empty_folders import EmptyFolders
 from torchpbp.experiments.running.program import main
 from torchpbp.experiments.running.run_folder import run_folder
 from torchpbp.experiments.running.run_log import HeldLog, written_logs
@@ -97,7 +99,9 @@ REJECTED = {
     "no GPU": (["regressor=mlp", "trainer=gpu"], "expected a GPU, found none"),
     "no objective": (["objective=''"], "A search needs the metric"),
     "several processes": (["resume=true", "trainer=ddp"], "resume: expected a run in one process"),
-    "a graph that cannot be made": (["model.graph.states=-1"], "expected at least 1 state, got -1"),
+    "a finished run": ([], "a finished run would be replaced"),
+    "a finished run, other settings": (["seed=7"], "a finished run would be replaced"),
+    "a graph that cannot be made": (["resume=true", "model.graph.states=-1"], "expected at least 1 state, got -1"),
 }
 
 
@@ -159,6 +163,35 @@ def test_other_settings_leave_a_folder_without_a_lock_as_it_was(tmp_path: Path) 
     assert state(tmp_path) == before
 
 
+@pytest.mark.parametrize("finished", [0, 1, 7])
+def test_a_sweep_that_would_replace_finished_runs_is_rejected(finished: int, tmp_path: Path) -> None:
+    for job in range(finished):
+        with run_folder(tmp_path / str(job), {}, False):
+            pass
+    with pytest.raises(ZeroDivisionError), run_folder(tmp_path / str(finished), {}, False):
+        raise ZeroDivisionError  # this one is not finished
+    before = state(tmp_path)
+    config = {"hydra": {"sweep": {"dir": str(tmp_path)}}}
+    EmptyFolders().on_multirun_start(OmegaConf.create({**config, "resume": True}))
+    if finished:
+        with pytest.raises(
+            SystemExit, match=rf"^RunError: .*: {finished} finished runs \(0.* would be replaced\. Give"
+        ):
+            EmptyFolders().on_multirun_start(OmegaConf.create({**config, "resume": False}))
+    else:
+        EmptyFolders().on_multirun_start(OmegaConf.create({**config, "resume": False}))
+    assert state(tmp_path) == before
+
+
+def test_a_damaged_note_is_no_finished_run(tmp_path: Path) -> None:
+    (tmp_path / ".run").mkdir()
+    (tmp_path / ".run" / "settings.json").write_text("{")
+    with run_folder(tmp_path, {}, False):
+        pass
+    with pytest.raises(RunError, match="a finished run would be replaced"), run_folder(tmp_path, {}, False):
+        pytest.fail("not to be replaced")
+
+
 def test_records_are_written_once_the_folder_is_claimed(tmp_path: Path) -> None:
     records = {".hydra/config.yaml": "a: 1\n"}
     with run_folder(tmp_path, {"n": 1}, False, records):
@@ -204,6 +237,10 @@ def test_a_rejected_multirun_leaves_its_folder_as_it_was(tmp_path: Path) -> None
     assert "model.repeats was 4 and is 3" in result.stderr
     assert contents(sweep) == before
     assert [state(sweep / job) for job in "01"] == jobs
+    result = program(tmp_path, *arguments, "seed=1,2,3")
+    assert result.returncode == 1
+    assert "Folder 'sweep': 2 finished runs (0, 1) would be replaced. Give resume=true" in result.stderr
+    assert (contents(sweep), [state(sweep / job) for job in "01"]) == (before, jobs)
     result = program(tmp_path, *arguments, "seed=1,2,x", "resume=true")  # finished, finished, rejected
     assert "seed: expected a whole number of at least 0, got 'x'" in result.stderr
     assert contents(sweep) == before

@@ -127,9 +127,11 @@ def test_a_finished_run_is_not_run_again(tmp_path: Path, capsys: pytest.CaptureF
     capsys.readouterr()
     assert train(cfg) == first
     assert "this run is finished" in capsys.readouterr().out
+    with pytest.raises(
+        RunError, match=r"a finished run would be replaced\. Give resume=true .*, or delete .*hydra\.run\.dir"
+    ):
+        train(configuration(tmp_path, *SYNTHETIC))
     assert (tmp_path / "metrics.json").stat().st_mtime_ns == stamp
-    train(configuration(tmp_path, *SYNTHETIC))  # without resume it is
-    assert (tmp_path / "metrics.json").stat().st_mtime_ns != stamp
 
 
 def test_a_run_with_other_settings_is_not_gone_on_with(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from torchpbp.datasets.splits import rows_per_class
 from torchpbp.experiments.digits.classification import check_data, check_learner, fit_classifier, predict
 from torchpbp.experiments.digits.plots import write_learning_curve
 from torchpbp.experiments.running.experiment import row_counts
-from torchpbp.experiments.running.grid import measure_grid
-from torchpbp.experiments.running.results import Metrics, environment, metrics_of, text_table, write_results
+from torchpbp.experiments.running.grid import grid_table, measure_grid
+from torchpbp.experiments.running.results import Metrics, environment, metrics_of, publish, text_table
 from torchpbp.experiments.running.scores import accuracy
 from torchpbp.settings import Settings, optional, setting, whole
 
@@ -87,17 +87,15 @@ def run_digits_curve(
         chosen = rows_per_class(data.train_y, size, seed + repeat)
         return data.train_x[chosen], data.train_y[chosen]
 
-    def one_fit(repeat: int, size: int, name: str) -> dict[str, float]:
+    def one_fit(name: str, size: int, repeat: int) -> dict[str, float]:
         classifier, seconds = fit_classifier(learners[name], *drawn(repeat, size), False)
         return {"accuracy": accuracy(predict(classifier, test_x)[0], test_y), "fit_seconds": seconds}
 
     points = [
-        (repeat, size, name) for repeat in range(settings.repeats) for size in settings.sizes for name in learners
+        (name, size, repeat) for repeat in range(settings.repeats) for size in settings.sizes for name in learners
     ]
-    table = pd.DataFrame(
-        {"learner": name, "rows_per_class": size, "repeat": repeat, **measured}
-        for (repeat, size, name), measured in measure_grid("learning curve", points, one_fit, output_dir, verbose)
-    )
+    measured = measure_grid("learning curve", points, one_fit, output_dir, verbose)
+    table = grid_table(("learner", "rows_per_class", "repeat"), measured)
     summary = summarise(table)
     names = {
         "test/accuracy": "accuracy",
@@ -106,11 +104,9 @@ def run_digits_curve(
     }
     metrics = metrics_of(summary, ("learner", "rows_per_class"), names)
     metrics |= {"repeats": settings.repeats, "rows/test": len(test_y), "seed": seed, **environment()}
-    if output_dir is not None:
-        folder = write_results(output_dir, metrics, table)
+    folder = publish(output_dir, metrics, table, text_table(summary, COLUMNS), verbose)
+    if folder is not None:
         write_learning_curve(folder / "learning_curve.png", summary)
-    if verbose:
-        print(text_table(summary, COLUMNS), flush=True)
     return metrics
 
 

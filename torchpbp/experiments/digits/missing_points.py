@@ -17,7 +17,7 @@ from torchpbp.experiments.digits.baselines import Predictor, baselines
 from torchpbp.experiments.digits.classification import check_data, check_learner, fit_classifier, predict
 from torchpbp.experiments.running.experiment import one_or_more
 from torchpbp.experiments.running.grid import measure_grid
-from torchpbp.experiments.running.results import Metrics, environment, write_results
+from torchpbp.experiments.running.results import Metrics, environment, publish
 from torchpbp.experiments.running.scores import accuracy
 from torchpbp.settings import Settings, optional, setting, several, whole
 
@@ -92,8 +92,5 @@ def run_digits_missing(
         metrics[f"seconds/{name}"] = measured["seconds"]
     metrics |= {"rows/train": len(data.train_y), "rows/test": len(test_y), "seed": seed, **environment()}
     table = pd.DataFrame(lines)
-    if output_dir is not None:
-        write_results(output_dir, metrics, table)
-    if verbose:
-        print(table.to_string(index=False, float_format=lambda v: f"{v:.4f}"), flush=True)
+    publish(output_dir, metrics, table, table.to_string(index=False, float_format="{:.4f}".format), verbose)
     return metrics

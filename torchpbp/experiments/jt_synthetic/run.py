@@ -20,10 +20,9 @@ from torch import Tensor
 
 from torchpbp.baselines.spectral import SpectralJunctionTree
 from torchpbp.distributed import own_share
-from torchpbp.errors import ArgumentError, StructureError
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.experiments.jt_synthetic.plots import write_error_and_time_plot
-from torchpbp.experiments.running.experiment import MakeModel, check_takes_graph, row_counts, seeds_of
+from torchpbp.experiments.running.experiment import MakeModel, check_graphs, named_learners, row_counts, seeds_of
 from torchpbp.experiments.running.grid import measure_grid
 from torchpbp.experiments.running.results import Metrics, environment, metrics_of, text_table, write_results
 from torchpbp.graph.latent_graph import LatentGraph
@@ -120,13 +119,9 @@ def run_jt_synthetic(
         marginals.
     """
     settings = JTSyntheticSettings.from_dict(options)
-    check_takes_graph("jt_synthetic", learner)
-    if not graphs:
-        raise StructureError("graphs: expected one or more structures, got none.")
+    check_graphs(graphs)
     main = _name(learner)
-    if main in (others or {}):
-        raise ArgumentError(f"others: '{main}' is the name of the main learner. Give it another name.")
-    makers = {main: learner, **(others or {})}
+    makers = named_learners(main, learner, others)
 
     @lru_cache(maxsize=1)
     def network(structure: str, repeat: int) -> TestedNetwork:

@@ -13,13 +13,13 @@ from typing import Any
 
 import pandas as pd
 
-from torchpbp.errors import StructureError, TorchPBPError, TorchPBPWarning
+from torchpbp.errors import TorchPBPError, TorchPBPWarning
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.experiments.learners.plots import write_learners_plot
 from torchpbp.experiments.learners.questions import Columns, Kind, kinds, thinned
-from torchpbp.experiments.running.experiment import MakeModel, seeds_of
+from torchpbp.experiments.running.experiment import MakeModel, check_graphs, seeds_of
 from torchpbp.experiments.running.grid import measure_grid
-from torchpbp.experiments.running.results import Metrics, environment, write_results
+from torchpbp.experiments.running.results import Metrics, environment, publish
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.settings import Settings, positive, setting, whole
 
@@ -71,8 +71,7 @@ def run_learners(
         per second, posteriors of all variables), "refusal/<question>/…" (the error's message), and the facts of the run.
     """
     settings = LearnersSettings.from_dict(options)
-    if not graphs:
-        raise StructureError("graphs: expected at least one graph, got none.")
+    check_graphs(graphs)
     learners: dict[str, MakeModel] = {"PBP": learner, **(others or {})}
 
     @lru_cache(maxsize=1)
@@ -100,11 +99,9 @@ def run_learners(
             metrics[f"refusal/{key}"] = message
     metrics |= {"rows": settings.rows, "test_rows": settings.test_rows, "repeats": settings.repeats}
     metrics |= {"seed": seed, **environment()}
-    if output_dir is not None:
-        folder = write_results(output_dir, metrics, table)
+    folder = publish(output_dir, metrics, table, format_tables(table), verbose)
+    if folder is not None:
         write_learners_plot(folder / "learners.png", table)
-    if verbose:
-        print(format_tables(table), flush=True)
     return metrics
 
 

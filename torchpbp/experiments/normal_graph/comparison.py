@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from torchpbp.baselines.normal_graph import RULES
-from torchpbp.experiments.running.results import Metrics, environment, write_results
+from torchpbp.experiments.running.results import Metrics, environment, publish
 
 TIE = 1e-9
 """Values that differ by no more than this share count as equal."""
@@ -67,10 +67,7 @@ def finish(
         verbose: whether to print.
     """
     metrics = compare(table, measures) | facts | environment()
-    if output_dir is not None:
-        write_results(output_dir, metrics, table)
-    if verbose:
-        print(format_comparison(metrics), flush=True)
+    publish(output_dir, metrics, table, format_comparison(metrics), verbose)
     return metrics
 
 

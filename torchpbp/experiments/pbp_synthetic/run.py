@@ -11,11 +11,10 @@ from typing import Any
 
 import pandas as pd
 
-from torchpbp.errors import ArgumentError
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.experiments.pbp_synthetic.plots import write_kl_and_seconds
-from torchpbp.experiments.running.experiment import MakeModel, check_takes_graph, row_counts, seeds_of
-from torchpbp.experiments.running.grid import measure_grid
+from torchpbp.experiments.running.experiment import MakeModel, named_learners, row_counts, seeds_of
+from torchpbp.experiments.running.grid import grid_table, measure_grid
 from torchpbp.experiments.running.results import Metrics, environment, metrics_of, write_results
 from torchpbp.experiments.synthetic.questions import Answered, answered, make_question, measure
 from torchpbp.graph.latent_graph import LatentGraph
@@ -78,11 +77,7 @@ def run_pbp_synthetic(
         run.
     """
     settings = PBPSyntheticSettings.from_dict(options)
-    if MAIN in (others or {}):
-        raise ArgumentError(f"others: '{MAIN}' is the name of the main learner. Choose another one.")
-    learners = {MAIN: learner, **(others or {})}
-    for name, make in learners.items():
-        check_takes_graph(name, make)
+    learners = named_learners(MAIN, learner, others)
     asked = make_question(graph, settings.question, settings.max_values, seed)
 
     @lru_cache(maxsize=1)
@@ -91,18 +86,16 @@ def run_pbp_synthetic(
         truth = DiscreteNetwork.random(graph, network_seed, settings.concentration)
         return truth, answered(truth, [asked]), data_seed
 
-    def one_fit(repeat: int, size: int, name: str) -> dict[str, float]:
+    def one_fit(name: str, size: int, repeat: int) -> dict[str, float]:
         truth, known, data_seed = drawn(repeat)
         _, measured = measure(truth, learners[name], size, known, data_seed)
         return {k: measured[k] for k in ("kl", "fit_seconds", "kl_ignoring_evidence")}
 
     points = [
-        (repeat, size, name) for repeat in range(settings.repeats) for size in settings.sizes for name in learners
+        (name, size, repeat) for repeat in range(settings.repeats) for size in settings.sizes for name in learners
     ]
-    table = pd.DataFrame(
-        {"learner": name, "rows": size, "repeat": repeat, **measured}
-        for (repeat, size, name), measured in measure_grid("pbp_synthetic", points, one_fit, output_dir, verbose)
-    )
+    measured = measure_grid("pbp_synthetic", points, one_fit, output_dir, verbose)
+    table = grid_table(("learner", "rows", "repeat"), measured)
     summary = summarise(table)
     ignoring = statistics.fmean(table["kl_ignoring_evidence"])
     metrics = _metrics(summary, learners) | {
@@ -139,8 +132,7 @@ def summarise(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _metrics(summary: pd.DataFrame, learners: Mapping[str, object]) -> Metrics:
-    names = ("kl", "kl_standard_error", "fit_seconds")
-    metrics = metrics_of(summary, ("learner", "rows"), {name: name for name in names})
+    metrics = metrics_of(summary, ("learner", "rows"))
     lines = summary.set_index(["learner", "rows"])
     for size in dict.fromkeys(summary["rows"]):
         main = lines.loc[(MAIN, size)]

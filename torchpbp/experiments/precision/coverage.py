@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 import pandas as pd
@@ -16,9 +16,9 @@ import torch
 from torchpbp.contract.intervals import Intervals
 from torchpbp.errors import StructureError, TorchPBPWarning
 from torchpbp.exact.network import DiscreteNetwork
-from torchpbp.experiments.running.experiment import MakeModel, check_takes_graph, seeds_of
-from torchpbp.experiments.running.grid import measure_grid
-from torchpbp.experiments.running.results import Metrics, environment, text_table, write_results
+from torchpbp.experiments.running.experiment import MakeModel, check_graphs, check_takes_graph, seeds_of
+from torchpbp.experiments.running.grid import grid_table, measure_grid
+from torchpbp.experiments.running.results import Metrics, environment, metrics_of, publish
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.models.pbp import PBP
 from torchpbp.settings import Settings, between, positive, setting, whole
@@ -67,19 +67,14 @@ def run_coverage(
         a network; and the facts of the run.
     """
     settings = CoverageSettings.from_dict(options)
-    if not graphs:
-        raise StructureError("graphs: expected at least one graph, got none.")
+    check_graphs(graphs)
     check_takes_graph("coverage", learner, "learner=maximum_likelihood")
 
     def one_network(graph: str, number: int) -> dict[str, float]:
         return examine(learner, graphs[graph], seeds_of(seed, number, 3), settings)
 
-    names = list(graphs)
-    points = [(names[i % len(names)], i) for i in range(settings.networks)]
-    table = pd.DataFrame(
-        {"graph": graph, "network": number, **measured}
-        for (graph, number), measured in measure_grid("coverage", points, one_network, output_dir, verbose)
-    )
+    points = zip(cycle(graphs), range(settings.networks), strict=False)
+    table = grid_table(("graph", "network"), measure_grid("coverage", points, one_network, output_dir, verbose))
     sums = table.groupby("graph", sort=False)[["asked", "answered", "covered", "width", "seconds"]].sum()
     sums.loc["all"] = sums.sum()
     summary = pd.DataFrame(
@@ -91,14 +86,9 @@ def run_coverage(
         }
     )
     metrics: Metrics = {"coverage": float(summary["coverage"]["all"])}
-    for graph, line in summary.drop(index="all").iterrows():
-        metrics |= {f"{k}/{graph}": float(x) if math.isfinite(x) else None for k, x in line.items()}
+    metrics |= metrics_of(summary.drop(index="all").reset_index(), ("graph",))
     metrics |= {"seed": seed, **settings.to_dict(), **environment()}
-    if output_dir is not None:
-        write_results(output_dir, metrics, table)
-    if verbose:
-        columns = {c: (c, "{:.4f}") for c in summary.columns}
-        print(text_table(summary.reset_index(), {"graph": ("graph", "{}"), **columns}), flush=True)
+    publish(output_dir, metrics, table, summary.to_string(float_format="{:.4f}".format, na_rep="-"), verbose)
     return metrics
 
 

@@ -9,14 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import pandas as pd
-
 from torchpbp.baselines.em import EM
-from torchpbp.errors import StructureError, TorchPBPWarning
+from torchpbp.errors import ArgumentError, TorchPBPWarning
 from torchpbp.exact.network import DiscreteNetwork
-from torchpbp.experiments.running.experiment import MakeModel, check_takes_graph, seeds_of
-from torchpbp.experiments.running.grid import measure_grid
-from torchpbp.experiments.running.results import Metrics, environment, text_table, write_results
+from torchpbp.experiments.running.experiment import MakeModel, check_graphs, check_takes_graph, seeds_of
+from torchpbp.experiments.running.grid import grid_table, measure_grid
+from torchpbp.experiments.running.results import Metrics, environment, metrics_of, publish
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.settings import Settings, positive, setting, whole
 
@@ -56,7 +54,7 @@ def run_maxima(
     """Fit a learner and EM with many starts, both without a prior, to samples of random networks.
 
     Args:
-        learner: makes a new model for a graph; it should have ``prior=0``.
+        learner: makes a new model for a graph, with ``prior=0``.
         graphs: structures by name, discrete and directed, with known numbers of states.
         seed: of networks, rows and starts.
         output_dir: folder for metrics.json and metrics.csv (a row per data set). ``None``: no files.
@@ -69,31 +67,33 @@ def run_maxima(
         "seconds/<graph>" and "em_seconds/<graph>" of CPU; "reached" over all; and the facts of the run.
     """
     settings = MaximaSettings.from_dict(options)
-    if not graphs:
-        raise StructureError("graphs: expected at least one graph, got none.")
+    check_graphs(graphs)
     check_takes_graph("maxima", learner, "learner=maximum_likelihood")
+    check_no_prior(learner(next(iter(graphs.values()))))
 
     def one_set(graph: str, number: int) -> dict[str, float]:
         return examine(learner, graphs[graph], seeds_of(seed, number, 3), settings)
 
     points = [(graph, number) for graph in graphs for number in range(settings.repeats)]
-    table = pd.DataFrame(
-        {"graph": graph, "number": number, **measured}
-        for (graph, number), measured in measure_grid("maxima", points, one_set, output_dir, verbose)
-    )
+    table = grid_table(("graph", "number"), measure_grid("maxima", points, one_set, output_dir, verbose))
     table["reached"] = table["short"] <= SHORT
     grouped = table.groupby("graph", sort=False)
     summary = grouped[["reached", "starts", "seconds", "em_seconds"]].mean().assign(short=grouped["short"].max())
     metrics: Metrics = {"reached": float(table["reached"].mean())}
-    for graph, line in summary.iterrows():
-        metrics |= {f"{name}/{graph}": float(value) for name, value in line.items()}
+    metrics |= metrics_of(summary.reset_index(), ("graph",))
     metrics |= {"seed": seed, **settings.to_dict(), **environment()}
-    if output_dir is not None:
-        write_results(output_dir, metrics, table)
-    if verbose:
-        columns = {name: (name, "{:.3f}") for name in summary.columns}
-        print(text_table(summary.reset_index(), {"graph": ("graph", "{}"), **columns}), flush=True)
+    publish(output_dir, metrics, table, summary.to_string(float_format="{:.3f}".format), verbose)
     return metrics
+
+
+def check_no_prior(model: Any) -> None:
+    """Reject a model whose prior moves it away from the maximum that EM looks for."""
+    prior = getattr(getattr(model, "settings", None), "prior", 0)
+    if prior:
+        raise ArgumentError(
+            f"learner.prior: expected 0, got {prior:g}. maxima compares with EM without a prior. Give learner.prior=0, the value of "
+            "model=maxima."
+        )
 
 
 def examine(make: MakeModel, graph: LatentGraph, seeds: list[int], settings: MaximaSettings) -> dict[str, float]:
@@ -115,11 +115,11 @@ def examine(make: MakeModel, graph: LatentGraph, seeds: list[int], settings: Max
         times.append(time.process_time())
         rival.fit(rows)
         times.append(time.process_time())
-    ends = [run.objective[-1] * settings.rows for run in rival.runs]
+    reached, ends = model.score(rows) * settings.rows, [run.objective[-1] * settings.rows for run in rival.runs]
     return {
-        "log_likelihood": model.score(rows) * settings.rows,
+        "log_likelihood": reached,
         "best": max(ends),
-        "short": max(ends) - model.score(rows) * settings.rows,
+        "short": max(ends) - reached,
         "starts": sum(end >= max(ends) - SHORT for end in ends) / len(ends),
         "seconds": times[1] - times[0],
         "em_seconds": times[2] - times[1],

@@ -15,13 +15,13 @@ import pandas as pd
 import torch
 
 from torchpbp.contract.latent_queries import LatentQueries
-from torchpbp.errors import ArgumentError, IdentificationWarning, StructureError, TorchPBPWarning
+from torchpbp.errors import IdentificationWarning, TorchPBPWarning
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.experiments.learners.questions import Columns, each_given_part
 from torchpbp.experiments.precision.plots import write_precision_plot
-from torchpbp.experiments.running.experiment import MakeModel, check_takes_graph, row_counts, seeds_of
-from torchpbp.experiments.running.grid import measure_grid
-from torchpbp.experiments.running.results import Metrics, environment, metrics_of, write_results
+from torchpbp.experiments.running.experiment import MakeModel, check_graphs, named_learners, row_counts, seeds_of
+from torchpbp.experiments.running.grid import grid_table, measure_grid
+from torchpbp.experiments.running.results import Metrics, environment, metrics_of, publish
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.settings import Settings, between, positive, setting, whole
 
@@ -77,13 +77,8 @@ def run_precision(
         "seconds_ratio/…" (its seconds over those of the main learner); and the facts of the run.
     """
     settings = PrecisionSettings.from_dict(options)
-    if not graphs:
-        raise StructureError("graphs: expected at least one graph, got none.")
-    if MAIN in (others or {}):
-        raise ArgumentError(f"others: '{MAIN}' is the name of the main learner. Choose another one.")
-    learners = {MAIN: learner, **(others or {})}
-    for name, make in learners.items():
-        check_takes_graph(name, make, "learner=maximum_likelihood")
+    check_graphs(graphs)
+    learners = named_learners(MAIN, learner, others, "learner=maximum_likelihood")
 
     @lru_cache(maxsize=1)
     def drawn(graph: str, repeat: int) -> tuple[DiscreteNetwork, Columns]:
@@ -97,28 +92,24 @@ def run_precision(
         own = seeds_of(seed, repeat, 3)[1]
         return with_missing(truth.sample(size, seed=own), settings.missing, own)
 
-    def one_fit(graph: str, repeat: int, size: int, name: str) -> dict[str, float]:
+    def one_fit(graph: str, name: str, size: int, repeat: int) -> dict[str, float]:
         return examine(learners[name], *drawn(graph, repeat), rows(graph, repeat, size))
 
     points = [
-        (graph, repeat, size, name)
+        (graph, name, size, repeat)
         for graph in graphs
         for repeat in range(settings.repeats)
         for size in settings.sizes
         for name in learners
     ]
-    table = pd.DataFrame(
-        {"graph": graph, "learner": name, "rows": size, "repeat": repeat, **measured}
-        for (graph, repeat, size, name), measured in measure_grid("precision", points, one_fit, output_dir, verbose)
-    )
+    measured = measure_grid("precision", points, one_fit, output_dir, verbose)
+    table = grid_table(("graph", "learner", "rows", "repeat"), measured)
     summary = table.groupby(["graph", "learner", "rows"], sort=False)[list(MEASURES)].mean().reset_index()
-    metrics = metrics_of(summary, ("graph", "learner", "rows"), {name: name for name in MEASURES})
+    metrics = metrics_of(summary, ("graph", "learner", "rows"))
     metrics |= _ratios(summary) | {"seed": seed, **settings.to_dict(), **environment()}
-    if output_dir is not None:
-        folder = write_results(output_dir, metrics, table)
+    folder = publish(output_dir, metrics, table, format_table(summary), verbose)
+    if folder is not None:
         write_precision_plot(folder / "precision.png", summary)
-    if verbose:
-        print(format_table(summary), flush=True)
     return metrics
 
 

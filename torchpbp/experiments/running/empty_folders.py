@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import atexit
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from hydra.experimental.callback import Callback
 
 from torchpbp.errors import RunError
-from torchpbp.experiments.running.run_folder import make_folder
+from torchpbp.experiments.running.run_folder import check_unfinished, make_folder
 
 
 def nearest_existing(folder: Path) -> Path:
@@ -33,10 +35,11 @@ def remove_empty(folder: Path, above: Path) -> None:
         folder = folder.parent
 
 
-def _make_or_exit(path: str) -> None:
-    """Make a folder, or end the program with a message: Hydra, which would make it next, ends with a traceback."""
+@contextmanager
+def _exit_on_error() -> Iterator[None]:
+    """End the program with the message of an error about a folder: Hydra, which would go on, ends with a traceback."""
     try:
-        make_folder(path)
+        yield
     except RunError as error:
         raise SystemExit(f"RunError: {error}") from None  # other errors of callbacks are mere warnings to Hydra
 
@@ -45,7 +48,8 @@ class EmptyFolders(Callback):
     """Hydra callback that takes back folders that Hydra made for runs that wrote nothing, and no others.
 
     Hydra makes the folder of a run before the program can look at the settings. A run that is rejected leaves the program
-    at once, without a further call; its folder is then removed as Python exits.
+    at once, without a further call; its folder is then removed as Python exits. A sweep that would replace finished runs is
+    rejected before its first job.
     """
 
     def __init__(self) -> None:
@@ -55,13 +59,17 @@ class EmptyFolders(Callback):
     def on_run_start(self, config: Any, **kwargs: Any) -> None:
         folder = Path(config.hydra.run.dir).absolute()
         atexit.register(remove_empty, folder, nearest_existing(folder))
-        _make_or_exit(config.hydra.run.dir)
+        with _exit_on_error():
+            make_folder(config.hydra.run.dir)
 
     def on_multirun_start(self, config: Any, **kwargs: Any) -> None:
         self.sweep = Path(config.hydra.sweep.dir).absolute()
         self.jobs = frozenset(path.name for path in self.sweep.iterdir()) if os.path.isdir(self.sweep) else frozenset()
         atexit.register(remove_empty, self.sweep, nearest_existing(self.sweep))
-        _make_or_exit(config.hydra.sweep.dir)
+        with _exit_on_error():
+            make_folder(config.hydra.sweep.dir)
+            if not config.get("resume"):
+                check_unfinished(config.hydra.sweep.dir, sweep=True)
 
     def on_job_end(self, config: Any, **kwargs: Any) -> None:
         folder = Path(config.hydra.runtime.output_dir)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from torch import nn
 
-from torchpbp.errors import StructureError
+from torchpbp.errors import ArgumentError, StructureError
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.settings import Constraint, several, whole
 
@@ -57,6 +57,24 @@ def check_takes_graph(experiment: str, learner: object, choice: str = "learner=p
             f"{experiment}: expected a learner that takes the model's graph, got a {type(learner).__name__} with a graph of "
             f"its own. Choose {choice}."
         )
+
+
+def check_graphs(graphs: Mapping[str, LatentGraph]) -> None:
+    """Reject an experiment without structures."""
+    if not graphs:
+        raise StructureError("graphs: expected at least one graph, got none.")
+
+
+def named_learners(
+    main: str, learner: MakeModel, others: Mapping[str, MakeModel] | None, choice: str = "learner=pbp"
+) -> dict[str, MakeModel]:
+    """All learners of an experiment, the main one first. Each must take a graph, and no other may have the main one's name."""
+    if main in (others or {}):
+        raise ArgumentError(f"others: '{main}' is the name of the main learner. Choose another one.")
+    learners = {main: learner, **(others or {})}
+    for name, make in learners.items():
+        check_takes_graph(name, make, choice)
+    return learners
 
 
 _anything = Constraint("anything", lambda value: value)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 from tqdm.auto import tqdm
 
 from torchpbp.experiments.running.run_folder import Parts
+from torchpbp.lazy import pandas as pd
 
 T = TypeVar("T")
 Point = tuple[Any, ...]
@@ -48,3 +49,8 @@ def measure_grid(
             bar.set_postfix_str(", ".join(map(str, point)), refresh=False)
             compute = partial(measure, *point)
             yield point, compute() if point in always else parts.get(",".join(map(str, point)), compute)
+
+
+def grid_table(columns: Sequence[str], measured: Iterable[tuple[Point, Mapping[str, Any]]]) -> pd.DataFrame:
+    """A row for each point of :func:`measure_grid`: its entries, in the columns of these names, and what was measured."""
+    return pd.DataFrame({**dict(zip(columns, point, strict=True)), **found} for point, found in measured)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import sys
 import time
@@ -31,7 +32,7 @@ from torchpbp.experiments.running.configuration import (
 from torchpbp.experiments.running.objective import check_objective, objective_value
 from torchpbp.experiments.running.parallel_jobs import jobs_at_once, parallel_settings, threads_per_job
 from torchpbp.experiments.running.results import Metrics
-from torchpbp.experiments.running.run_folder import run_folder, training_folder
+from torchpbp.experiments.running.run_folder import check_unfinished, run_folder, training_folder
 from torchpbp.experiments.running.run_log import written_logs
 from torchpbp.graph.templates import hmm
 
@@ -52,6 +53,8 @@ def train(cfg: DictConfig) -> Metrics:
     cfg, threads = parallel_settings(cfg, jobs), threads_per_job(cfg.threads, jobs)
     if threads is not None:
         torch.set_num_threads(threads)
+    if cfg.output_dir and not cfg.resume:
+        check_unfinished(cfg.output_dir)  # before other processes are started
     torch.set_flush_denormal(True)  # kernels of far-away points underflow, and denormal numbers are slow
     if several_processes(cfg):
         cfg = launch_processes(cfg)
@@ -63,7 +66,7 @@ def train(cfg: DictConfig) -> Metrics:
     parts = build(cfg)  # settings from which nothing can be built raise before a folder changes
     with run_folder(cfg.output_dir, settings, bool(cfg.resume), records) as folder:
         if folder.finished:
-            print(f"{folder.path}: this run is finished. Run it again without resume to start from the beginning.")
+            print(f"{folder.path}: this run is finished. Delete the folder to start from the beginning.")
             return folder.metrics()
         with written_logs(folder.path):
             return run(cfg, *parts)
@@ -90,13 +93,19 @@ def build(cfg: DictConfig) -> tuple[Any, Any]:
 
 
 def check_learner_settings(learner: functools.partial[Any], graph: Any) -> None:
-    """Make a learner once, so that invalid settings raise before anything is written.
+    """Make a learner once, so that invalid and unknown settings raise before anything is written.
 
     Args:
         learner: takes a graph.
         graph: of the experiment; ``None`` if it has several or makes its own: a small chain takes its place then, and what
             the learner says about the structure is left to the experiment.
     """
+    try:
+        inspect.signature(learner.func).bind(graph, *learner.args, **learner.keywords)
+    except TypeError as error:
+        raise ArgumentError(
+            f"learner: {learner.func.__name__} {error}. Leave it out, or choose another learner."
+        ) from None
     if graph is not None:
         learner(graph)
         return

@@ -21,15 +21,16 @@ Metrics = dict[str, float | int | str | None]
 """Flat results of a run, "name/size" -> value; ``None`` where no finite number exists."""
 
 
-def metrics_of(summary: pd.DataFrame, by: Sequence[str], names: Mapping[str, str]) -> Metrics:
+def metrics_of(summary: pd.DataFrame, by: Sequence[str], names: Mapping[str, str] | None = None) -> Metrics:
     """Flat results from a table: "<name>/<first of by>/<second of by>…" for each of its rows.
 
     Args:
         summary: one row for each combination of ``by``.
         by: columns that say what a row is about.
-        names: name of the result -> its column.
+        names: name of the result -> its column. ``None``: all other columns, under their own names.
     """
     metrics: Metrics = {}
+    names = names or {str(column): str(column) for column in summary if column not in by}
     for line in summary.to_dict("records"):
         key = "/".join(str(line[column]) for column in by)
         for name, column in names.items():
@@ -71,6 +72,15 @@ def write_results(output_dir: str | os.PathLike[str], metrics: Metrics, table: p
     write_json(folder / "metrics.json", metrics)
     write_csv(folder / "metrics.csv", table)
     return folder
+
+
+def publish(
+    output_dir: str | os.PathLike[str] | None, metrics: Metrics, table: pd.DataFrame, text: str, verbose: bool
+) -> Path | None:
+    """Print the results as text, if ``verbose``, and write metrics.json and metrics.csv, if there is a folder; returns it."""
+    if verbose:
+        print(text, flush=True)
+    return None if output_dir is None else write_results(output_dir, metrics, table)
 
 
 def write_json(path: str | os.PathLike[str], metrics: Mapping[str, float | int | str | None]) -> None:

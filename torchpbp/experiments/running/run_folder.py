@@ -52,7 +52,7 @@ class RunFolder:
             metrics: Metrics = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise RunError(
-                f"{path} of a finished run cannot be read ({error}). Run it again without resume."
+                f"{path} of a finished run cannot be read ({error}). Delete the folder and run it again."
             ) from error
         return metrics
 
@@ -68,17 +68,17 @@ def run_folder(
     Args:
         path: of the folder; made if there is none.
         settings: all that decides the results, in plain values.
-        resume: continue what an earlier run with the same settings left; otherwise that is deleted.
+        resume: continue what an earlier run with the same settings left; otherwise that is deleted, unless it was finished.
         records: file within the folder -> text, written once the folder is claimed.
 
     Raises:
-        RunError: the folder cannot be written to, another process is at work in it, or the run to resume had other
-            settings.
+        RunError: the folder cannot be written to, another process is at work in it, the run to resume had other settings,
+            or a finished run is there that is not to be resumed.
     """
     folder = Path(path)
     hidden = folder / HIDDEN
-    if resume and str(path):
-        _earlier(folder, settings)  # before a lock is made where there is none
+    if str(path):
+        _to_resume(folder, settings, resume)  # before a lock is made where there is none
     make_folder(path)
     try:
         hidden.mkdir(exist_ok=True)
@@ -87,7 +87,7 @@ def run_folder(
         raise _not_writable(folder, error) from error
     with opened as lock:
         _claim(lock, folder)
-        before = _earlier(folder, settings) if resume else None
+        before = _to_resume(folder, settings, resume)
         if before is not None and before["finished"]:
             yield RunFolder(folder, True)
             return
@@ -160,6 +160,37 @@ def make_folder(path: str | os.PathLike[str]) -> None:
 ANOTHER = "Choose another with hydra.run.dir=<folder>, or with -m hydra.sweep.dir=<folder>."
 
 
+def check_unfinished(path: str | os.PathLike[str], sweep: bool = False) -> None:
+    """Raise where results of finished runs would be replaced.
+
+    Args:
+        path: of the folder of a run, or of a sweep.
+        sweep: look at all runs below the folder, not at the folder itself.
+
+    Raises:
+        RunError: there is a finished run.
+    """
+    folder, note = Path(path), f"{HIDDEN}/settings.json"
+    notes = folder.rglob(note) if sweep else [folder / note]
+    done = sorted((str(n.parent.parent.relative_to(folder)) for n in notes if _finished(n)), key=lambda n: (len(n), n))
+    if done:
+        found = (
+            f"{len(done)} finished runs ({', '.join(done[:5])}{', …' * (len(done) > 5)})" if sweep else "a finished run"
+        )
+        raise RunError(
+            f"Folder '{folder}': {found} would be replaced. Give resume=true to keep what is there and go on with what is "
+            f"missing, or delete the folder. {ANOTHER}"
+        )
+
+
+def _finished(note: Path) -> bool:
+    """Whether a run came to its end, by its note; one that cannot be read says nothing."""
+    try:
+        return bool(json.loads(note.read_text(encoding="utf-8"))["finished"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
+
+
 def _not_writable(path: str | os.PathLike[str], error: OSError | ValueError) -> RunError:
     shown = str(path) if len(str(path)) < LONGEST else f"{str(path)[:LONGEST]}..."
     reason = error.strerror if isinstance(error, OSError) else error
@@ -199,6 +230,14 @@ def _forget(hidden: Path) -> None:
     shutil.rmtree(training_folder(hidden.parent), ignore_errors=True)
 
 
+def _to_resume(folder: Path, settings: Mapping[str, Any], resume: bool) -> dict[str, Any] | None:
+    """What an earlier run noted, if it is to be resumed; None if there is nothing to resume."""
+    if resume:
+        return _earlier(folder, settings)
+    check_unfinished(folder)
+    return None
+
+
 def _earlier(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any] | None:
     """What an earlier run with the same settings noted; None if there was no run.
 
@@ -230,8 +269,8 @@ def _compare(before: Any, now: Any, folder: Path) -> None:
     if differing:
         shown = "; ".join(f"{k} was {old.get(k)!r} and is {new.get(k)!r}" for k in differing[:5])
         raise RunError(
-            f"resume: the run in '{folder}' had other settings: {shown}. Give the same ones, leave out resume, or choose another "
-            "output_dir."
+            f"resume: the run in '{folder}' had other settings: {shown}. Give the same ones, choose another output_dir, "
+            "or delete the folder."
         )
 
 
