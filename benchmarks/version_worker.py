@@ -12,6 +12,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,16 @@ from torch import Tensor
 import torchpbp
 from torchpbp import PBP, Continuous, DiscreteNetwork, Evidence, LatentGraph, PBPLayer, templates
 
+STRUCTURES: dict[str, Callable[[], LatentGraph]] = {  # of experiment=precision
+    "diamond": lambda: templates.diamond(states=2, observed_states=6, leaves=2),
+    "hmm": lambda: templates.hmm(6, states=3, observed_states=4),
+    "latent_tree": lambda: templates.latent_tree(2, 2, states=2, observed_states=4, leaves=2),
+    "loopy_network": lambda: templates.loopy_network(states=2, observed_states=6),
+    "naive_bayes": lambda: templates.naive_bayes(5, states=3, observed_states=4),
+    "nested_loops": lambda: templates.nested_loops(states=2, observed_states=5),
+    "factorial_hmm": lambda: templates.factorial_hmm(4, 2, states=2, observed_states=6),
+}
+
 Work = Callable[[], Any]
 Answer = Callable[[Any], Tensor]
 
@@ -31,6 +42,23 @@ def fit_discrete(graph: LatentGraph, rows: int) -> tuple[Work, Answer]:
     data = DiscreteNetwork.random(graph, seed=1).sample(rows, seed=2)
     first = {v: x[:100] for v, x in data.items()}
     return lambda: PBP(graph).fit(data), lambda model: model.log_evidence(first)
+
+
+def likelihood(graph: LatentGraph, rows: int, networks: int) -> tuple[Work, Answer]:
+    """Tables of hidden variables from samples of several networks, by the quickest way that a checkout has: MaximumLikelihood, or
+    ten starts of EM; the answer is the mean log-likelihood of rows that were not seen."""
+    truths = [DiscreteNetwork.random(graph, seed) for seed in range(networks)]
+    samples = [truth.sample(rows, seed=100 + i) for i, truth in enumerate(truths)]
+    unseen = [truth.sample(1_000, seed=200 + i) for i, truth in enumerate(truths)]
+    if hasattr(torchpbp, "MaximumLikelihood"):
+        make = partial(torchpbp.MaximumLikelihood, graph, tolerance=1.0, progress=False)
+    else:
+        make = partial(torchpbp.EM, graph, restarts=10, tolerance=1e-6, prior=1.0, progress=False)
+
+    def answer(models: list[Any]) -> Tensor:
+        return torch.stack([m.log_evidence(x).mean() for m, x in zip(models, unseen, strict=True)])
+
+    return lambda: [make().fit(sample) for sample in samples], answer
 
 
 def fit_mixed(rows: int) -> tuple[Work, Answer]:
@@ -169,6 +197,10 @@ def case(name: str, tiny: bool) -> tuple[Work, Answer]:
         return class_step(32 if tiny else 256)
     if name == "PBPLayer, forward and backward":
         return layer_step(rows // 20)
+    if name.startswith("likelihood, "):
+        _, structure, size = name.split(", ")
+        count = int(size.removesuffix(" rows").replace(",", ""))
+        return likelihood(STRUCTURES[structure](), rows if tiny else count, 3 if count <= 10_000 else 1)
     raise KeyError(name)
 
 
