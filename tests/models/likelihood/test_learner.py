@@ -142,6 +142,18 @@ def test_the_information_is_that_of_the_fitted_tables() -> None:
         model.reordered({"h": [1, 2, 0]})
 
 
+def test_steps_that_fail_do_not_go_on_with_old_information() -> None:
+    """The information of an earlier point led to steps that failed one after the other, up to the limit."""
+    graph = templates.hmm(6, states=3, observed_states=4)
+    truth = DiscreteNetwork.random(graph, seed=0)
+    model = quick(graph, tolerance=1.0).fit(truth.sample(100_000, seed=100))
+    assert model.converged
+    unseen = truth.sample(20_000, seed=1)
+    assert (
+        float((truth.log_evidence(unseen) - model.log_evidence(unseen)).mean()) < 6e-4
+    )  # half a nat per parameter: 4e-4
+
+
 @pytest.mark.parametrize("criterion", ["auto", "held_out"])
 def test_the_number_of_states_is_chosen(criterion: str) -> None:
     graph = STRONG.graph.with_states({"h": None})

@@ -20,6 +20,8 @@ RACERS, RACE_ROWS, RACE_EM = 8, 2_000, 8
 """Random starts of tables that are not recovered, rows that they are compared on, and EM steps before the worse half retires."""
 MANY_ROWS = 15_000
 """Distinct rows above which the climb begins on a sample of half as many."""
+ROUGH = 0.1
+"""Nats per parameter at which the climb on the sample ends: its noise is half a nat per parameter."""
 SMOOTHING = 1.0
 """With a smaller prior the climb begins with this one, whose objective has fewer maxima, and goes on from there."""
 RIVAL_ROWS, RIVAL_EM, RIVAL_ENTRIES = 1_000, 16, 1 << 24
@@ -82,7 +84,8 @@ def climb(
     em_steps = EM_STEPS
     distinct = float(sum_over_processes(step.weights.new_tensor(len(step.weights))))
     if distinct > MANY_ROWS:
-        vector = polish(step.sample(MANY_ROWS // 2), vector, smooth, max(tolerance, 0.5), max_steps).vector
+        rough = max(tolerance, ROUGH * step.layout.parameters)
+        vector = polish(step.sample(MANY_ROWS // 2), vector, smooth, rough, max_steps).vector
         em_steps = 1
     if smooth == prior:
         return Climb(polish(step, vector, prior, tolerance, max_steps, em_steps, report), starts, raced)
@@ -93,8 +96,8 @@ def climb(
     rivals = min(RIVALS[many], int(RIVAL_ENTRIES / float(sum_over_processes(step.weights.new_tensor(entries)))))
     vectors = [vector]
     if rivals > 1:
-        racers = torch.stack([started() for _ in range(rivals)])
-        vectors += _race(few, racers, prior, RIVAL_EM, FINALISTS[many]).unbind()
+        drawn = torch.stack([started() for _ in range(rivals)])
+        vectors += _race(few, drawn, prior, RIVAL_EM, FINALISTS[many]).unbind()
     ends = [polish(step, v, prior, tolerance, max_steps, report=report) for v in vectors]
     return Climb(max(ends, key=lambda end: end.objective[-1]), starts, raced)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,6 +33,8 @@ MEMORY = 20
 """Steps whose changes of the gradient are remembered."""
 LARGEST_STEP = 1.0
 """Most that a logit changes in a step."""
+LENGTHS = (1.0, 0.5, 0.25, 0.125)
+"""Shares of a step that went too far, each on the way back, that are tried together."""
 MOST_PARAMETERS = 4_000
 """Free parameters up to which the information is a matrix that can be solved; with more, EM steps go on."""
 TOLERANCE = 0.01
@@ -51,6 +54,14 @@ class Polished:
     vector: Tensor
     objective: tuple[float, ...]
     converged: bool
+
+
+class _Point(NamedTuple):
+    """Tables, their objective, and the expected counts."""
+
+    value: float
+    vector: Tensor
+    counts: Tensor
 
 
 def polish(
@@ -75,48 +86,52 @@ def polish(
     """
     layout = step.layout
 
-    def evaluated(tables: Tensor) -> tuple[float, Tensor]:
-        log_likelihood, counts = step(tables[None])
-        value = float(log_likelihood)
-        if prior:
-            value += prior * float(tables.clamp(min=1e-300).log().sum())
-        return value, counts[0]
+    def evaluated(vectors: Tensor) -> tuple[Tensor, Tensor]:
+        """Objective and expected counts of (runs, entries) tables."""
+        values, counts = step(vectors)
+        return values + prior * vectors.clamp(min=1e-300).log().sum(dim=1) if prior else values, counts
 
-    value, counts = evaluated(vector)
-    objective = [value]
+    def best_of(changes: Sequence[Tensor]) -> tuple[_Point, Tensor]:
+        """Where the best of several changes of the logits leads, and this change."""
+        vectors = torch.stack([layout.moved(here.vector, change) for change in changes])
+        values, counts = evaluated(vectors)
+        best = int(values.argmax()) if len(changes) > 1 else 0
+        return _Point(float(values[best]), vectors[best], counts[best]), changes[best]
+
+    def point(tables: Tensor) -> _Point:
+        value, counts = evaluated(tables[None])
+        return _Point(float(value), tables, counts[0])
+
+    here = point(vector)
+    objective = [here.value]
     newton = _Newton(step, prior) if layout.parameters <= MOST_PARAMETERS else None
     converged = False
     for number in range(max_steps):
-        moved, left = layout.maximised(counts[None], prior)[0], math.inf
-        accepted: tuple[float, Tensor] | None = None
+        left, ahead = math.inf, None
         if newton is not None and number >= em_steps:
-            left = newton.look(vector, counts)
-            change, predicted = newton.step()
-            for _ in range(2):
-                trial = layout.moved(vector, change)
-                accepted = evaluated(trial)
-                if accepted[0] > value:
-                    moved = trial
-                    newton.succeeded(change, (accepted[0] - value) / max(predicted, 1e-12))
-                    break
-                change = change / 2 + newton.correction(trial, accepted[1]) / 4
-                accepted = None
-                if left < tolerance:  # nothing left but rounding
-                    break
+            left = newton.look(here)
+            change = newton.step()
+            ahead, _ = best_of([change])
+            if ahead.value <= here.value and left >= tolerance:  # below that, it is rounding
+                back = newton.correction(ahead)
+                ahead, change = best_of([t * change + t**2 * back for t in LENGTHS])
+            if ahead.value > here.value:
+                newton.succeeded(change, ahead.value - here.value)
             else:
+                ahead = None
                 newton.failed()
-        if accepted is None:
-            accepted = evaluated(moved)
-        gain = accepted[0] - value
+        if ahead is None:
+            ahead = point(layout.maximised(here.counts[None], prior)[0])
+        gain = ahead.value - here.value
         if newton is None:
             left = _extrapolated(objective, gain)
-        vector, value, counts = moved, *accepted
-        objective.append(value)
+        here = ahead
+        objective.append(here.value)
         report()
         if gain < tolerance and left < tolerance:
             converged = True
             break
-    return Polished(vector, tuple(objective), converged)
+    return Polished(here.vector, tuple(objective), converged)
 
 
 class _Newton:
@@ -136,13 +151,13 @@ class _Newton:
         )
         self.change: Tensor | None = None
 
-    def look(self, vector: Tensor, counts: Tensor) -> float:
+    def look(self, here: _Point) -> float:
         """Take the gradient, and the information where it has changed, at the present tables.
 
         Returns:
             The gain that is predicted of a step without damping.
         """
-        gradient = self._gradient(vector, counts)
+        vector, gradient = here.vector, self._gradient(here)
         if self.change is not None:
             bend = self.gradient - gradient
             if float(bend @ self.change) > LEAST_BEND * float(self.change @ self.matrix @ self.change):
@@ -160,8 +175,8 @@ class _Newton:
             self.root = torch.linalg.cholesky(information + torch.diag(PREDICTED * floor + prior + 1e-9))
         return float(torch.linalg.solve_triangular(self.root, gradient[:, None], upper=False).square().sum()) / 2
 
-    def step(self) -> tuple[Tensor, float]:
-        """(entries,) change of all logits, and the gain that is predicted of it."""
+    def step(self) -> Tensor:
+        """(entries,) change of all logits."""
         self.factor = torch.linalg.cholesky(self.matrix + torch.diag(self.damping * self.diagonal))
         direction, shares = self.gradient, []
         for change, bend in reversed(self.pairs):
@@ -171,24 +186,23 @@ class _Newton:
         direction = torch.cholesky_solve(direction[:, None], self.factor)[:, 0]
         for (change, bend), share in zip(self.pairs, reversed(shares), strict=True):
             direction = direction + (share - float(bend @ direction) / float(change @ bend)) * change
-        direction = direction.clamp(-LARGEST_STEP, LARGEST_STEP)
-        return self._whole(direction), float(self.gradient @ direction) / 2
+        return self._whole(direction.clamp(-LARGEST_STEP, LARGEST_STEP))
 
-    def correction(self, vector: Tensor, counts: Tensor) -> Tensor:
+    def correction(self, ahead: _Point) -> Tensor:
         """(entries,) change of all logits that leads from the end of a step back to where the objective is high.
 
         Directions of little information are curved: a long step along them leaves the valley. From where it ends, the
         gradient leads back in the directions of much information.
         """
-        gradient = self._gradient(vector, counts)
+        gradient = self._gradient(ahead)
         strong = torch.linalg.cholesky(self.matrix + torch.diag(FIRM * self.diagonal))
         direction = torch.cholesky_solve(gradient[:, None], strong)[:, 0]
         return self._whole(direction.clamp(-LARGEST_STEP, LARGEST_STEP))
 
-    def _gradient(self, vector: Tensor, counts: Tensor) -> Tensor:
+    def _gradient(self, at: _Point) -> Tensor:
         """(free,) derivatives of the objective by the free logits."""
         states = self.layout.widths[self.layout.group]
-        gradient = counts - self.layout.sums(counts[None])[0] * vector + self.prior * (1 - states * vector)
+        gradient = at.counts - self.layout.sums(at.counts[None])[0] * at.vector + self.prior * (1 - states * at.vector)
         return gradient[self.free]
 
     def _whole(self, direction: Tensor) -> Tensor:
@@ -196,17 +210,18 @@ class _Newton:
         whole[self.free] = direction
         return whole
 
-    def succeeded(self, change: Tensor, share: float) -> None:
+    def succeeded(self, change: Tensor, gain: float) -> None:
         """Less damping after a step that gained what was predicted, more after one that gained a small share of it."""
         self.change = change[self.free]
+        share = 2 * gain / max(float(self.gradient @ self.change), 1e-12)
         self.damping *= LESS if share > 0.5 else 1.0 if share > 0.2 else MORE
         self.damping = min(self.damping, MOST_DAMPING)
         self.drift += float(self.change.abs().max())
 
     def failed(self) -> None:
-        """More damping, without corrections."""
+        """More damping, without corrections, and with the information of where the next step begins."""
         self.damping = min(self.damping * MORE, MOST_DAMPING)
-        self.pairs = []
+        self.pairs, self.drift = [], math.inf
 
 
 def _extrapolated(objective: list[float], gain: float) -> float:
