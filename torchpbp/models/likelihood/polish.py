@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -33,8 +33,6 @@ MEMORY = 20
 """Steps whose changes of the gradient are remembered."""
 LARGEST_STEP = 1.0
 """Most that a logit changes in a step."""
-LENGTHS = (1.0, 0.5, 0.25, 0.125)
-"""Shares of a step that went too far, each on the way back, that are tried together."""
 MOST_PARAMETERS = 4_000
 """Free parameters up to which the information is a matrix that can be solved; with more, EM steps go on."""
 TOLERANCE = 0.01
@@ -86,21 +84,12 @@ def polish(
     """
     layout = step.layout
 
-    def evaluated(vectors: Tensor) -> tuple[Tensor, Tensor]:
-        """Objective and expected counts of (runs, entries) tables."""
-        values, counts = step(vectors)
-        return values + prior * vectors.clamp(min=1e-300).log().sum(dim=1) if prior else values, counts
-
-    def best_of(changes: Sequence[Tensor]) -> tuple[_Point, Tensor]:
-        """Where the best of several changes of the logits leads, and this change."""
-        vectors = torch.stack([layout.moved(here.vector, change) for change in changes])
-        values, counts = evaluated(vectors)
-        best = int(values.argmax()) if len(changes) > 1 else 0
-        return _Point(float(values[best]), vectors[best], counts[best]), changes[best]
-
     def point(tables: Tensor) -> _Point:
-        value, counts = evaluated(tables[None])
-        return _Point(float(value), tables, counts[0])
+        log_likelihood, counts = step(tables[None])
+        value = float(log_likelihood)
+        if prior:
+            value += prior * float(tables.clamp(min=1e-300).log().sum())
+        return _Point(value, tables, counts[0])
 
     here = point(vector)
     objective = [here.value]
@@ -111,10 +100,10 @@ def polish(
         if newton is not None and number >= em_steps:
             left = newton.look(here)
             change = newton.step()
-            ahead, _ = best_of([change])
+            ahead = point(layout.moved(here.vector, change))
             if ahead.value <= here.value and left >= tolerance:  # below that, it is rounding
-                back = newton.correction(ahead)
-                ahead, change = best_of([t * change + t**2 * back for t in LENGTHS])
+                change = change / 2 + newton.correction(ahead) / 4
+                ahead = point(layout.moved(here.vector, change))
             if ahead.value > here.value:
                 newton.succeeded(change, ahead.value - here.value)
             else:
