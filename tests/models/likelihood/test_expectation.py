@@ -10,7 +10,7 @@ import torch
 
 from tests.baselines.test_em import GRAPHS, with_missing_values
 from torchpbp import DiscreteNetwork, LatentGraph, templates
-from torchpbp.inputs.distinct_rows import numbered
+from torchpbp.inputs.distinct_rows import counted_rows, numbered
 from torchpbp.models.likelihood import expectation, lookup
 from torchpbp.models.likelihood.expectation import ExpectationStep, systematic_sample
 from torchpbp.models.likelihood.layout import TableLayout
@@ -80,12 +80,14 @@ def test_patterns_and_blocks_change_nothing(name, monkeypatch):
     step = ExpectationStep(graph, rows, torch.ones(40))
     vectors = vectors_of(step.layout, *networks)
     one_by_one = [step(vectors, torch.tensor([i])) for i in range(40)]
-    for block, cells, messages in (
-        (1 << 14, 1 << 20, 1 << 26),
-        (7, 1 << 20, 1 << 26),
-        (1 << 14, 1, 1 << 26),
-        (1 << 14, 1, 1),
+    for block, cells, messages, indicators in (
+        (1 << 14, 1 << 20, 1 << 26, 1 << 26),
+        (1 << 14, 1 << 20, 1 << 26, 1),
+        (7, 1 << 20, 1 << 26, 1 << 26),
+        (1 << 14, 1, 1 << 26, 1 << 26),
+        (1 << 14, 1, 1, 1 << 26),
     ):
+        monkeypatch.setattr(expectation, "LARGEST_INDICATORS", indicators)
         monkeypatch.setattr(expectation, "CELLS_AT_ONCE", cells)
         monkeypatch.setattr(expectation, "LARGEST_MESSAGES", messages)
         step = ExpectationStep(graph, rows, torch.ones(40), block)
@@ -188,3 +190,18 @@ def test_a_systematic_sample_draws_rows_by_weight_and_keeps_the_total():
     every, same = systematic_sample(torch.full((7,), 2.0, dtype=torch.float64), 7)
     assert every.tolist() == list(range(7))
     torch.testing.assert_close(same, torch.full((7,), 2.0, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("states", [3, 400])
+def test_distinct_rows_have_the_sums_of_their_weights(states):
+    """Few joint states are counted by their code, many are numbered first."""
+    generator = torch.Generator().manual_seed(states)
+    columns = torch.randint(-1, states, (4, 200), generator=generator)
+    columns[:, 100:] = columns[:, :100]
+    weights = torch.randint(0, 3, (200,), generator=generator).double()
+    found, total = counted_rows(list(columns), weights)
+    expected, number = torch.unique(columns, dim=1, return_inverse=True)
+    sums = torch.zeros(expected.shape[1], dtype=torch.float64).index_add_(0, number, weights)
+    assert int((sums == 0).sum()) > 0
+    torch.testing.assert_close(found, expected[:, sums > 0])
+    torch.testing.assert_close(total, sums[sums > 0])

@@ -28,6 +28,8 @@ LARGEST_MESSAGES = 1 << 26
 """Entries that all cliques may have over the rows handled at once: half a GiB, where cliques have many joint states."""
 MOST_GROUPS = 64
 """Groups of rows by the inner variables that they miss; with more, all of these variables join one tree."""
+LARGEST_INDICATORS = 1 << 26
+"""Entries of matrices of indicators up to which they are held, for speed: half a GiB."""
 SCORES_AT_ONCE = 1 << 23
 """Entries of the matrix of scores that is held at once."""
 
@@ -80,6 +82,7 @@ class ExpectationStep:
                 number = torch.zeros_like(number)
         else:
             number, joined = weights.new_zeros(len(weights), dtype=torch.int64), [[]]
+        keep = len(weights) * sum(graph.num_states(v) for v in graph.observed) <= LARGEST_INDICATORS
         self.groups: list[RowGroup] = []
         self._number, self._place = (
             torch.empty_like(number),
@@ -93,7 +96,7 @@ class ExpectationStep:
             ):
                 self._number[own], self._place[own] = len(self.groups), torch.arange(len(own), device=device)
                 table = {v: x[own] for v, x in self.table.items()}
-                self.groups.append(RowGroup(graph, tree, table, self.weights[own]))
+                self.groups.append(RowGroup(graph, tree, table, self.weights[own], keep))
 
     def __call__(self, vectors: Tensor, chosen: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Log-likelihood of the rows, and expected counts.

@@ -30,19 +30,22 @@ class RowGroup:
         tree: of what the rows do not observe.
         rows: name -> (rows,) states of the observables; -1 where missing.
         weights: (rows,) how much each row counts.
+        keep: whether there is memory for matrices of indicators.
 
     Attributes:
         passes: over all rows.
     """
 
-    def __init__(self, graph: LatentGraph, tree: HiddenTree, rows: Mapping[str, Tensor], weights: Tensor) -> None:
+    def __init__(
+        self, graph: LatentGraph, tree: HiddenTree, rows: Mapping[str, Tensor], weights: Tensor, keep: bool = True
+    ) -> None:
         self.tree, self.weights = tree, weights
         self.families = [
             self._family((*graph.parents(v), v), hidden, rows, not graph.children(v))
             for v, hidden in zip(graph.names, tree.hidden, strict=True)
         ]
         self.seen = {v: rows[v] for v in tree.joined if bool((rows[v] >= 0).any())}
-        self.passes = Passes(tree, self.families, self._compressed(), weights.device)
+        self.passes = Passes(tree, self.families, self._compressed(keep), weights.device)
         self.incomplete = any(family.incomplete for family in self.families)
         self._sizes = [family.cells * family.size for family in self.families]
         self._arranged, self._entries, self._missing = self._places()
@@ -79,7 +82,7 @@ class RowGroup:
             arranged.append(entry.permute(family.order).flatten())
         return torch.cat(arranged), torch.cat(entries), torch.cat(missing)
 
-    def _compressed(self) -> Levels:
+    def _compressed(self, keep: bool) -> Levels:
         """A node's level is that of the patterns below it where these are at most half as many as the rows."""
         rows = len(self.weights)
         nothing = self.weights.new_zeros(rows, dtype=torch.int64), self.weights.new_zeros(1, dtype=torch.int64)
@@ -99,8 +102,8 @@ class RowGroup:
             below, above = firsts[node], firsts[self.tree.parent[node]]
             if below is not None:
                 own = patterns[node][0]
-                children[node] = Lookup(own if above is None else own[above], len(below))
-        return self._levels(firsts, children, keep=True)
+                children[node] = Lookup(own if above is None else own[above], len(below), keep)
+        return self._levels(firsts, children, keep)
 
     def _levels(self, chosen: Sequence[Tensor | None], children: list[Lookup | None], keep: bool) -> Levels:
         """Levels of which each has the rows chosen for a node; None: all."""
