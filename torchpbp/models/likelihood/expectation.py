@@ -82,7 +82,8 @@ class ExpectationStep:
                 number = torch.zeros_like(number)
         else:
             number, joined = weights.new_zeros(len(weights), dtype=torch.int64), [[]]
-        keep = len(weights) * sum(graph.num_states(v) for v in graph.observed) <= LARGEST_INDICATORS
+        self._indicators = sum(graph.num_states(v) for v in graph.observed)  # of a row
+        keep = len(weights) * self._indicators <= LARGEST_INDICATORS
         self.groups: list[RowGroup] = []
         self._number, self._place = (
             torch.empty_like(number),
@@ -175,7 +176,8 @@ class ExpectationStep:
                 rows, weights = systematic_sample(self.weights, own)
             size = max(1, SCORES_AT_ONCE // len(self.layout.group))
             blocks = zip(torch.split(rows, size), torch.split(weights, size), strict=True)
-            self._held[own] = [part for block in blocks for part in self._parts(*block, keep=own <= ROWS_AT_ONCE)]
+            keep = own * self._indicators <= LARGEST_INDICATORS
+            self._held[own] = [part for block in blocks for part in self._parts(*block, keep=keep)]
         return self._held[own]
 
     def _parts(
