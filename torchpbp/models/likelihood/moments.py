@@ -33,6 +33,8 @@ class FormMoments:
         mean: (indicators,) probabilities.
         second: (1 + indicators, 1 + indicators) second moments of the constant and the centred indicators.
         noise: the same, for what is observed in rows with missing values.
+        owner: (indicators,) number of the observable of each.
+        member: (indicators, observables) 1 where an indicator is of an observable.
     """
 
     def __init__(self, states: Mapping[str, int], table: Mapping[str, Tensor], weights: Tensor) -> None:
@@ -49,9 +51,9 @@ class FormMoments:
             raw += indicators.T @ (indicators * part[:, None])
         self.rows = float(sum_over_processes(weights.sum()))
         sum_over_processes(raw)
-        member = raw.new_zeros(start, len(self.states))
-        for i, place in enumerate(self.place.values()):
-            member[place, i] = 1.0
+        widths = torch.tensor(list(self.states.values()), device=raw.device)
+        self.owner = torch.repeat_interleave(torch.arange(len(widths), device=raw.device), widths)
+        self.member = member = raw.new_zeros(start, len(widths)).scatter_(1, self.owner[:, None], 1.0)
         pairs = member.T @ raw @ member  # weight of the rows that have both values
         joint = raw / (member @ pairs @ member.T).clamp(min=1e-300)
         marginal = (joint @ member) @ member.T  # of a row's state among the rows that have the column's variable

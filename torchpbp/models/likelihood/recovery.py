@@ -8,7 +8,7 @@ eigenvectors of slices of a k × k × k tensor; two views give some basis, in wh
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,7 +40,7 @@ class LatentStart:
     Args:
         views: the groups of observables it is seen through.
         strength: smallest canonical correlation that its states need, over the views; NaN without views.
-        means: name -> (states of the observable, states) P(x | h) of the observables of its views.
+        means: name -> (states of the observable, states) P(x | h) of the observables of its views; empty if nothing was found.
     """
 
     views: Views
@@ -68,72 +68,100 @@ def recover(
     """
     separation = Separation(graph)
     views = find_views(graph, separation)
-    generator = np.random.default_rng(seed)
-    starts = _starts(graph, moments, views, generator)
-    requests: dict[Scope, list[Tensor]] = {}
+    starts = _starts(graph, moments, views, np.random.default_rng(seed))
+    standing: dict[Scope, dict[str, tuple[str, ...]]] = {}
     for v in graph.names:
         scope = (*graph.parents(v), v)
-        standing = references(separation, scope, views)
-        if all(starts[u].recovered and standing[u] for u in standing):
-            requests[scope] = [
-                indicator(moments, standing[u], starts[u].means) if u in standing else moments.one_hot(u) for u in scope
-            ]
-    joint = moments.products(list(requests.values()))
-    return {scope: as_table(table) for scope, table in zip(requests, joint, strict=True)}, starts
+        found = references(separation, scope, views)
+        if all(starts[u].recovered and names for u, names in found.items()):
+            standing[scope] = found
+    needed = list(dict.fromkeys(pair for found in standing.values() for pair in found.items()))
+    forms = dict(zip(needed, indicators(moments, [(names, starts[u].means) for u, names in needed]), strict=True))
+    requests = [
+        [forms[u, found[u]] if u in found else moments.one_hot(u) for u in scope] for scope, found in standing.items()
+    ]
+    tables = each(as_table, [(joint,) for joint in moments.products(requests)])
+    return dict(zip(standing, tables, strict=True)), starts
+
+
+def each(function: Callable[..., Tensor], requests: Sequence[tuple[Tensor, ...]]) -> list[Tensor]:
+    """The results of a function that takes batches, for each of several lists of arguments; those of the same shapes together."""
+    together: dict[tuple[torch.Size, ...], list[int]] = {}
+    for number, arguments in enumerate(requests):
+        together.setdefault(tuple(x.shape for x in arguments), []).append(number)
+    result: dict[int, Tensor] = {}
+    for numbers in together.values():
+        stacked = (torch.stack(column) for column in zip(*(requests[i] for i in numbers), strict=True))
+        result |= zip(numbers, function(*stacked).unbind(), strict=True)
+    return [result[number] for number in range(len(requests))]
 
 
 def _starts(
     graph: LatentGraph, moments: FormMoments, views: Mapping[str, Views], generator: np.random.Generator
 ) -> dict[str, LatentStart]:
     """Forms of the latents' states; the tensors of all latents with three views come from one pass over the rows."""
-    forms: dict[str, list[Tensor]] = {}
-    strengths = dict.fromkeys(graph.latent, float("nan"))
-    for h in graph.latent:
-        if views[h].groups:
-            forms[h], strengths[h] = canonical_forms(moments, views[h].groups, graph.num_states(h))
+    forms, strengths = canonical_forms(
+        moments, {v.latent: v.groups for v in views.values() if v.groups}, graph.num_states
+    )
     three = [h for h in forms if len(forms[h]) == 3 and sum(len(f) == graph.num_states(h) for f in forms[h]) >= 2]
     tensors = dict(zip(three, moments.products([forms[h] for h in three]), strict=True))
-    starts = {}
-    for h in graph.latent:
-        base = None
-        if h in tensors:
-            base = decomposed(tensors[h], graph.num_states(h), generator)
-        if base is None and h in forms:
-            base = corners(moments, forms[h], graph.num_states(h))
-        means: dict[str, Tensor] = {}
+    bases: dict[str, tuple[int, Tensor]] = {}
+    for h in forms:
+        base = decomposed(tensors[h], graph.num_states(h), generator) if h in tensors else None
+        base = corners(moments, forms[h], graph.num_states(h)) if base is None else base
         if base is not None:
-            number, matrix = base
-            zeta = torch.linalg.solve(matrix, forms[h][number])
-            means = conditional_means(moments, views[h], number, zeta)
-        starts[h] = LatentStart(views[h], strengths[h], means)
-    return starts
+            bases[h] = base
+    zetas = each(torch.linalg.solve, [(matrix, forms[h][number]) for h, (number, matrix) in bases.items()])
+    means = conditional_means(moments, [(views[h], number) for h, (number, _) in bases.items()], zetas)
+    found = dict(zip(bases, means, strict=True))
+    return {h: LatentStart(views[h], strengths.get(h, math.nan), found.get(h, {})) for h in graph.latent}
 
 
-def canonical_forms(moments: FormMoments, groups: Sequence[Sequence[str]], states: int) -> tuple[list[Tensor], float]:
-    """For each view a constant and its directions that the other views predict best, at most states − 1 of them.
+def canonical_forms(
+    moments: FormMoments, groups: Mapping[str, Sequence[Sequence[str]]], states: Callable[[str], int]
+) -> tuple[dict[str, list[Tensor]], dict[str, float]]:
+    """For each view of each latent a constant and its directions that the other views predict best, at most states − 1 of them.
+
+    Args:
+        moments: of the observables.
+        groups: latent -> its views.
+        states: of a latent.
 
     Returns:
-        The forms, and the weakest correlation that the states need.
+        The forms, and the weakest correlation that the states of each latent need.
     """
-    covariance = moments.second
-    forms, strength = [], 1.0
-    for i, group in enumerate(groups):
-        own = moments.columns(group)
-        other = moments.columns([x for j, names in enumerate(groups) if j != i for x in names])
+
+    def directions(own: Tensor, other: Tensor) -> Tensor:
+        """(batch, 1 + columns, directions): their correlations, then their coefficients."""
         left, right = (
-            torch.linalg.cholesky(_ridged(covariance[c[:, None], c], 1 / moments.rows)) for c in (own, other)
+            torch.linalg.cholesky(_ridged(moments.second[c[:, :, None], c[:, None]], 1 / moments.rows))
+            for c in (own, other)
         )
-        cross = torch.linalg.solve_triangular(left, covariance[own[:, None], other], upper=False)
-        cross = torch.linalg.solve_triangular(right, cross.T, upper=False).T
+        cross = torch.linalg.solve_triangular(left, moments.second[own[:, :, None], other[:, None]], upper=False)
+        cross = torch.linalg.solve_triangular(right, cross.mT, upper=False).mT
         u, s, _ = torch.linalg.svd(cross, full_matrices=False)
-        free = sum(moments.states[x] - 1 for x in group)
-        count = min(states - 1, free, len(s))
-        form = u.new_zeros(1 + count, 1 + moments.size)
-        form[0, 0] = 1.0
-        form[1:, own] = torch.linalg.solve_triangular(left.T, u[:, :count], upper=True).T
-        forms.append(form)
-        strength = min(strength, float(s[count - 1]) if count == states - 1 and count else 0.0 if states > 1 else 1.0)
-    return forms, strength
+        return torch.cat([s[:, None], torch.linalg.solve_triangular(left.mT, u, upper=True)], dim=1)
+
+    requests = []
+    for views in groups.values():
+        for i, group in enumerate(views):
+            rest = [x for j, names in enumerate(views) if j != i for x in names]
+            requests.append((moments.columns(group), moments.columns(rest)))
+    found = iter(zip(requests, each(directions, requests), strict=True))
+    forms: dict[str, list[Tensor]] = {}
+    strengths: dict[str, float] = {}
+    for h, views in groups.items():
+        needed, forms[h], strengths[h] = states(h) - 1, [], 1.0
+        for group in views:
+            (own, _), result = next(found)
+            count = min(needed, sum(moments.states[x] - 1 for x in group), result.shape[1])
+            form = result.new_zeros(1 + count, 1 + moments.size)
+            form[0, 0] = 1.0
+            form[1:, own] = result[1:, :count].T
+            forms[h].append(form)
+            if needed:
+                strengths[h] = min(strengths[h], float(result[0, count - 1]) if count == needed else 0.0)
+    return forms, strengths
 
 
 def decomposed(tensor: Tensor, states: int, generator: np.random.Generator) -> tuple[int, Tensor] | None:
@@ -230,46 +258,71 @@ def _corners(points: Tensor, weights: Tensor, states: int) -> Tensor:
     return torch.stack(chosen)
 
 
-def conditional_means(moments: FormMoments, views: Views, base: int, zeta: Tensor) -> dict[str, Tensor]:
-    """P(x | h) of all observables of the views: first through the base view, then each through the views it is not in."""
-    others = views.without(views.groups[base])
-    means = _conditionals(moments, others, zeta)
-    means |= _conditionals(moments, views.groups[base], indicator(moments, others, means))
-    through = [indicator(moments, views.without(group), means) for group in views.groups]
-    for group, form in zip(views.groups, through, strict=True):
-        means |= _conditionals(moments, group, form)
+def conditional_means(
+    moments: FormMoments, seen: Sequence[tuple[Views, int]], zetas: Sequence[Tensor]
+) -> list[dict[str, Tensor]]:
+    """P(x | h) of all observables of the views of several latents: first through the base view, then each through the views it
+    is not in.
+
+    Args:
+        moments: of the observables.
+        seen: views of each latent, and the number of its base view.
+        zetas: the form of the states of each latent, in its base view.
+
+    Returns:
+        For each latent name -> (states of the observable, states).
+    """
+    others = [views.without(views.groups[base]) for views, base in seen]
+    means = [_parts(moments, names, x) for names, x in zip(others, _conditionals(moments, zetas), strict=True)]
+    forms = indicators(moments, list(zip(others, means, strict=True)))
+    for (views, base), found, x in zip(seen, means, _conditionals(moments, forms), strict=True):
+        found |= _parts(moments, views.groups[base], x)
+    places = [(number, group) for number, (views, _) in enumerate(seen) for group in views.groups]
+    forms = indicators(moments, [(seen[number][0].without(group), means[number]) for number, group in places])
+    for (number, group), x in zip(places, _conditionals(moments, forms), strict=True):
+        means[number] |= _parts(moments, group, x)
     return means
 
 
-def _conditionals(moments: FormMoments, names: Sequence[str], zeta: Tensor) -> dict[str, Tensor]:
-    """(states of x, k) P(x | h) of some observables from E[1_x ζᵀ]."""
-    joint = moments.mean[:, None] * zeta[:, 0] + moments.second[1:] @ zeta.T
-    means = {}
-    for x in names:
-        positive = joint[moments.place[x]].clamp(min=0) + 1e-4 / moments.states[x]
-        means[x] = positive / positive.sum(dim=0)
-    return means
+def _parts(moments: FormMoments, names: Sequence[str], conditionals: Tensor) -> dict[str, Tensor]:
+    return {x: conditionals[moments.place[x]] for x in names}
 
 
-def indicator(moments: FormMoments, names: Sequence[str], means: Mapping[str, Tensor]) -> Tensor:
-    """The form ζ of least variance with E[ζ | h] = e_h, made of some observables with known P(x | h)."""
-    columns = torch.nn.functional.pad(moments.columns(names), (1, 0))
-    stacked = torch.cat([means[x] for x in names]) - moments.mean[columns[1:] - 1, None]
-    expected = torch.nn.functional.pad(stacked, (0, 0, 1, 0), value=1.0)  # (1 + indicators, k)
-    spread = moments.noise[columns[:, None], columns]
-    spread.diagonal().mul_(1 + 1e-3).add_(1e-9)
-    weighted = torch.linalg.solve(spread, expected)
-    gram = expected.T @ weighted
-    form = expected.new_zeros(expected.shape[1], 1 + moments.size)
-    form[:, columns] = torch.linalg.solve(_ridged(gram, 1e-9 * float(gram.trace())), weighted.T)
-    return form
+def _conditionals(moments: FormMoments, zetas: Sequence[Tensor]) -> list[Tensor]:
+    """(indicators, k) P(x | h) of all observables from E[1_x ζᵀ], for each of several forms."""
+
+    def of(zeta: Tensor) -> Tensor:
+        joint = moments.mean[:, None] * zeta[:, None, :, 0] + moments.second[1:] @ zeta.mT
+        positive = joint.clamp(min=0) + 1e-4 / moments.member.sum(dim=0)[moments.owner, None]
+        return positive / (moments.member.T @ positive)[:, moments.owner]
+
+    return each(of, [(zeta,) for zeta in zetas])
+
+
+def indicators(moments: FormMoments, requests: Sequence[tuple[Sequence[str], Mapping[str, Tensor]]]) -> list[Tensor]:
+    """For each list of observables with known P(x | h) the form ζ of least variance with E[ζ | h] = e_h that is made of them."""
+
+    def of(columns: Tensor, means: Tensor) -> Tensor:
+        centred = means - moments.mean[columns - 1].unsqueeze(2)
+        expected = torch.nn.functional.pad(centred, (0, 0, 1, 0), value=1.0)  # (batch, 1 + indicators, k)
+        columns = torch.nn.functional.pad(columns, (1, 0))
+        spread = moments.noise[columns[:, :, None], columns[:, None]]
+        spread.diagonal(dim1=1, dim2=2).mul_(1 + 1e-3).add_(1e-9)
+        weighted = torch.linalg.solve(spread, expected)
+        gram = expected.mT @ weighted
+        ridge = 1e-9 * gram.diagonal(dim1=1, dim2=2).sum(dim=1)[:, None, None]
+        solved = torch.linalg.solve(gram + ridge * _eye(gram.shape[1], gram), weighted.mT)
+        form = solved.new_zeros(*solved.shape[:2], 1 + moments.size)
+        return form.scatter_(2, columns[:, None].expand_as(solved), solved)
+
+    return each(of, [(moments.columns(names), torch.cat([means[x] for x in names])) for names, means in requests])
 
 
 def as_table(joint: Tensor) -> Tensor:
-    """A conditional table of the last dimension from estimates of P(family), with no entry at 0."""
+    """(batch, …) conditional tables of the last dimension from estimates of P(family), with no entry at 0."""
     positive = joint.clamp(min=0)
-    average = positive.flatten(0, -2).sum(dim=0) if positive.ndim > 1 else positive
-    average = average / average.sum().clamp(min=1e-300)
+    average = positive.sum(dim=tuple(range(1, joint.ndim - 1)), keepdim=True) if joint.ndim > 2 else positive
+    average = average / average.sum(dim=-1, keepdim=True).clamp(min=1e-300)
     totals = positive.sum(dim=-1, keepdim=True)
     table = torch.where(totals > 1e-12, positive / totals.clamp(min=1e-300), average)
     table = (1 - MIXING) * table + MIXING * (average + 1 / positive.shape[-1]) / 2
@@ -277,7 +330,7 @@ def as_table(joint: Tensor) -> Tensor:
 
 
 def _ridged(matrix: Tensor, ridge: float) -> Tensor:
-    return matrix + ridge * _eye(len(matrix), matrix)
+    return matrix + ridge * _eye(matrix.shape[-1], matrix)
 
 
 def _eye(size: int, like: Tensor) -> Tensor:
