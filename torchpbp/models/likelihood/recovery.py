@@ -105,10 +105,9 @@ def _starts(
     )
     three = [h for h in forms if len(forms[h]) == 3 and sum(len(f) == graph.num_states(h) for f in forms[h]) >= 2]
     tensors = dict(zip(three, moments.products([forms[h] for h in three]), strict=True))
-    bases: dict[str, tuple[int, Tensor]] = {}
+    bases = decomposed(tensors, graph.num_states, generator)
     for h in forms:
-        base = decomposed(tensors[h], graph.num_states(h), generator) if h in tensors else None
-        base = corners(moments, forms[h], graph.num_states(h)) if base is None else base
+        base = None if h in bases else corners(moments, forms[h], graph.num_states(h))
         if base is not None:
             bases[h] = base
     zetas = each(torch.linalg.solve, [(matrix, forms[h][number]) for h, (number, matrix) in bases.items()])
@@ -164,36 +163,52 @@ def canonical_forms(
     return forms, strengths
 
 
-def decomposed(tensor: Tensor, states: int, generator: np.random.Generator) -> tuple[int, Tensor] | None:
-    """E[z | h] of one view from E[z1 ⊗ z2 ⊗ z3].
+def decomposed(
+    tensors: Mapping[str, Tensor], states: Callable[[str], int], generator: np.random.Generator
+) -> dict[str, tuple[int, Tensor]]:
+    """E[z | h] of one view of each latent from E[z1 ⊗ z2 ⊗ z3].
 
     T[:, :, c] T[:, :, 0]⁻¹ = A diag(E[z3_c | h]) A⁻¹: its eigenvectors, scaled to first entry 1, are A.
 
+    Args:
+        tensors: latent -> tensor of its three views.
+        states: of a latent.
+        generator: of combinations of slices.
+
     Returns:
-        The number of the view and its (k, k) matrix A, whose tensor of rank k is nearest to the given one; None where all
-        attempts have complex or very small shares.
+        latent -> the number of the view and its (k, k) matrix A, whose tensor of rank k is nearest to the given one. A latent of
+        which all attempts have complex or very small shares is left out.
     """
-    orders = [
-        (a, b, c) for a, b, c in ((1, 2, 0), (0, 2, 1), (0, 1, 2)) if tensor.shape[a] == tensor.shape[b] == states
-    ]
-    if not orders:
-        return None
-    turned = torch.stack([tensor.permute(order) for order in orders])  # of one shape: all orders only if it is a cube
-    size = turned.shape[3]
-    attempts = 1 if size == 2 else DIRECTIONS
-    weights = torch.from_numpy(generator.standard_normal((len(orders) * attempts, size - 1))).to(tensor.device)
-    best = _nearest(turned.repeat_interleave(attempts, dim=0), weights)
-    return None if best is None else (orders[best[0] // attempts][0], best[1])
+    requests: dict[str, tuple[Tensor, Tensor]] = {}
+    views: dict[str, list[int]] = {}  # of each attempt
+    for h, tensor in tensors.items():
+        pairs = [(a, b) for a, b in ((1, 2), (0, 2), (0, 1)) if tensor.shape[a] == tensor.shape[b] == states(h)]
+        if not pairs:
+            continue
+        turned = torch.stack([tensor.permute(a, b, 3 - a - b) for a, b in pairs])  # all three only of a cube
+        count = 1 if turned.shape[3] == 2 else DIRECTIONS
+        weights = torch.from_numpy(generator.standard_normal((len(pairs) * count, turned.shape[3] - 1)))
+        requests[h] = turned.repeat_interleave(count, dim=0), weights.to(tensor.device)
+        views[h] = [a for a, _ in pairs for _ in range(count)]
+    found = {}
+    for h, attempts in zip(requests, each(_attempted, list(requests.values())), strict=True):
+        best = int(attempts[:, 0].argmin())
+        if math.isfinite(float(attempts[best, 0])):
+            found[h] = views[h][best], attempts[best, 1:].reshape(states(h), states(h))
+    return found
 
 
-def _nearest(tensors: Tensor, weights: Tensor) -> tuple[int, Tensor] | None:
-    """Of several (attempts, k, k, slices) tensors and combinations of their slices the one whose tensor of rank k is nearest: its
-    number, and its matrix A."""
-    base, count = tensors[..., 0], tensors.shape[1]
+def _attempted(tensors: Tensor, weights: Tensor) -> Tensor:
+    """(batch, attempts, 1 + k · k) distance of the tensor of rank k, infinite where there is none, and the matrix A, for each of
+    (batch, attempts, k, k, slices) tensors and combinations of their slices."""
+    batch, attempts, count = tensors.shape[:3]
+    tensors, weights = tensors.flatten(0, 1), weights.flatten(0, 1)
+    result = tensors.new_full((len(tensors), 1 + count * count), math.inf)
+    base = tensors[..., 0]
     slices = torch.einsum("nabc,nc->nab", tensors[..., 1:], weights)
-    product, info = torch.linalg.solve_ex(base.transpose(1, 2), slices.transpose(1, 2))
+    product, info = torch.linalg.solve_ex(base.mT, slices.mT)
     numbers = ((info == 0) & product.flatten(1).isfinite().all(dim=1)).nonzero().flatten()
-    values, vectors = torch.linalg.eig(product[numbers].transpose(1, 2))
+    values, vectors = torch.linalg.eig(product[numbers].mT)
     a = vectors.real
     good = values.imag.abs().amax(dim=1) <= 1e-9 * values.abs().amax(dim=1)
     good &= a[:, 0].abs().amin(dim=1) >= 1e-8
@@ -201,18 +216,15 @@ def _nearest(tensors: Tensor, weights: Tensor) -> tuple[int, Tensor] | None:
     shares, info = torch.linalg.solve_ex(a, tensors[numbers][:, :, :1, 0])
     good = (info == 0) & (shares[..., 0] >= SMALLEST_SHARE).all(dim=1)
     numbers, a, shares = numbers[good], a[good], shares[good]
-    if not len(a):
-        return None
     second = torch.linalg.solve(a, base[numbers]) / shares  # (attempts, k, k): states × z2
-    weighted = a * shares.transpose(1, 2)
-    pairs = torch.einsum("nah,nhb->nabh", weighted, second).flatten(1, 2)
-    gram = pairs.transpose(1, 2) @ pairs
+    pairs = torch.einsum("nah,nhb->nabh", a * shares.mT, second).flatten(1, 2)
+    gram = pairs.mT @ pairs
     ridge = 1e-12 * gram.diagonal(dim1=1, dim2=2).sum(dim=1)[:, None, None] * _eye(count, gram)
     whole = tensors[numbers].flatten(1, 2)
-    third = torch.linalg.solve(gram + ridge, pairs.transpose(1, 2) @ whole)  # (attempts, k, z3)
+    third = torch.linalg.solve(gram + ridge, pairs.mT @ whole)  # (attempts, k, z3)
     errors = (pairs @ third - whole).flatten(1).norm(dim=1).nan_to_num(nan=math.inf)
-    best = int(errors.argmin())
-    return (int(numbers[best]), a[best]) if math.isfinite(float(errors[best])) else None
+    result[numbers] = torch.cat([errors[:, None], a.flatten(1)], dim=1)
+    return result.reshape(batch, attempts, -1)
 
 
 def corners(moments: FormMoments, forms: Sequence[Tensor], states: int) -> tuple[int, Tensor] | None:
