@@ -200,7 +200,7 @@ def case(name: str, tiny: bool) -> tuple[Work, Answer]:
     if name.startswith("likelihood, "):
         _, structure, size = name.split(", ")
         count = int(size.removesuffix(" rows").replace(",", ""))
-        return likelihood(STRUCTURES[structure](), rows if tiny else count, 3 if count <= 10_000 else 1)
+        return likelihood(STRUCTURES[structure](), rows if tiny else count, 2 if tiny else 10 if count <= 10_000 else 3)
     raise KeyError(name)
 
 
