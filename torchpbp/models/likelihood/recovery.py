@@ -29,7 +29,7 @@ OUTERMOST = 0.02
 """Share of the rows, by weight, that corners of the predictions leave aside."""
 SPREAD = 1.5
 """Standard deviations along each axis that corners reach at least."""
-MIXING = 0.02
+MIXING = 0.1
 """Share of the average and of the uniform distribution in recovered tables: EM never leaves a zero."""
 
 
