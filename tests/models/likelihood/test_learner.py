@@ -59,7 +59,7 @@ def test_exact_moments_give_the_tables_of_three_view_latents(name: str, monkeypa
     assert all(start.recovered and len(start.views.groups) == 3 for start in starts.values())
     found = DiscreteNetwork(graph, {scope[-1]: t for scope, t in tables.items()}).match_states(truth)
     for v, t in truth.cpts.items():  # up to what keeps conditional means from 0
-        torch.testing.assert_close(found.cpts[v], t, atol=2e-3, rtol=0.0)
+        torch.testing.assert_close(found.cpts[v], t, atol=5e-3, rtol=0.0)
 
 
 @pytest.mark.parametrize("missing", [0.0, 0.3])
