@@ -111,7 +111,7 @@ def counted_rows(columns: Sequence[Tensor], weights: Tensor) -> tuple[Tensor, Te
         code.mul_(width).add_(column)
         if low:
             code.sub_(low)
-    total = torch.bincount(code, weights, minlength=math.prod(widths))
+    total = weights.new_zeros(math.prod(widths)).scatter_add_(0, code, weights)
     there = total.nonzero().flatten()
     states, rest = [], there
     for low, width in zip(reversed(lows), reversed(widths), strict=True):
