@@ -147,8 +147,8 @@ class ExpectationStep:
             r = passes.spread(passes.downward(torch.ones_like(weights), products, sums))
             total += group.pairs((r * weights) @ r.T)
         for _ in range(2):  # from both sides; sums over rows of a matrix are quicker than over columns
-            sums = total.new_zeros(len(self.layout.widths), len(vector)).index_add_(0, self.layout.group, total)
-            total = (total - sums[self.layout.group] * vector[:, None]).T.contiguous()
+            added = total.new_zeros(len(self.layout.widths), len(vector)).index_add_(0, self.layout.group, total)
+            total = (total - added[self.layout.group] * vector[:, None]).T.contiguous()
         return sum_over_processes(total[self.layout.free][:, self.layout.free])
 
     def sample(self, count: int | None) -> ExpectationStep:
