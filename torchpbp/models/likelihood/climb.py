@@ -13,15 +13,11 @@ from torchpbp.distributed import sum_over_processes
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.models.likelihood.expectation import ExpectationStep
 from torchpbp.models.likelihood.moments import FormMoments
-from torchpbp.models.likelihood.polish import EM_STEPS, TOLERANCE, Polished, polish
+from torchpbp.models.likelihood.polish import TOLERANCE, Polished, polish
 from torchpbp.models.likelihood.recovery import LatentStart, recover
 
 RACERS, RACE_ROWS, RACE_EM = 8, 2_000, 8
 """Random starts of tables that are not recovered, rows that they are compared on, and EM steps before the worse half retires."""
-MANY_ROWS = 15_000
-"""Distinct rows above which the climb begins on a sample of half as many."""
-ROUGH = 0.1
-"""Nats per parameter at which the climb on the sample ends: its noise is half a nat per parameter."""
 SMOOTHING = 1.0
 """With a smaller prior the climb begins with this one, whose objective has fewer maxima, and goes on from there."""
 RIVAL_ROWS, RIVAL_EM, RIVAL_ENTRIES = 1_000, 16, 1 << 24
@@ -81,15 +77,10 @@ def climb(
     if raced:
         racers = [vector, *(started() for _ in range(RACERS - 1))]
         vector = _race(step.sample(RACE_ROWS), torch.stack(racers), smooth)[0]
-    em_steps = EM_STEPS
-    distinct = float(sum_over_processes(step.weights.new_tensor(len(step.weights))))
-    if distinct > MANY_ROWS:
-        rough = max(tolerance, ROUGH * step.layout.parameters)
-        vector = polish(step.sample(MANY_ROWS // 2), vector, smooth, rough, max_steps).vector
-        em_steps = 1
     if smooth == prior:
-        return Climb(polish(step, vector, prior, tolerance, max_steps, em_steps, report), starts, raced)
-    vector = polish(step, vector, smooth, max(tolerance, TOLERANCE), max_steps, em_steps).vector
+        return Climb(polish(step, vector, prior, tolerance, max_steps, report), starts, raced)
+    vector = polish(step, vector, smooth, max(tolerance, TOLERANCE), max_steps).vector
+    distinct = float(sum_over_processes(step.weights.new_tensor(len(step.weights))))
     tables, few = {}, step.sample(RIVAL_ROWS)
     entries = sum(len(group.weights) * group.tree.entries for group in few.groups)
     many = int(distinct > RIVAL_ROWS)

@@ -128,7 +128,7 @@ class ExpectationStep:
             total += passes.upward(group.arranged(vectors))[0] @ weights
         return sum_over_processes(total)
 
-    def information(self, vector: Tensor, most: int | None = None) -> Tensor:
+    def information(self, vector: Tensor, most: int | None = None, dtype: torch.dtype = torch.float64) -> Tensor:
         """The empirical Fisher information F = Σ s sᵀ of the free logits.
 
         With r the posterior of a table's entries in a row, the scores of the row are s = r(pa, v) − r(pa) θ(v | pa): a linear
@@ -137,6 +137,7 @@ class ExpectationStep:
         Args:
             vector: (entries,) tables.
             most: estimate it from a sample of so many rows.
+            dtype: in which products of posteriors are added up.
 
         Returns:
             (free parameters, free parameters).
@@ -145,11 +146,10 @@ class ExpectationStep:
         for group, passes, weights in self._blocks(most):
             _, products, sums = passes.upward(group.arranged(vector[None]))
             r = passes.spread(passes.downward(torch.ones_like(weights), products, sums))
-            total += group.pairs((r * weights) @ r.T)
-        for _ in range(2):  # from both sides; sums over rows of a matrix are quicker than over columns
-            added = total.new_zeros(len(self.layout.widths), len(vector)).index_add_(0, self.layout.group, total)
-            total = (total - added[self.layout.group] * vector[:, None]).T.contiguous()
-        return sum_over_processes(total[self.layout.free][:, self.layout.free])
+            weighted = (r * weights.sqrt()).to(dtype)
+            total += group.pairs(weighted @ weighted.T)
+        half = self.layout.scores(vector, total)  # sums over rows of a matrix are quicker than over columns
+        return sum_over_processes(self.layout.scores(vector, half.T.contiguous()))
 
     def sample(self, count: int | None) -> ExpectationStep:
         """The step over a systematic sample of the rows of all processes, the same one in each call.

@@ -22,6 +22,8 @@ class TableLayout:
     Attributes:
         scopes: (parents…, variable) of each table.
         free: (entries,) booleans: the entries whose logits are parameters, all but the last of each distribution.
+        places: their numbers.
+        last: for each of them the number of the last entry of its distribution.
     """
 
     def __init__(self, graph: LatentGraph, device: torch.device | str = "cpu") -> None:
@@ -39,6 +41,8 @@ class TableLayout:
         )  # distribution of each entry
         self.free = torch.ones(len(self.group), dtype=torch.bool, device=device)
         self.free[widths.cumsum(0) - 1] = False
+        self.places = self.free.nonzero().flatten()
+        self.last = (widths.cumsum(0) - 1)[self.group[self.places]]
 
     @property
     def parameters(self) -> int:
@@ -78,10 +82,45 @@ class TableLayout:
             shares = torch.where(empty, (1 / self.widths)[self.group], shares)
         return shares
 
-    def moved(self, vector: Tensor, step: Tensor) -> Tensor:
-        """(entries,) tables after a step of their logits: θ e^step, normalised."""
-        raised = vector * step.exp()
+    def scores(self, vector: Tensor, posteriors: Tensor) -> Tensor:
+        """Scores r(pa, v) − r(pa) θ(v | pa) of the free logits from posteriors r of all entries.
+
+        Args:
+            vector: (entries,) tables θ.
+            posteriors: (entries, n).
+
+        Returns:
+            (free, n).
+        """
+        totals = posteriors.new_zeros(len(self.widths), posteriors.shape[1]).index_add_(0, self.group, posteriors)
+        totals = totals.index_select(0, self.group.index_select(0, self.places))
+        return posteriors.index_select(0, self.places).addcmul_(
+            totals, vector.index_select(0, self.places)[:, None], value=-1
+        )
+
+    def logits(self, vector: Tensor) -> Tensor:
+        """(free,) logits of tables, relative to the last entry of each distribution."""
+        logs = vector.clamp(min=1e-300).log()
+        return logs.index_select(0, self.places) - logs.index_select(0, self.last)
+
+    def relative(self, vector: Tensor, direction: Tensor) -> Tensor:
+        """(entries,) relative changes of the probabilities for small (free,) changes of their logits."""
+        whole = vector.new_zeros(len(vector)).index_copy_(0, self.places, direction)
+        return whole - self.sums((vector * whole)[None])[0]
+
+    def moved(self, vector: Tensor, change: Tensor) -> Tensor:
+        """(entries,) tables θ (1 + change), normalised; a decrease by more than half is continued as an exponential, which stays
+        above 0."""
+        factor = torch.where(change > -0.5, 1 + change, 0.5 * (2 * change.clamp(max=-0.5) + 1).exp())
+        raised = vector * factor
         return raised / self.sums(raised[None])[0].clamp(min=1e-300)
+
+    def prior_curvature(self, vector: Tensor) -> Tensor:
+        """(free, free) minus the second derivatives of Σ log θ by the free logits: states · (diag θ − θ θᵀ) within each
+        distribution."""
+        own, group = vector.index_select(0, self.places), self.group.index_select(0, self.places)
+        weighted = self.widths[group] * own
+        return torch.diag(weighted) - torch.where(group[:, None] == group, weighted[:, None] * own, 0.0)
 
     def reordered(self, information: Tensor, orders: Mapping[str, Sequence[int]]) -> Tensor:
         """The information of the free logits after the states of some variables were numbered anew.
@@ -99,13 +138,10 @@ class TableLayout:
             places.append(table.flatten())
             start += size
         order = torch.cat(places)
-        free = self.free.nonzero().flatten()
-        columns = torch.arange(len(free), device=self.device)
-        whole = information.new_zeros(
-            len(order), len(free)
-        )  # scores of a distribution add up to 0: the last is minus the others
-        whole[free, columns] = 1.0
-        last = (~self.free).nonzero().flatten()
-        whole[last[self.group[free]], columns] = -1.0
-        chosen = whole[order][self.free]
+        columns = torch.arange(len(self.places), device=self.device)
+        # scores of a distribution add up to 0: the last is minus the others
+        whole = information.new_zeros(len(order), len(columns))
+        whole[self.places, columns] = 1.0
+        whole[self.last, columns] = -1.0
+        chosen = whole[order][self.places]
         return chosen @ information @ chosen.T

@@ -14,25 +14,24 @@ from torchpbp.models.likelihood.expectation import ExpectationStep
 
 EM_STEPS = 2
 """EM steps before the first Gauss–Newton step."""
-INFORMATION_ROWS, ROWS_PER_PARAMETER = 1_000, 4
-"""Rows from which the information is estimated: so many, or so many for each parameter."""
-DAMPING, LESS, MORE = 0.1, 1 / 2.5, 4.0
-"""Damping relative to the diagonal of the information at the start, and its factors after a good and a bad step."""
-MOST_DAMPING = 0.1
-"""It never grows beyond what it starts with: a shorter step, or one of EM, does more then."""
-FIRM = 1.0
-"""Damping, relative to the diagonal of the information, of the way back from a step that went too far."""
+INFORMATION_ROWS, ROWS_PER_PARAMETER, MORE_ROWS = 1_000, 4, 1.5
+"""Rows from which the information is estimated at the start: so many, or so many for each parameter; and the factor after a step
+that gained much less than predicted."""
+DAMPING, LEAST, MOST, AFTER_FAILURE = 0.01, 1 / 3, 3.0, 4.0
+"""Damping at the start, the least and the most that it is multiplied by after a step that gained, and its factor after a failure,
+which doubles with each further one."""
+SMALL_SHARE = 0.3
+"""Share of the predicted gain below which the information is estimated from more rows."""
+FLOOR, UNSEEN = 0.3, 1e-4
+"""Shares of the mean of the information's diagonal that stand for entries near 0, those of directions that are not identified:
+in damping, and in predictions of what is left to gain."""
+LONGEST, REUSE = 0.5, 0.1
+"""Longest step, and the length of steps, added up, after which the information is computed anew. The length is that of the
+distribution that changes most: the root mean square of its entries' relative changes."""
 LEAST_BEND = 0.01
-"""Share of the predicted curvature below which a change of the gradient is not remembered."""
-FLOOR, PREDICTED = 0.003, 0.1
-"""Damping relative to the mean of the diagonal, which keeps directions that are not identified from running off, and the share of
-it in predictions of what is left to gain."""
-REUSE = 0.5
-"""Change of the logits, added up over steps, up to which the information is not computed anew."""
-MEMORY = 20
-"""Steps whose changes of the gradient are remembered."""
-LARGEST_STEP = 1.0
-"""Most that a logit changes in a step."""
+"""Share of the expected curvature below which a change of the gradient does not correct it."""
+MOST_FAILURES = 3
+"""Gauss–Newton steps that fail in a row before an EM step, which cannot."""
 MOST_PARAMETERS = 4_000
 """Free parameters up to which the information is a matrix that can be solved; with more, EM steps go on."""
 TOLERANCE = 0.01
@@ -68,7 +67,6 @@ def polish(
     prior: float,
     tolerance: float = TOLERANCE,
     max_steps: int = 100,
-    em_steps: int = EM_STEPS,
     report: Callable[[], object] = lambda: None,
 ) -> Polished:
     """Climb from a start to a maximum of log-likelihood + prior · Σ log θ.
@@ -78,8 +76,7 @@ def polish(
         vector: (entries,) tables to start from.
         prior: pseudo-rows per entry.
         tolerance: nats in total.
-        max_steps: EM and Gauss–Newton steps, at most.
-        em_steps: EM steps to begin with.
+        max_steps: EM and Gauss–Newton steps, those that failed included, at most.
         report: called after each step.
     """
     layout = step.layout
@@ -94,28 +91,25 @@ def polish(
     here = point(vector)
     objective = [here.value]
     newton = _Newton(step, prior) if layout.parameters <= MOST_PARAMETERS else None
-    converged = False
+    failures, converged = 0, False
     for number in range(max_steps):
-        left, ahead = math.inf, None
-        if newton is not None and number >= em_steps:
-            left = newton.look(here)
-            change = newton.step()
-            ahead = point(layout.moved(here.vector, change))
-            if ahead.value <= here.value and left >= tolerance:  # below that, it is rounding
-                change = change / 2 + newton.correction(ahead) / 4
-                ahead = point(layout.moved(here.vector, change))
-            if ahead.value > here.value:
-                newton.succeeded(change, ahead.value - here.value)
-            else:
-                ahead = None
-                newton.failed()
-        if ahead is None:
+        left = math.inf
+        if newton is None or number < EM_STEPS or failures == MOST_FAILURES:
             ahead = point(layout.maximised(here.counts[None], prior)[0])
+            failures = 0
+            if newton is None:
+                left = _extrapolated(objective, ahead.value - here.value)
+        else:
+            left = newton.look(here)
+            ahead = point(layout.moved(here.vector, newton.step()))
+            if newton.judge(ahead.value - here.value):
+                failures = 0
+            else:
+                ahead, failures = here, failures + 1
         gain = ahead.value - here.value
-        if newton is None:
-            left = _extrapolated(objective, gain)
-        here = ahead
-        objective.append(here.value)
+        if ahead is not here:
+            here = ahead
+            objective.append(here.value)
         report()
         if gain < tolerance and left < tolerance:
             converged = True
@@ -124,93 +118,95 @@ def polish(
 
 
 class _Newton:
-    """Damped Gauss–Newton steps in the free logits, corrected by the gradients' changes in the last steps (L-BFGS).
+    """Gauss–Newton steps in the free logits: the empirical information of the rows stands for the curvature.
 
-    The information of the rows stands for the curvature; where a latent has an arbitrary basis, the objective bends along the
-    directions that it leaves open, and the corrections keep steps from failing there.
+    Where a latent is weakly identified, the objective has long, curved valleys. Tables therefore move along straight lines of
+    probabilities, θ (1 + δ), not of logits, θ e^δ: a change of a latent's basis multiplies the tables on its two sides by
+    matrices, which such lines follow further. The information turns quickly along a valley, so that it is computed anew after
+    each long step. A sample of the rows will do, a larger one where steps do not gain what it predicts; between short steps it is
+    corrected by the gradient's changes (BFGS).
     """
 
     def __init__(self, step: ExpectationStep, prior: float) -> None:
         self.expectation, self.prior, self.layout = step, prior, step.layout
-        self.free = self.layout.free
-        self.damping, self.drift = DAMPING, math.inf
-        self.pairs: list[tuple[Tensor, Tensor]] = []  # changes of the logits and of the gradient, with its sign turned
-        self.gradient = self.diagonal = self.matrix = self.root = self.factor = torch.empty(
-            0, device=self.layout.device
-        )
-        self.change: Tensor | None = None
+        self.damping, self.factor = DAMPING, AFTER_FAILURE
+        self.rows = float(max(INFORMATION_ROWS, ROWS_PER_PARAMETER * self.layout.parameters))
+        self.here: _Point | None = None
+        self.left = self.predicted = self.length = 0.0
+        self.drift = math.inf
+        self.gradient = self.diagonal = self.matrix = torch.empty(0, device=self.layout.device)
 
     def look(self, here: _Point) -> float:
-        """Take the gradient, and the information where it has changed, at the present tables.
+        """Take gradient and information at the present tables.
 
         Returns:
             The gain that is predicted of a step without damping.
         """
-        vector, gradient = here.vector, self._gradient(here)
-        if self.change is not None:
-            bend = self.gradient - gradient
-            if float(bend @ self.change) > LEAST_BEND * float(self.change @ self.matrix @ self.change):
-                self.pairs = [*self.pairs[1 - MEMORY :], (self.change, bend)]
-        self.gradient, self.change = gradient, None
-        if self.drift > REUSE:
-            rows = max(INFORMATION_ROWS, ROWS_PER_PARAMETER * self.layout.parameters)
-            information = self.expectation.information(vector, rows)
-            diagonal = information.diagonal()
-            states = self.layout.widths[self.layout.group]
-            prior = (self.prior * states * vector * (1 - vector))[self.free]
-            floor = FLOOR * diagonal.mean()
-            self.matrix = information + torch.diag(floor + prior + 1e-9)
-            self.diagonal, self.drift = diagonal.clone(), 0.0
-            self.root = torch.linalg.cholesky(information + torch.diag(PREDICTED * floor + prior + 1e-9))
-        return float(torch.linalg.solve_triangular(self.root, gradient[:, None], upper=False).square().sum()) / 2
+        if here is self.here and self.drift <= REUSE:
+            return self.left
+        gradient = self._gradient(here)
+        if self.here is not None and self.drift <= REUSE:
+            self._correct(
+                self.layout.logits(here.vector) - self.layout.logits(self.here.vector), self.gradient - gradient
+            )
+        else:
+            information = self.expectation.information(here.vector, int(self.rows), torch.float32)
+            self.diagonal = information.diagonal().clone()
+            self.matrix = (
+                information + self.prior * self.layout.prior_curvature(here.vector) if self.prior else information
+            )
+            self.drift = 0.0
+        self.here, self.gradient = here, gradient
+        self.left = float(gradient @ self._solved(UNSEEN * self.diagonal.mean())) / 2
+        return self.left
 
     def step(self) -> Tensor:
-        """(entries,) change of all logits."""
-        self.factor = torch.linalg.cholesky(self.matrix + torch.diag(self.damping * self.diagonal))
-        direction, shares = self.gradient, []
-        for change, bend in reversed(self.pairs):
-            share = float(change @ direction) / float(change @ bend)
-            direction = direction - share * bend
-            shares.append(share)
-        direction = torch.cholesky_solve(direction[:, None], self.factor)[:, 0]
-        for (change, bend), share in zip(self.pairs, reversed(shares), strict=True):
-            direction = direction + (share - float(bend @ direction) / float(change @ bend)) * change
-        return self._whole(direction.clamp(-LARGEST_STEP, LARGEST_STEP))
+        """(entries,) relative changes of all probabilities."""
+        assert self.here is not None  # it was looked at
+        direction = self._solved(self.damping * (self.diagonal + FLOOR * self.diagonal.mean()))
+        change = self.layout.relative(self.here.vector, direction)
+        length = float(self.layout.sums((self.here.vector * change.square())[None]).amax().sqrt())
+        scale = LONGEST / max(length, LONGEST)
+        self.length = scale * length
+        slope, bend = float(self.gradient @ direction), float(direction @ self.matrix @ direction)
+        self.predicted = scale * slope - scale * scale * bend / 2
+        return scale * change
 
-    def correction(self, ahead: _Point) -> Tensor:
-        """(entries,) change of all logits that leads from the end of a step back to where the objective is high.
-
-        Directions of little information are curved: a long step along them leaves the valley. From where it ends, the
-        gradient leads back in the directions of much information.
-        """
-        gradient = self._gradient(ahead)
-        strong = torch.linalg.cholesky(self.matrix + torch.diag(FIRM * self.diagonal))
-        direction = torch.cholesky_solve(gradient[:, None], strong)[:, 0]
-        return self._whole(direction.clamp(-LARGEST_STEP, LARGEST_STEP))
+    def judge(self, gain: float) -> bool:
+        """Whether the last step gained anything; what it gained decides on the damping of the next one, by Nielsen's rule."""
+        share = gain / max(self.predicted, 1e-12)
+        if gain > 0:
+            self.damping *= min(max(1 - (2 * share - 1) ** 3, LEAST), MOST)
+            self.factor = AFTER_FAILURE
+        else:
+            self.damping *= self.factor
+            self.factor *= 2
+        if share < SMALL_SHARE:
+            self.rows *= MORE_ROWS
+        if gain > 0:
+            self.drift += self.length
+        elif self.drift:  # the information is of other tables
+            self.drift = math.inf
+        return gain > 0
 
     def _gradient(self, at: _Point) -> Tensor:
         """(free,) derivatives of the objective by the free logits."""
         states = self.layout.widths[self.layout.group]
         gradient = at.counts - self.layout.sums(at.counts[None])[0] * at.vector + self.prior * (1 - states * at.vector)
-        return gradient[self.free]
+        return gradient.index_select(0, self.layout.places)
 
-    def _whole(self, direction: Tensor) -> Tensor:
-        whole = direction.new_zeros(len(self.free))
-        whole[self.free] = direction
-        return whole
+    def _correct(self, change: Tensor, bend: Tensor) -> None:
+        """Take over the curvature along a change of the logits from that of the gradient, with its sign turned."""
+        expected = self.matrix @ change
+        share, curvature = float(expected @ change), float(bend @ change)
+        if curvature > LEAST_BEND * share > 0:
+            self.matrix = self.matrix + torch.outer(bend, bend) / curvature - torch.outer(expected, expected) / share
 
-    def succeeded(self, change: Tensor, gain: float) -> None:
-        """Less damping after a step that gained what was predicted, more after one that gained a small share of it."""
-        self.change = change[self.free]
-        share = 2 * gain / max(float(self.gradient @ self.change), 1e-12)
-        self.damping *= LESS if share > 0.5 else 1.0 if share > 0.2 else MORE
-        self.damping = min(self.damping, MOST_DAMPING)
-        self.drift += float(self.change.abs().max())
-
-    def failed(self) -> None:
-        """More damping, without corrections, and with the information of where the next step begins."""
-        self.damping = min(self.damping * MORE, MOST_DAMPING)
-        self.pairs, self.drift = [], math.inf
+    def _solved(self, damping: Tensor) -> Tensor:
+        """(free,) change of the logits that the gradient asks for, with so much added to the diagonal of the matrix."""
+        damped = self.matrix.clone()
+        damped.diagonal().add_(damping + 1e-9)
+        return torch.cholesky_solve(self.gradient[:, None], torch.linalg.cholesky(damped))[:, 0]
 
 
 def _extrapolated(objective: list[float], gain: float) -> float:
