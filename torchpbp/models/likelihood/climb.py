@@ -15,16 +15,22 @@ from torchpbp.models.likelihood.expectation import ExpectationStep
 from torchpbp.models.likelihood.moments import FormMoments
 from torchpbp.models.likelihood.polish import TOLERANCE, Polished, polish
 from torchpbp.models.likelihood.recovery import LatentStart, recover
+from torchpbp.models.likelihood.residuals import PairResiduals, pair_residuals
 
 RACERS, RACE_ROWS, RACE_EM = 8, 2_000, 8
-"""Random starts of tables that are not recovered, rows that they are compared on, and EM steps before the worse half retires."""
+"""Random starts of tables that are not recovered, rows that they are compared on at first, and EM steps of a round."""
 SMOOTHING = 1.0
 """With a smaller prior the climb begins with this one, whose objective has fewer maxima, and goes on from there."""
+MISFIT = 2.0
+"""Residuals of pairs, relative to those of a network that fits, above which the start is not trusted: moments of rows that the
+graph does not fit may lead to a lower maximum."""
 RIVAL_ROWS, RIVAL_EM, RIVAL_ENTRIES = 1_000, 16, 1 << 24
-"""With a smaller prior, whose maxima on the boundary are many, random starts race as well: distinct rows that they are compared
-on, EM steps of a round, and entries of the messages of all at once, above which there are fewer starts."""
-RIVALS, FINALISTS = (512, 128), (8, 1)
-"""Starts, and those of them that climb to the end, with up to so many distinct rows and with more, which have fewer maxima."""
+"""Rows that random starts are compared on at first, where the recovered one is not trusted, or where the prior is small, whose
+maxima on the boundary are many; EM steps of a round, and entries of the messages of all at once, above which there are fewer
+starts."""
+RIVALS, BOUNDARY_RIVALS = (64, 2), ((512, 8), (128, 1))
+"""Such starts, and those of them that climb to the end; with a small prior for up to so many distinct rows and for more, which have
+fewer maxima."""
 
 
 @dataclass(frozen=True)
@@ -34,12 +40,12 @@ class Climb:
     Args:
         end: tables and objective.
         starts: what was found out about each latent.
-        raced: whether some tables started at random.
+        residuals: of pairs of observables.
     """
 
     end: Polished
     starts: dict[str, LatentStart]
-    raced: bool
+    residuals: PairResiduals
 
 
 def climb(
@@ -65,41 +71,50 @@ def climb(
     moments = FormMoments({v: graph.num_states(v) for v in graph.observed}, step.table, step.weights)
     tables, starts = recover(graph, moments, seed)
     generator = np.random.default_rng([seed, 1])
-    raced = len(tables) < len(step.layout.scopes)
 
     def started() -> Tensor:
         return step.layout.vector(
             {s: tables[s] if s in tables else _drawn(step, s, generator) for s in step.layout.scopes}
         )
 
+    def residuals_of(end: Polished) -> PairResiduals:
+        return pair_residuals(graph, step.layout.named(end.vector), moments, seed)
+
     vector = started()
     smooth = max(prior, SMOOTHING)
-    if raced:
+    if len(tables) < len(step.layout.scopes):
         racers = [vector, *(started() for _ in range(RACERS - 1))]
-        vector = _race(step.sample(RACE_ROWS), torch.stack(racers), smooth)[0]
-    if smooth == prior:
-        return Climb(polish(step, vector, prior, tolerance, max_steps, report), starts, raced)
-    vector = polish(step, vector, smooth, max(tolerance, TOLERANCE), max_steps).vector
-    distinct = float(sum_over_processes(step.weights.new_tensor(len(step.weights))))
-    tables, few = {}, step.sample(RIVAL_ROWS)
+        vector = _race(step, torch.stack(racers), smooth, RACE_ROWS, RACE_EM)[0]
+    end = polish(step, vector, smooth, tolerance if prior == smooth else max(tolerance, TOLERANCE), max_steps, report)
+    residuals = residuals_of(end)
+    if prior == smooth and not residuals.misfit > MISFIT:
+        return Climb(end, starts, residuals)
+    few = step.sample(RIVAL_ROWS)
+    count, finalists = RIVALS
+    if prior < smooth:
+        distinct = float(sum_over_processes(step.weights.new_tensor(len(step.weights))))
+        count, finalists = BOUNDARY_RIVALS[distinct > RIVAL_ROWS]
+        end = polish(step, end.vector, prior, tolerance, max_steps, report)
     entries = sum(len(group.weights) * group.tree.entries for group in few.groups)
-    many = int(distinct > RIVAL_ROWS)
-    rivals = min(RIVALS[many], int(RIVAL_ENTRIES / float(sum_over_processes(step.weights.new_tensor(entries)))))
-    vectors = [vector]
-    if rivals > 1:
-        drawn = torch.stack([started() for _ in range(rivals)])
-        vectors += _race(few, drawn, prior, RIVAL_EM, FINALISTS[many]).unbind()
-    ends = [polish(step, v, prior, tolerance, max_steps, report=report) for v in vectors]
-    return Climb(max(ends, key=lambda end: end.objective[-1]), starts, raced)
+    count = min(count, int(RIVAL_ENTRIES / float(sum_over_processes(step.weights.new_tensor(entries)))))
+    tables, ends = {}, [end]
+    if count > 1:
+        winners = _race(step, torch.stack([started() for _ in range(count)]), prior, RIVAL_ROWS, RIVAL_EM, finalists)
+        ends += [polish(step, winner, prior, tolerance, max_steps, report) for winner in winners]
+    best = max(ends, key=lambda end: end.objective[-1])
+    return Climb(best, starts, residuals_of(best))
 
 
-def _race(step: ExpectationStep, racers: Tensor, prior: float, em_steps: int = RACE_EM, finalists: int = 1) -> Tensor:
-    """The best of several (runs, entries) starts, by rounds of EM steps after each of which the better half goes on."""
+def _race(step: ExpectationStep, racers: Tensor, prior: float, rows: int, em_steps: int, finalists: int = 1) -> Tensor:
+    """The best of several (runs, entries) starts, by rounds of EM steps after each of which the better half goes on, to twice as
+    many rows: a round takes the same time, and what few rows cannot tell apart more rows decide."""
     while len(racers) > finalists:
+        few = step.sample(rows)
         for _ in range(em_steps):
-            racers = step.layout.maximised(step(racers)[1], prior)
-        order = _objective(step, racers, prior).argsort(descending=True)
+            racers = few.layout.maximised(few(racers)[1], prior)
+        order = _objective(few, racers, prior).argsort(descending=True)
         racers = racers[order[: max(finalists, len(racers) // 2)]]
+        rows *= 2
     return racers
 
 

@@ -58,9 +58,10 @@ class MaximumLikelihood(NetworkLearner, Intervals):
 
     It takes one run, from a start that the data decide. Groups of observables that are independent given a latent, its
     views, determine its tables by eigenvectors of their moments; the likelihood is then climbed to its maximum. Latents
-    without views, as in factorial models, start at random: the best of a few short runs goes on. With a prior below 1 the
-    likelihood has many maxima on the boundary: the climb then begins with prior 1, and the winner of a race of random starts
-    (with few rows, its best eight) climbs as well; the highest end counts. All of it is decided by the data and the seed.
+    without views, as in factorial models, start at random: the best of a few short runs goes on. Moments are a good start where
+    the graph fits the data. Where it does not (``misfit`` above 2), and with a prior below 1, whose likelihood has many maxima on
+    the boundary, random starts race as well, all in one batch; the winners climb, and the highest end counts. All of it is
+    decided by the data and the seed.
 
     Args:
         graph: directed and discrete. Numbers of states of latents may be None if they are to be chosen.
@@ -79,6 +80,9 @@ class MaximumLikelihood(NetworkLearner, Intervals):
         state_scores: table of the numbers of states that were tried: log-likelihood, AIC, BIC, entropy; None if none were.
         objective: log-likelihood plus the prior's term after each step, in nats in total; not part of a model file.
         rows: number of training rows, or their total weight.
+        misfit: squared residuals of all pairs of observables, relative to what they are where the graph fits: about 1 there, and
+            larger the more the observables depend on each other in ways that the graph does not have; see
+            :meth:`pair_residuals`.
         information: (free parameters, free parameters) empirical Fisher information of the logits, laid out as
             :class:`~torchpbp.models.likelihood.layout.TableLayout` does; None beyond 4,000 parameters.
 
@@ -110,7 +114,8 @@ class MaximumLikelihood(NetworkLearner, Intervals):
         self.objective: tuple[float, ...] = ()
         self.converged = False
         self.information: Tensor | None = None
-        self.rows = 0.0
+        self.rows, self.misfit = 0.0, float("nan")
+        self._residuals: Tensor | None = None
         self._factored: tuple[Tensor, Precision] | None = None  # the information, and what was made of it
         self._found: dict[str, tuple[int, float]] = {}  # views and strength of each latent
         self._given = graph
@@ -166,6 +171,7 @@ class MaximumLikelihood(NetworkLearner, Intervals):
         self.objective, self.converged = end.objective, end.converged
         self._found = {h: (len(s.views.groups) if s.recovered else 0, s.strength) for h, s in fitted.starts.items()}
         self.information, self.rows = None, step.rows
+        self.misfit, self._residuals = fitted.residuals.misfit, fitted.residuals.relative
         if step.layout.parameters <= MOST_PARAMETERS:
             most = max(INFORMATION_ROWS, ROWS_PER_PARAMETER * step.layout.parameters)
             self.information = step.information(self.parameters_vector(), most)
@@ -251,6 +257,22 @@ class MaximumLikelihood(NetworkLearner, Intervals):
         columns = ["latent", "states", "views", "observables", "strength", "identified", "conclusion"]
         return pd.DataFrame(rows, columns=columns)
 
+    def pair_residuals(self) -> pd.DataFrame:
+        """One row per pair of observables, the largest residual first: how far their joint distribution in the training rows is
+        from that of the network.
+
+        A residual is Pearson's statistic, relative to its expectation where the network is right. One far above 1 shows two
+        observables that depend on each other in a way that the graph does not have: they may need an edge, a latent of their own,
+        or more states of the one they share.
+        """
+        self.require_fitted()
+        columns = ["first", "second", "residual"]
+        if self._residuals is None:
+            return pd.DataFrame(columns=columns)
+        names, table = self.graph.observed, self._residuals.cpu()
+        pairs = [(a, b, float(table[i, i + 1 + j])) for i, a in enumerate(names) for j, b in enumerate(names[i + 1 :])]
+        return pd.DataFrame(pairs, columns=columns).sort_values("residual", ascending=False, ignore_index=True)
+
     # -- files ---------------------------------------------------------------------------------------------------
 
     def pack(self, name: object, options: SaveOptions) -> dict[str, Any]:
@@ -263,6 +285,8 @@ class MaximumLikelihood(NetworkLearner, Intervals):
             "views": {h: [count, strength] for h, (count, strength) in self._found.items()},
             "information": self.information,
             "rows": self.rows,
+            "misfit": self.misfit,
+            "residuals": self._residuals,
             "state_scores": scores,
         }
 
@@ -273,6 +297,7 @@ class MaximumLikelihood(NetworkLearner, Intervals):
         model = cls(LatentGraph.from_dict(content["graph"]), **settings.to_dict())._restore(content, name)
         model._found = {h: (int(count), float(strength)) for h, (count, strength) in content["views"].items()}
         model.information, model.rows = content["information"], float(content["rows"])
+        model.misfit, model._residuals = float(content.get("misfit", "nan")), content.get("residuals")
         scores = content["state_scores"]
         model.state_scores = None if scores is None else pd.DataFrame(scores)
         return model

@@ -33,6 +33,8 @@ class FormMoments:
         mean: (indicators,) probabilities.
         second: (1 + indicators, 1 + indicators) second moments of the constant and the centred indicators.
         noise: the same, for what is observed in rows with missing values.
+        joint: (indicators, indicators) probabilities of pairs of states, among the rows that have both values.
+        pairs: (observables, observables) weight of the rows that have both values.
         owner: (indicators,) number of the observable of each.
         member: (indicators, observables) 1 where an indicator is of an observable.
     """
@@ -54,8 +56,8 @@ class FormMoments:
         widths = torch.tensor(list(self.states.values()), device=raw.device)
         self.owner = torch.repeat_interleave(torch.arange(len(widths), device=raw.device), widths)
         self.member = member = raw.new_zeros(start, len(widths)).scatter_(1, self.owner[:, None], 1.0)
-        pairs = member.T @ raw @ member  # weight of the rows that have both values
-        joint = raw / (member @ pairs @ member.T).clamp(min=1e-300)
+        self.pairs = pairs = member.T @ raw @ member
+        self.joint = joint = raw / (member @ pairs @ member.T).clamp(min=1e-300)
         marginal = (joint @ member) @ member.T  # of a row's state among the rows that have the column's variable
         self.mean = raw.diagonal() / (member @ pairs.diagonal()).clamp(min=1e-300)
         self.share = (member @ (pairs.diagonal() / self.rows)).clamp(min=1e-300)

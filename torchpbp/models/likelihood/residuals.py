@@ -1,0 +1,93 @@
+"""Residuals of pairs of observables: where they depend on each other otherwise than the fitted network says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchpbp.distributed import process_rank
+from torchpbp.graph.latent_graph import LatentGraph
+from torchpbp.models.likelihood.moments import FormMoments
+
+DRAWS = 4_000
+"""Rows drawn from the network, whose pairs are compared with those of the data."""
+
+
+@dataclass(frozen=True)
+class PairResiduals:
+    """Pearson's statistic of all pairs of observables, in a comparison of the data with a sample of the network.
+
+    Args:
+        statistic: (observables, observables) sums of squared residuals, each divided by its variance; 0 on the diagonal.
+        freedom: their expectations where the network is right.
+    """
+
+    statistic: Tensor
+    freedom: Tensor
+
+    @property
+    def misfit(self) -> float:
+        """All statistics relative to their expectation: about 1 where the network is right; NaN without pairs."""
+        expected = float(self.freedom.sum())
+        return float(self.statistic.sum()) / expected if expected else math.nan
+
+    @property
+    def relative(self) -> Tensor:
+        """(observables, observables) each statistic relative to its expectation; NaN where there is none."""
+        return torch.where(self.freedom > 0, self.statistic / self.freedom, math.nan)
+
+
+def pair_residuals(
+    graph: LatentGraph, tables: Mapping[str, Tensor], moments: FormMoments, seed: int = 0
+) -> PairResiduals:
+    """Compare the pairs of the data with those of a sample of a network.
+
+    A sample needs one product for all pairs, whatever the graph, where exact tables would take a query for each pair. A pair of
+    which values are missing counts the rows that have both.
+
+    Args:
+        graph: directed and discrete.
+        tables: of its variables, given their parents.
+        moments: of the data.
+        seed: of the sample.
+    """
+    drawn = ancestral_sample(graph, tables, DRAWS, seed + process_rank())
+    sample = FormMoments(moments.states, drawn, moments.weights.new_ones(DRAWS))
+    member = moments.member
+    counts, draws = member @ moments.pairs @ member.T, sample.rows
+    ours, theirs = moments.joint, sample.joint
+    pooled = (counts * ours + draws * theirs) / (counts + draws)
+    variance = pooled * (1 / counts.clamp(min=1e-300) + 1 / draws)
+    squares = torch.where(pooled > 0, (ours - theirs).square() / variance.clamp(min=1e-300), 0.0)
+    seen = (moments.pairs > 0) & ~torch.eye(len(moments.pairs), dtype=torch.bool, device=member.device)
+    statistic = torch.where(seen, member.T @ squares @ member, 0.0)
+    freedom = torch.where(seen, member.T @ (pooled > 0).double() @ member - 1, 0.0)
+    return PairResiduals(statistic, freedom)
+
+
+def ancestral_sample(graph: LatentGraph, tables: Mapping[str, Tensor], count: int, seed: int) -> dict[str, Tensor]:
+    """name -> (count,) states of all variables, each drawn after its parents.
+
+    Args:
+        graph: directed and discrete.
+        tables: (*states of the parents, states) of each variable.
+        count: rows.
+        seed: of the draws.
+    """
+    names = graph.topological_order()
+    generator = torch.Generator().manual_seed(seed)
+    chances = torch.rand(len(names), count, generator=generator, dtype=torch.float64).to(tables[names[0]].device)
+    drawn: dict[str, Tensor] = {}
+    for v, chance in zip(names, chances, strict=True):
+        code = torch.zeros_like(chance, dtype=torch.int64)
+        for parent in graph.parents(v):
+            code = code * graph.num_states(parent) + drawn[parent]
+        edges = (
+            tables[v].reshape(-1, graph.num_states(v)).cumsum(dim=1)[:, :-1].T
+        )  # (states - 1, joint states of the parents)
+        drawn[v] = (chance >= edges[:, code]).sum(dim=0)
+    return drawn
