@@ -8,9 +8,11 @@ import pytest
 from torchpbp import EM, MaximumLikelihood, templates
 from torchpbp.errors import ArgumentError, StructureError
 from torchpbp.experiments import run_maxima
+from torchpbp.experiments.precision import maxima
+from torchpbp.experiments.precision.real_sets import real_sets
 
 GRAPHS = {"survey": templates.naive_bayes(3, 2, 2)}
-TINY = {"rows": 200, "repeats": 2, "starts": 5, "max_steps": 500, "verbose": False}
+TINY = {"rows": 200, "repeats": 2, "starts": 5, "max_steps": 500, "real": False, "verbose": False}
 
 
 def test_a_fit_to_the_maximum_reaches_it_and_one_step_of_em_does_not(tmp_path):
@@ -34,3 +36,25 @@ def test_a_learner_with_a_prior_raises(learner, tmp_path):
 def test_no_graphs_raise():
     with pytest.raises(StructureError, match="graphs: expected at least one graph"):
         run_maxima(MaximumLikelihood, {})
+
+
+def test_real_tables_have_the_states_of_their_graphs():
+    tables = real_sets()
+    assert len(tables) == 5
+    for graph, rows in tables.values():
+        assert set(rows) == set(graph.observed)
+        for v, x in rows.items():
+            assert set(x.unique().tolist()) - {-1} == set(range(graph.num_states(v)))
+
+
+def test_real_tables_are_lines_of_the_results(monkeypatch):
+    graph, rows = real_sets()["junctions_classes"]
+    few = {v: x[:100] for v, x in rows.items()}
+    monkeypatch.setattr(maxima, "real_sets", lambda: {"junctions": (graph, few)})
+    metrics = run_maxima(lambda g: EM(g, restarts=2, prior=0, progress=False), GRAPHS, **TINY | {"real": True})
+    assert {"reached/junctions", "reached/survey"} <= set(metrics)
+
+
+def test_a_graph_with_the_name_of_a_real_table_raises():
+    with pytest.raises(ArgumentError, match=r"model\.graphs: \['strokes_tree'\] are names of real data"):
+        run_maxima(lambda g: EM(g, prior=0), {"strokes_tree": GRAPHS["survey"]}, **TINY | {"real": True})

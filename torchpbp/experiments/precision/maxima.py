@@ -12,11 +12,13 @@ from typing import Any
 from torchpbp.baselines.em import EM
 from torchpbp.errors import ArgumentError, TorchPBPWarning
 from torchpbp.exact.network import DiscreteNetwork
+from torchpbp.experiments.learners.questions import Columns
+from torchpbp.experiments.precision.real_sets import real_sets
 from torchpbp.experiments.running.experiment import MakeModel, check_graphs, check_takes_graph, seeds_of
 from torchpbp.experiments.running.grid import grid_table, measure_grid
 from torchpbp.experiments.running.results import Metrics, environment, metrics_of, publish
 from torchpbp.graph.latent_graph import LatentGraph
-from torchpbp.settings import Settings, positive, setting, whole
+from torchpbp.settings import Settings, flag, positive, setting, whole
 
 SHORT = 0.1
 """Nats below the best maximum that still count as reaching it."""
@@ -33,6 +35,7 @@ class MaximaSettings(Settings):
         tolerance: relative, at which a run of EM ends.
         max_steps: of a run of EM, at most.
         concentration: of the Dirichlet distribution of the networks' tables.
+        real: whether the tables of :func:`~torchpbp.experiments.precision.real_sets.real_sets` are fitted as well.
     """
 
     rows: int = setting(500, whole(1))
@@ -41,6 +44,7 @@ class MaximaSettings(Settings):
     tolerance: float = setting(1e-9, positive())
     max_steps: int = setting(5_000, whole(1))
     concentration: float = setting(0.5, positive())
+    real: bool = setting(True, flag())
 
 
 def run_maxima(
@@ -51,7 +55,7 @@ def run_maxima(
     verbose: bool = True,
     **options: Any,
 ) -> Metrics:
-    """Fit a learner and EM with many starts, both without a prior, to samples of random networks.
+    """Fit a learner and EM with many starts, both without a prior, to samples of random networks and to real data.
 
     Args:
         learner: makes a new model for a graph, with ``prior=0``.
@@ -62,8 +66,8 @@ def run_maxima(
         options: see :class:`MaximaSettings`.
 
     Returns:
-        For each graph "reached/<graph>", the share of data sets on which the learner comes within 0.1 nat of the best run of
-        EM, "short/<graph>", the most nats that it lacks, "starts/<graph>", the share of EM's runs that come as near (mean),
+        For each graph, and for each table of real data by its name, "reached/<graph>", the share of data sets on which the
+        learner comes within 0.1 nat of the best run of EM, "short/<graph>", the most nats that it lacks, "starts/<graph>", the share of EM's runs that come as near (mean),
         "seconds/<graph>" and "em_seconds/<graph>" of CPU; "reached" over all; and the facts of the run.
     """
     settings = MaximaSettings.from_dict(options)
@@ -71,10 +75,21 @@ def run_maxima(
     check_takes_graph("maxima", learner, "learner=maximum_likelihood")
     check_no_prior(learner(next(iter(graphs.values()))))
 
-    def one_set(graph: str, number: int) -> dict[str, float]:
-        return examine(learner, graphs[graph], seeds_of(seed, number, 3), settings)
+    tables = real_sets() if settings.real else {}
+    both = sorted(set(tables) & set(graphs))
+    if both:
+        raise ArgumentError(
+            f"model.graphs: {both} are names of real data. Give the graphs other names, or model.real=false."
+        )
 
-    points = [(graph, number) for graph in graphs for number in range(settings.repeats)]
+    def one_set(name: str, number: int) -> dict[str, float]:
+        if name in tables:
+            return examine(learner, *tables[name], seeds_of(seed, number, 3)[2], settings)
+        seeds, graph = seeds_of(seed, number, 3), graphs[name]
+        rows = DiscreteNetwork.random(graph, seeds[0], settings.concentration).sample(settings.rows, seed=seeds[1])
+        return examine(learner, graph, rows, seeds[2], settings)
+
+    points = [(graph, number) for graph in graphs for number in range(settings.repeats)] + [(t, 0) for t in tables]
     table = grid_table(("graph", "number"), measure_grid("maxima", points, one_set, output_dir, verbose))
     table["reached"] = table["short"] <= SHORT
     grouped = table.groupby("graph", sort=False)
@@ -96,16 +111,18 @@ def check_no_prior(model: Any) -> None:
         )
 
 
-def examine(make: MakeModel, graph: LatentGraph, seeds: list[int], settings: MaximaSettings) -> dict[str, float]:
+def examine(
+    make: MakeModel, graph: LatentGraph, rows: Columns, seed: int, settings: MaximaSettings
+) -> dict[str, float]:
     """Both learners on one data set: what the first lacks, in nats in total, and CPU seconds."""
-    rows = DiscreteNetwork.random(graph, seeds[0], settings.concentration).sample(settings.rows, seed=seeds[1])
+    count = len(next(iter(rows.values())))
     rival = EM(
         graph,
         restarts=settings.starts,
         prior=0.0,
         relative_tolerance=settings.tolerance,
         max_steps=settings.max_steps,
-        seed=seeds[2],
+        seed=seed,
         progress=False,
     )
     with warnings.catch_warnings():
@@ -115,7 +132,7 @@ def examine(make: MakeModel, graph: LatentGraph, seeds: list[int], settings: Max
         times.append(time.process_time())
         rival.fit(rows)
         times.append(time.process_time())
-    reached, ends = model.score(rows) * settings.rows, [run.objective[-1] * settings.rows for run in rival.runs]
+    reached, ends = model.score(rows) * count, [run.objective[-1] * count for run in rival.runs]
     return {
         "log_likelihood": reached,
         "best": max(ends),
