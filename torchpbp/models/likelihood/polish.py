@@ -30,6 +30,8 @@ LONGEST, REUSE = 0.5, 0.1
 distribution that changes most: the root mean square of its entries' relative changes."""
 LEAST_BEND = 0.01
 """Share of the expected curvature below which a change of the gradient does not correct it."""
+MOST_TRIES = 6
+"""Times that a matrix which is not positive definite gets more on its diagonal."""
 MOST_FAILURES = 3
 """Gauss–Newton steps that fail in a row before an EM step, which cannot."""
 MOST_PARAMETERS = 4_000
@@ -99,6 +101,8 @@ def polish(
             failures = 0
             if newton is None:
                 left = _extrapolated(objective, ahead.value - here.value)
+            else:
+                newton.drift = math.inf
         else:
             left = newton.look(here)
             ahead = point(layout.moved(here.vector, newton.step()))
@@ -203,10 +207,16 @@ class _Newton:
             self.matrix = self.matrix + torch.outer(bend, bend) / curvature - torch.outer(expected, expected) / share
 
     def _solved(self, damping: Tensor) -> Tensor:
-        """(free,) change of the logits that the gradient asks for, with so much added to the diagonal of the matrix."""
-        damped = self.matrix.clone()
-        damped.diagonal().add_(damping + 1e-9)
-        return torch.cholesky_solve(self.gradient[:, None], torch.linalg.cholesky(damped))[:, 0]
+        """(free,) change of the logits that the gradient asks for, with so much added to the diagonal of the matrix, or more where
+        rounding has made that negative in some direction."""
+        for _ in range(MOST_TRIES):
+            damped = self.matrix.clone()
+            damped.diagonal().add_(damping + 1e-9)
+            factor, failed = torch.linalg.cholesky_ex(damped)
+            if not failed:
+                break
+            damping = 10 * damping + UNSEEN * self.diagonal.mean()
+        return torch.cholesky_solve(self.gradient[:, None], factor)[:, 0]
 
 
 def _extrapolated(objective: list[float], gain: float) -> float:
