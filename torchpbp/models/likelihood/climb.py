@@ -17,6 +17,8 @@ from torchpbp.models.likelihood.polish import TOLERANCE, Polished, polish
 from torchpbp.models.likelihood.recovery import LatentStart, recover
 from torchpbp.models.likelihood.residuals import PairResiduals, pair_residuals
 
+MOMENT_ROWS = 20_000
+"""Distinct rows, at most, of the moments that tables are recovered from and pairs are compared with: it is only a start."""
 RACERS, RACE_ROWS, RACE_EM = 8, 2_000, 8
 """Random starts of tables that are not recovered, rows that they are compared on at first, and EM steps of a round."""
 SMOOTHING = 1.0
@@ -68,7 +70,7 @@ def climb(
         seed: of random directions and starts.
         report: called after each step on all rows.
     """
-    moments = FormMoments({v: graph.num_states(v) for v in graph.observed}, step.table, step.weights)
+    moments = FormMoments({v: graph.num_states(v) for v in graph.observed}, *step.drawn(MOMENT_ROWS))
     tables, starts = recover(graph, moments, seed)
     generator = np.random.default_rng([seed, 1])
 

@@ -161,10 +161,16 @@ class ExpectationStep:
         if own >= len(self.weights):
             return self
         if own not in self._samples:
-            chosen, weights = systematic_sample(self.weights, own)
-            table = {v: x[chosen] for v, x in self.table.items()}
-            self._samples[own] = ExpectationStep(self.graph, table, weights, trees=self._trees)
+            self._samples[own] = ExpectationStep(self.graph, *self.drawn(own * world_size()), trees=self._trees)
         return self._samples[own]
+
+    def drawn(self, count: int) -> tuple[dict[str, Tensor], Tensor]:
+        """Table and weights of such a sample; all rows where there are no more."""
+        own = max(1, count // world_size())
+        if own >= len(self.weights):
+            return self.table, self.weights
+        chosen, weights = systematic_sample(self.weights, own)
+        return {v: x[chosen] for v, x in self.table.items()}, weights
 
     # -- inner workings ------------------------------------------------------------------------------------------
 

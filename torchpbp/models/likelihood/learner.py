@@ -80,7 +80,7 @@ class MaximumLikelihood(NetworkLearner, Intervals):
         state_scores: table of the numbers of states that were tried: log-likelihood, AIC, BIC, entropy; None if none were.
         objective: log-likelihood plus the prior's term after each step, in nats in total; not part of a model file.
         rows: number of training rows, or their total weight.
-        misfit: squared residuals of all pairs of observables, relative to what they are where the graph fits: about 1 there, and
+        misfit: squared residuals of all pairs of observables, relative to what they are where the graph fits: 1 or less there, and
             larger the more the observables depend on each other in ways that the graph does not have; see
             :meth:`pair_residuals`.
         information: (free parameters, free parameters) empirical Fisher information of the logits, laid out as

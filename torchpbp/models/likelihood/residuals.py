@@ -23,7 +23,7 @@ class PairResiduals:
 
     Args:
         statistic: (observables, observables) sums of squared residuals, each divided by its variance; 0 on the diagonal.
-        freedom: their expectations where the network is right.
+        freedom: their expectations where a network that was fitted to the data is right.
     """
 
     statistic: Tensor
@@ -31,7 +31,7 @@ class PairResiduals:
 
     @property
     def misfit(self) -> float:
-        """All statistics relative to their expectation: about 1 where the network is right; NaN without pairs."""
+        """All statistics relative to their expectation: 1 or less where the network is right; NaN without pairs."""
         expected = float(self.freedom.sum())
         return float(self.statistic.sum()) / expected if expected else math.nan
 
@@ -65,7 +65,13 @@ def pair_residuals(
     squares = torch.where(pooled > 0, (ours - theirs).square() / variance.clamp(min=1e-300), 0.0)
     seen = (moments.pairs > 0) & ~torch.eye(len(moments.pairs), dtype=torch.bool, device=member.device)
     statistic = torch.where(seen, member.T @ squares @ member, 0.0)
-    freedom = torch.where(seen, member.T @ (pooled > 0).double() @ member - 1, 0.0)
+    cells = member.T @ (pooled > 0).double() @ member
+    states = ((pooled.diagonal() > 0).double() @ member)[:, None]
+    fitted = (
+        cells - states - states.T + 1
+    )  # the single variables of the data are those of a network that was fitted to them
+    ours_share = draws / (moments.pairs + draws)  # of the variance
+    freedom = torch.where(seen, ours_share * fitted.clamp(min=0) + (1 - ours_share) * (cells - 1), 0.0)
     return PairResiduals(statistic, freedom)
 
 
