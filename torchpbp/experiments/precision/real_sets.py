@@ -18,12 +18,13 @@ def real_sets() -> dict[str, tuple[LatentGraph, dict[str, Tensor]]]:
     """name -> graph and rows of its observables.
 
     Points of pen strokes, of writers that the test rows of the data set are from, in three or four levels: classes of strokes, a
-    chain along the stroke, and a tree of its two halves. Letters around splice junctions: classes of junctions, and a chain
-    along the sequence; a letter that is not known is missing.
+    chain along the stroke, and a tree of its two halves. Letters around splice junctions, of which all are known: classes of
+    junctions, and a chain along the sequence.
     """
     strokes, letters = load_digits().test_x.long(), load_splice().x.long()
     across, heights = strokes[:, 0::2], strokes[:, 1::2]
-    window = letters[:1_500, FIRST_EXON_SITE - 4 : FIRST_EXON_SITE + 4]
+    window = letters[:, FIRST_EXON_SITE - 3 : FIRST_EXON_SITE + 3]
+    window = window[(window >= 0).all(dim=1)][:1_000]
     chosen = {
         "strokes_classes": (templates.naive_bayes(8, states=4, observed_states=3), _levels(across[:1_000], 3)),
         "strokes_chain": (templates.hmm(8, states=2, observed_states=4), _levels(heights[1_000:2_000], 4)),
@@ -31,8 +32,8 @@ def real_sets() -> dict[str, tuple[LatentGraph, dict[str, Tensor]]]:
             templates.latent_tree(1, 2, states=3, observed_states=3, leaves=4),
             _levels(heights[2_000:3_000], 3),
         ),
-        "junctions_classes": (templates.naive_bayes(8, states=3, observed_states=4), window),
-        "junctions_chain": (templates.hmm(8, states=3, observed_states=4), window),
+        "junctions_classes": (templates.naive_bayes(6, states=3, observed_states=4), window),
+        "junctions_chain": (templates.hmm(6, states=2, observed_states=4), window),
     }
     return {
         name: (graph, dict(zip(graph.observed, columns.unbind(dim=1), strict=True)))

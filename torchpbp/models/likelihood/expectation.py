@@ -20,7 +20,7 @@ from torchpbp.models.likelihood.layout import TableLayout
 from torchpbp.models.likelihood.passes import Passes
 from torchpbp.models.likelihood.row_group import RowGroup
 
-ROWS_AT_ONCE = 1 << 14
+ROWS_AT_ONCE = 1 << 15
 """Rows of a group: large enough that patterns of values occur often, small enough for a cache."""
 CELLS_AT_ONCE = 1 << 20
 """Entries of the largest clique, over runs and rows, that are handled at once; with more, the runs are split."""

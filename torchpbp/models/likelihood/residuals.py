@@ -13,7 +13,7 @@ from torchpbp.distributed import process_rank
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.models.likelihood.moments import FormMoments
 
-DRAWS = 4_000
+DRAWS = 2_000
 """Rows drawn from the network, whose pairs are compared with those of the data."""
 
 
