@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -24,6 +25,7 @@ class TableLayout:
         free: (entries,) booleans: the entries whose logits are parameters, all but the last of each distribution.
         places: their numbers.
         last: for each of them the number of the last entry of its distribution.
+        states: (entries,) entries of the distribution of each.
     """
 
     def __init__(self, graph: LatentGraph, device: torch.device | str = "cpu") -> None:
@@ -42,7 +44,9 @@ class TableLayout:
         self.free = torch.ones(len(self.group), dtype=torch.bool, device=device)
         self.free[widths.cumsum(0) - 1] = False
         self.places = self.free.nonzero().flatten()
-        self.last = (widths.cumsum(0) - 1)[self.group[self.places]]
+        self._own_group = self.group[self.places]
+        self.last = (widths.cumsum(0) - 1)[self._own_group]
+        self.states = self.widths[self.group]
 
     @property
     def parameters(self) -> int:
@@ -65,7 +69,7 @@ class TableLayout:
     def sums(self, vectors: Tensor) -> Tensor:
         """(runs, entries) with each entry replaced by the sum of its distribution."""
         totals = vectors.new_zeros(len(vectors), len(self.widths)).index_add_(1, self.group, vectors)
-        return totals[:, self.group]
+        return totals.index_select(1, self.group)
 
     def maximised(self, counts: Tensor, prior: float) -> Tensor:
         """The M-step: counts and pseudo-rows as distributions; uniform where there is neither.
@@ -79,7 +83,7 @@ class TableLayout:
         shares = raised / totals.clamp(min=1e-300)
         empty = totals <= 0
         if bool(empty.any()):
-            shares = torch.where(empty, (1 / self.widths)[self.group], shares)
+            shares = torch.where(empty, 1 / self.states, shares)
         return shares
 
     def scores(self, vector: Tensor, posteriors: Tensor) -> Tensor:
@@ -93,7 +97,7 @@ class TableLayout:
             (free, n).
         """
         totals = posteriors.new_zeros(len(self.widths), posteriors.shape[1]).index_add_(0, self.group, posteriors)
-        totals = totals.index_select(0, self.group.index_select(0, self.places))
+        totals = totals.index_select(0, self._own_group)
         return posteriors.index_select(0, self.places).addcmul_(
             totals, vector.index_select(0, self.places)[:, None], value=-1
         )
@@ -118,9 +122,16 @@ class TableLayout:
     def prior_curvature(self, vector: Tensor) -> Tensor:
         """(free, free) minus the second derivatives of Σ log θ by the free logits: states · (diag θ − θ θᵀ) within each
         distribution."""
-        own, group = vector.index_select(0, self.places), self.group.index_select(0, self.places)
-        weighted = self.widths[group] * own
-        return torch.diag(weighted) - torch.where(group[:, None] == group, weighted[:, None] * own, 0.0)
+        own = vector.index_select(0, self.places)
+        weighted = self.states.index_select(0, self.places) * own
+        curvature = torch.where(self._together, -weighted[:, None] * own, 0.0)
+        curvature.diagonal().add_(weighted)
+        return curvature
+
+    @cached_property
+    def _together(self) -> Tensor:
+        """(free, free) whether two are of the same distribution."""
+        return self._own_group[:, None] == self._own_group
 
     def reordered(self, information: Tensor, orders: Mapping[str, Sequence[int]]) -> Tensor:
         """The information of the free logits after the states of some variables were numbered anew.

@@ -195,8 +195,9 @@ class _Newton:
 
     def _gradient(self, at: _Point) -> Tensor:
         """(free,) derivatives of the objective by the free logits."""
-        states = self.layout.widths[self.layout.group]
-        gradient = at.counts - self.layout.sums(at.counts[None])[0] * at.vector + self.prior * (1 - states * at.vector)
+        gradient = at.counts - self.layout.sums(at.counts[None])[0] * at.vector
+        if self.prior:
+            gradient = gradient + self.prior * (1 - self.layout.states * at.vector)
         return gradient.index_select(0, self.layout.places)
 
     def _correct(self, change: Tensor, bend: Tensor) -> None:
