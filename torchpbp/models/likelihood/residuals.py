@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -85,8 +86,7 @@ def ancestral_sample(graph: LatentGraph, tables: Mapping[str, Tensor], count: in
         seed: of the draws.
     """
     names = graph.topological_order()
-    generator = torch.Generator().manual_seed(seed)
-    chances = torch.rand(len(names), count, generator=generator, dtype=torch.float64).to(tables[names[0]].device)
+    chances = torch.from_numpy(np.random.default_rng(seed).random((len(names), count))).to(tables[names[0]].device)
     drawn: dict[str, Tensor] = {}
     for v, chance in zip(names, chances, strict=True):
         code = torch.zeros_like(chance, dtype=torch.int64)
