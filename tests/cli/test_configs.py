@@ -164,10 +164,10 @@ def test_each_model_has_its_default_learner(choice: str, learner: str) -> None:
 
 
 @pytest.mark.parametrize("learner", ["maximum_likelihood", "em", "online_em"])
-def test_maxima_are_looked_for_without_a_prior(learner: str) -> None:
+def test_maxima_are_looked_for_without_a_prior_by_default(learner: str) -> None:
     assert composed("model=maxima").learner == composed("model=maxima", "learner=maximum_likelihood").learner
     assert composed("model=maxima", f"learner={learner}").learner.prior == 0
-    assert composed("model=maxima", f"learner={learner}", "learner.prior=2").learner.prior == 2  # run_maxima rejects it
+    assert composed("model=maxima", f"learner={learner}", "learner.prior=2").learner.prior == 2
 
 
 def test_digits_are_the_default() -> None:

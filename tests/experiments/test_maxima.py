@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from torchpbp import EM, MaximumLikelihood, templates
+from torchpbp import EM, PBP, MaximumLikelihood, templates
 from torchpbp.errors import ArgumentError, StructureError
 from torchpbp.experiments import run_maxima
 from torchpbp.experiments.precision import maxima
@@ -19,17 +19,25 @@ def test_a_fit_to_the_maximum_reaches_it_and_one_step_of_em_does_not(tmp_path):
     metrics = run_maxima(lambda g: MaximumLikelihood(g, prior=0, progress=False), GRAPHS, output_dir=tmp_path, **TINY)
     assert metrics["reached"] == metrics["reached/survey"] == 1
     table = pd.read_csv(tmp_path / "metrics.csv")
-    assert (table["best"] - table["log_likelihood"] - table["short"]).abs().max() < 1e-9
+    assert (table["best"] - table["objective"] - table["short"]).abs().max() < 1e-9
     assert ((table["starts"] > 0) & (table["starts"] <= 1)).all()
     early = run_maxima(lambda g: EM(g, restarts=1, max_steps=1, prior=0, progress=False), GRAPHS, **TINY)
     assert early["reached"] == 0
     assert early["short/survey"] > 0.1
 
 
-@pytest.mark.parametrize("learner", [MaximumLikelihood, EM])  # both have a prior unless told otherwise
-def test_a_learner_with_a_prior_raises(learner, tmp_path):
-    with pytest.raises(ArgumentError, match=r"^learner\.prior: expected 0, got (1|0\.01)\. .* Give learner\.prior=0"):
-        run_maxima(learner, GRAPHS, output_dir=tmp_path, **TINY)
+@pytest.mark.parametrize("prior", [0.1, 1.0])
+def test_em_has_the_prior_of_the_learner(prior):
+    metrics = run_maxima(lambda g: MaximumLikelihood(g, prior=prior, progress=False), GRAPHS, **TINY)
+    assert metrics["reached"] == 1
+    assert abs(metrics["short/survey"]) < 0.1
+
+
+def test_a_learner_without_tables_raises(tmp_path):
+    with pytest.raises(
+        StructureError, match=r"maxima: PBP has no tables with a prior\. Choose learner=maximum_likelihood"
+    ):
+        run_maxima(PBP, GRAPHS, output_dir=tmp_path, **TINY)
     assert not list(tmp_path.iterdir())
 
 

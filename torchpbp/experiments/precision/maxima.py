@@ -1,4 +1,4 @@
-"""Whether one run reaches the maximum of the likelihood that the best of many random EM starts finds, on small data sets."""
+"""Whether one run reaches the maximum that the best of many random EM starts finds, on small data sets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchpbp.baselines.em import EM
-from torchpbp.errors import ArgumentError, TorchPBPWarning
+from torchpbp.errors import ArgumentError, StructureError, TorchPBPWarning
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.experiments.learners.questions import Columns
 from torchpbp.experiments.precision.real_sets import real_sets
@@ -18,6 +18,7 @@ from torchpbp.experiments.running.experiment import MakeModel, check_graphs, che
 from torchpbp.experiments.running.grid import grid_table, measure_grid
 from torchpbp.experiments.running.results import Metrics, environment, metrics_of, publish
 from torchpbp.graph.latent_graph import LatentGraph
+from torchpbp.models.network_learner import NetworkLearner
 from torchpbp.settings import Settings, flag, positive, setting, whole
 
 SHORT = 0.1
@@ -55,10 +56,10 @@ def run_maxima(
     verbose: bool = True,
     **options: Any,
 ) -> Metrics:
-    """Fit a learner and EM with many starts, both without a prior, to samples of random networks and to real data.
+    """Fit a learner, and EM with many starts and the same prior, to samples of random networks and to real data.
 
     Args:
-        learner: makes a new model for a graph, with ``prior=0``.
+        learner: makes a new model for a graph.
         graphs: structures by name, discrete and directed, with known numbers of states.
         seed: of networks, rows and starts.
         output_dir: folder for metrics.json and metrics.csv (a row per data set). ``None``: no files.
@@ -73,8 +74,8 @@ def run_maxima(
     settings = MaximaSettings.from_dict(options)
     check_graphs(graphs)
     check_takes_graph("maxima", learner, "learner=maximum_likelihood")
-    check_no_prior(learner(next(iter(graphs.values()))))
 
+    prior_of(learner(next(iter(graphs.values()))))
     tables = real_sets() if settings.real else {}
     both = sorted(set(tables) & set(graphs))
     if both:
@@ -101,14 +102,18 @@ def run_maxima(
     return metrics
 
 
-def check_no_prior(model: Any) -> None:
-    """Reject a model whose prior moves it away from the maximum that EM looks for."""
-    prior = getattr(getattr(model, "settings", None), "prior", 0)
-    if prior:
-        raise ArgumentError(
-            f"learner.prior: expected 0, got {prior:g}. maxima compares with EM without a prior. Give learner.prior=0, the value of "
-            "model=maxima."
+def prior_of(model: Any) -> float:
+    """The prior of a learner of tables, in pseudo-rows per entry.
+
+    Raises:
+        StructureError: a learner without tables or without a prior.
+    """
+    prior = getattr(getattr(model, "settings", None), "prior", None)
+    if not isinstance(model, NetworkLearner) or prior is None:
+        raise StructureError(
+            f"maxima: {type(model).__name__} has no tables with a prior. Choose learner=maximum_likelihood, em or online_em."
         )
+    return float(prior)
 
 
 def examine(
@@ -116,10 +121,12 @@ def examine(
 ) -> dict[str, float]:
     """Both learners on one data set: what the first lacks, in nats in total, and CPU seconds."""
     count = len(next(iter(rows.values())))
+    model = make(graph)
+    prior = prior_of(model)
     rival = EM(
         graph,
         restarts=settings.starts,
-        prior=0.0,
+        prior=prior,
         relative_tolerance=settings.tolerance,
         max_steps=settings.max_steps,
         seed=seed,
@@ -128,13 +135,18 @@ def examine(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TorchPBPWarning)
         times = [time.process_time()]
-        model = make(graph).fit(rows)
+        model.fit(rows)
         times.append(time.process_time())
         rival.fit(rows)
         times.append(time.process_time())
-    reached, ends = model.score(rows) * count, [run.objective[-1] * count for run in rival.runs]
+    log_likelihood, ends = model.score(rows) * count, [run.objective[-1] * count for run in rival.runs]
+    reached = log_likelihood
+    if prior:
+        assert isinstance(model, NetworkLearner)  # it has a prior
+        reached += prior * sum(float(table.log().sum()) for table in model.network.cpts.values())
     return {
-        "log_likelihood": reached,
+        "log_likelihood": log_likelihood,
+        "objective": reached,
         "best": max(ends),
         "short": max(ends) - reached,
         "starts": sum(end >= max(ends) - SHORT for end in ends) / len(ends),
