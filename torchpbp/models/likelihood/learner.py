@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -269,9 +270,11 @@ class MaximumLikelihood(NetworkLearner, Intervals):
         columns = ["first", "second", "residual"]
         if self._residuals is None:
             return pd.DataFrame(columns=columns)
-        names, table = self.graph.observed, self._residuals.cpu()
-        pairs = [(a, b, float(table[i, i + 1 + j])) for i, a in enumerate(names) for j, b in enumerate(names[i + 1 :])]
-        return pd.DataFrame(pairs, columns=columns).sort_values("residual", ascending=False, ignore_index=True)
+        pairs = itertools.combinations(self.graph.observed, 2)
+        table = self._residuals.cpu()
+        above = torch.triu_indices(len(table), len(table), 1)  # in the order of the combinations
+        rows = [(a, b, x) for (a, b), x in zip(pairs, table[above[0], above[1]].tolist(), strict=True)]
+        return pd.DataFrame(rows, columns=columns).sort_values("residual", ascending=False, ignore_index=True)
 
     # -- files ---------------------------------------------------------------------------------------------------
 
