@@ -1,4 +1,4 @@
-"""Decomposition of the tensors of three views."""
+"""Decomposition of the tensors of three views, and bases of two."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from torchpbp import LatentGraph, MaximumLikelihood
+from torchpbp.errors import DataWarning
 from torchpbp.models.likelihood.recovery import _attempted, decomposed
 
 
@@ -46,3 +48,11 @@ def test_attempts_do_not_depend_on_each_other(seed):
     for count in range(1, len(valid) + 1):
         together = _attempted(tensors[valid[:count]][None], weights[valid[:count]][None])[0]
         torch.testing.assert_close(together, alone[valid[:count]])
+
+
+def test_a_latent_with_one_state_and_two_views_is_recovered_from_a_single_distinct_row() -> None:
+    graph = LatentGraph([("h", "x"), ("h", "y")], {"h": 1, "x": 2, "y": 2}, ["h"])
+    model = MaximumLikelihood(graph, prior=1.0, progress=False)
+    with pytest.warns(DataWarning, match="one value in all rows"):
+        model.fit({"x": torch.zeros(8, dtype=torch.int64), "y": torch.ones(8, dtype=torch.int64)})
+    assert torch.allclose(model.posterior("x"), torch.tensor([[0.9, 0.1]], dtype=torch.float64), atol=1e-3)

@@ -254,6 +254,8 @@ def corners(moments: FormMoments, forms: Sequence[Tensor], states: int) -> tuple
 def _corners(points: Tensor, weights: Tensor, states: int) -> Tensor:
     """(states, states − 1) points that span a large simplex, by successive projection."""
     dims = points.shape[1]
+    if not dims:
+        return points.new_zeros(states, 0)
     size = points.norm(dim=1)
     order = size.argsort()
     inside = order[weights[order].cumsum(0) <= (1 - OUTERMOST) * weights.sum()]
