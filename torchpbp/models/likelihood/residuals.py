@@ -68,9 +68,8 @@ def pair_residuals(
     statistic = torch.where(seen, member.T @ squares @ member, 0.0)
     cells = member.T @ (pooled > 0).double() @ member
     states = ((pooled.diagonal() > 0).double() @ member)[:, None]
-    fitted = (
-        cells - states - states.T + 1
-    )  # the single variables of the data are those of a network that was fitted to them
+    # The network was fitted to the data, so that its single variables are theirs; those of the sample vary.
+    fitted = cells - states - states.T + 1
     ours_share = draws / (moments.pairs + draws)  # of the variance
     freedom = torch.where(seen, ours_share * fitted.clamp(min=0) + (1 - ours_share) * (cells - 1), 0.0)
     return PairResiduals(statistic, freedom)
@@ -92,8 +91,7 @@ def ancestral_sample(graph: LatentGraph, tables: Mapping[str, Tensor], count: in
         code = torch.zeros_like(chance, dtype=torch.int64)
         for parent in graph.parents(v):
             code = code * graph.num_states(parent) + drawn[parent]
-        edges = (
-            tables[v].reshape(-1, graph.num_states(v)).cumsum(dim=1)[:, :-1].T
-        )  # (states - 1, joint states of the parents)
+        # (states - 1, joint states of the parents)
+        edges = tables[v].reshape(-1, graph.num_states(v)).cumsum(dim=1)[:, :-1].T
         drawn[v] = (chance >= edges[:, code]).sum(dim=0)
     return drawn
