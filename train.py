@@ -3,9 +3,7 @@
 The same as the command ``torchpbp-train``, which an installed package has.
 """
 
-from torchpbp.experiments.running.program import main, train
-
-__all__ = ["main", "train"]
+from torchpbp.experiments.run import main
 
 if __name__ == "__main__":
     main()
