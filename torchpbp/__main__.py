@@ -1,4 +1,4 @@
-"""Model files and folders of runs at the shell: ``python -m torchpbp show|query|predict|report|sweep``."""
+"""Model files at the shell: ``python -m torchpbp show|query|predict``."""
 
 from __future__ import annotations
 
@@ -27,21 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _report(options: argparse.Namespace) -> str:
-    from torchpbp.experiments.running.report import write_report  # loads matplotlib, which takes seconds
-
-    return "\n".join(str(write_report(folder)) for folder in options.folder)
-
-
-def _sweep(options: argparse.Namespace) -> str:
-    from torchpbp.experiments.running.sweep_report import write_sweep_report
-
-    return write_sweep_report(options.folder, options.metric, options.output)
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m torchpbp", description="Look at models and at runs of train.py.")
-    commands = parser.add_subparsers(required=True, metavar="show|query|predict|report|sweep")
+    parser = argparse.ArgumentParser(prog="python -m torchpbp", description="Look at models, and ask them.")
+    commands = parser.add_subparsers(required=True, metavar="show|query|predict")
     show = commands.add_parser("show", help="variables, junction tree and diagnostics of a model")
     show.add_argument("model", help="file written by save()")
     show.set_defaults(run=lambda o: model_files.show(o.model))
@@ -69,24 +57,6 @@ def _parser() -> argparse.ArgumentParser:
     predict.add_argument("--json", action="store_true", help="machine-readable, with the probability of every class")
     predict.add_argument("--output", metavar="FILE", help="write a CSV file, with the probability of every class")
     predict.set_defaults(run=lambda o: prediction.predict(o.model, o.rows, o.output, o.json))
-    report = commands.add_parser("report", help="write report.html of a run again: results, pictures, models, settings")
-    report.add_argument("folder", nargs="+", help="folder of a run, such as outputs/<date_time>")
-    report.set_defaults(run=_report)
-    sweep = commands.add_parser(
-        "sweep",
-        help="summarise a multirun: averages over seeds",
-        description="Writes sweep.csv (a row per job), summary.csv (a row per combination of overrides, averaged over "
-        "seeds), sweep.png and report.html.",
-    )
-    sweep.add_argument("folder", help="multirun folder, such as multirun/<date_time>")
-    sweep.add_argument(
-        "--metric",
-        nargs="+",
-        action="extend",
-        help="metrics to show, by name or pattern ('kl/*'); default: those that differ between runs, validation first",
-    )
-    sweep.add_argument("--output", help="folder for the files; default: the multirun folder")
-    sweep.set_defaults(run=_sweep)
     return parser
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import logging
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint, ProgressBar
@@ -19,7 +22,7 @@ from torchpbp.files.replacing import replacing
 
 SHOWN = ("train/loss", "val/loss", "val/accuracy")
 """Metrics beside the progress bar."""
-NOT_USEFUL = (".*does not have many workers.*", ".*exists and is not empty.*", ".*smaller than the logging interval.*")
+NOT_USEFUL = (".*treespec.*", ".*does not have many workers.*", ".*exists and is not empty.*", ".*smaller than the logging interval.*")
 """Warnings of Lightning that mean nothing for rows in memory and short epochs."""
 
 
@@ -80,6 +83,7 @@ def fit(
     run: Run,
     name: str,
     ckpt_path: str | None = None,
+    subfolder: str = "",
 ) -> dict[str, Any]:
     """Train a module, from the start or from where an interrupted run stopped.
 
@@ -90,8 +94,9 @@ def fit(
         callbacks: by name; copied, since a run may train several networks.
         logger: likewise.
         run: the run; with ``resume=true`` its checkpoint is used if it was written with the same settings.
-        name: of the network; all but the first network of a run have checkpoints in a folder of this name.
+        name: of the network, beside its progress.
         ckpt_path: checkpoint to go on from.
+        subfolder: of ``checkpoints``, for all but the first network of a run.
 
     Returns:
         "history" (name -> values, one per epoch), "seconds" and "parameters".
@@ -100,10 +105,12 @@ def fit(
     for callback in own:
         if isinstance(callback, TrainingProgress):
             callback.title = name
-        if isinstance(callback, ModelCheckpoint) and run.folder is not None:
-            callback.dirpath = str(run.folder / "checkpoints" / name)
+        if isinstance(callback, ModelCheckpoint) and callback.dirpath is not None:
+            callback.dirpath = str(Path(callback.dirpath) / subfolder)
+    if run.folder is None:
+        own = [callback for callback in own if not isinstance(callback, ModelCheckpoint)]
     # A checkpoint belongs to a run if the run with these settings noted that it had begun.
-    last = None if run.folder is None else run.folder / "checkpoints" / name / "last.ckpt"
+    last = None if run.folder is None else run.folder / "checkpoints" / subfolder / "last.ckpt"
     begun = None if run.folder is None else run.folder / PARTS / f"{hash_of([run.key, name])}.begun"
     if ckpt_path is None and last is not None and begun is not None:
         if begun.exists() and last.exists():
@@ -113,11 +120,13 @@ def fit(
             with replacing(begun) as temporary:
                 temporary.write_text(name, encoding="utf-8")
     start = time.perf_counter()
+    quiet_lightning()
     with warnings.catch_warnings():
         for text in NOT_USEFUL:
             warnings.filterwarnings("ignore", message=text)
         loggers = [copy.deepcopy(item) for item in (logger or {}).values()]
-        fitter = trainer(callbacks=[*own, history], logger=loggers or False, enable_checkpointing=_saved(own))
+        saved = any(isinstance(callback, ModelCheckpoint) for callback in own)
+        fitter = trainer(callbacks=[*own, history], logger=loggers or False, enable_checkpointing=saved)
         fitter.fit(module, data, ckpt_path=ckpt_path)
         if not history.began:  # the checkpoint was that of a finished training, whose last hooks Lightning leaves out
             module.trainer = fitter
@@ -133,12 +142,19 @@ def fit(
     }
 
 
-def _saved(callbacks: list[Callback]) -> bool:
-    return any(isinstance(callback, ModelCheckpoint) for callback in callbacks)
+def quiet_lightning() -> None:
+    """Let Lightning log through the program's handlers only, without devices and advertisements."""
+
+    def useful(record: logging.LogRecord) -> bool:
+        return not record.getMessage().startswith(("GPU available", "TPU available", "💡", "Loading `train"))
+
+    for name in ("lightning", "lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).handlers.clear()
+        logging.getLogger(name).propagate = True
+    rank_zero = logging.getLogger("lightning.pytorch.utilities.rank_zero")
+    rank_zero.filters[:] = [useful]
 
 
 def generator_of(*numbers: int) -> torch.Generator:
     """A generator that follows from numbers, such as a seed and a step."""
-    import numpy as np
-
     return torch.Generator().manual_seed(int(np.random.SeedSequence(numbers).generate_state(1)[0]))

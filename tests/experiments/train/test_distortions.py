@@ -7,7 +7,7 @@ import torch
 
 from torchpbp.datasets import load_digits
 from torchpbp.errors import ArgumentError, DataError, ShapeError
-from torchpbp.experiments.digits.distortions import (
+from torchpbp.experiments.train.distortions import (
     NONE,
     Distortions,
     distorted,

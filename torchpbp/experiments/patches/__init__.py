@@ -1,1 +1,0 @@
-"""Images as trees of patches: scikit-learn's digits with hidden patches."""
