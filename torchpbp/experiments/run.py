@@ -101,9 +101,9 @@ def check_keywords(value: Any, path: str) -> None:
                 hint = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(options)}."
                 raise ArgumentError(f"{path}.{name}: {value.func.__name__} has no such setting. {hint}")
         value = value.keywords
-    items = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
-    for name, item in items:
-        check_keywords(item, f"{path}.{name}")
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            check_keywords(item, f"{path}.{name}")
 
 
 def without_paths(settings: Any) -> Any:

@@ -22,7 +22,12 @@ from torchpbp.files.replacing import replacing
 
 SHOWN = ("train/loss", "val/loss", "val/accuracy")
 """Metrics beside the progress bar."""
-NOT_USEFUL = (".*treespec.*", ".*does not have many workers.*", ".*exists and is not empty.*", ".*smaller than the logging interval.*")
+NOT_USEFUL = (
+    ".*treespec.*",
+    ".*does not have many workers.*",
+    ".*exists and is not empty.*",
+    ".*smaller than the logging interval.*",
+)
 """Warnings of Lightning that mean nothing for rows in memory and short epochs."""
 
 
