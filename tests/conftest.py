@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Generator
-from multiprocessing.process import BaseProcess
-from typing import Any
 
 import pytest
 import torch
@@ -35,35 +31,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _subnormal_numbers() -> None:
     """Runs of train.py in the same process flush subnormal numbers to 0; other tests want them to exist."""
     torch.set_flush_denormal(False)
-
-
-# -- quick tests start no process --------------------------------------------------------------------------------------
-
-STARTS = ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.exec")
-running: pytest.Item | None = None
-"""The quick test at work, if one is."""
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
-    global running
-    running = None if item.get_closest_marker("slow") else item
-    try:
-        return (yield)
-    finally:
-        running = None
-
-
-def _forbid_processes(event: str, _: tuple[Any, ...] = ()) -> None:
-    if event in STARTS and running is not None:
-        raise AssertionError(f"{running.nodeid} starts a process ({event}): mark it slow.")
-
-
-def _start(process: BaseProcess) -> None:
-    """Python tells its hooks nothing of processes that multiprocessing spawns."""
-    _forbid_processes("subprocess.Popen")
-    _START(process)
-
-
-sys.addaudithook(_forbid_processes)
-_START, BaseProcess.start = BaseProcess.start, _start  # type: ignore[method-assign]

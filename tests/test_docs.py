@@ -5,16 +5,10 @@ tests/cli/test_readme.py runs their code and commands; scripts/build_docs.py bui
 
 from __future__ import annotations
 
-import os
 import re
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import pytest
-import torch
 
 import torchpbp
 
@@ -46,38 +40,3 @@ def test_the_readme_lists_all_public_names() -> None:
     rows = [line.split("|")[2] for line in table.splitlines() if line.startswith("|")]
     listed = [name for names in rows for name in re.findall(r"`(\w+)`", names)]
     assert sorted(listed) == sorted(torchpbp.__all__)
-
-
-def called_files(call: Callable[[], Any]) -> set[str]:
-    """Files of the package in which a call executes code."""
-    package = str(ROOT / "torchpbp") + os.sep
-    files = set()
-
-    def note(frame: FrameType, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code.co_filename.startswith(package):
-            files.add(frame.f_code.co_filename.removeprefix(package))
-
-    before = sys.getprofile()
-    sys.setprofile(note)
-    try:
-        call()
-    finally:
-        sys.setprofile(before)
-    return files
-
-
-@pytest.mark.parametrize(("heading", "most"), [("## 3. Fit", 10), ("## 4. Answers", 6)])
-def test_the_architecture_page_lists_the_files_of_a_call(heading: str, most: int) -> None:
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    section = page.partition(heading)[2].partition("\n## ")[0]
-    steps = re.findall(r"^\| `([\w/]+\.py)` \|", section, flags=re.MULTILINE)
-    named = set(re.findall(r"`([\w/]+\.py)`", section))
-    truth = torchpbp.DiscreteNetwork.random(torchpbp.templates.diamond(observed_states=3), seed=1)
-    frame, evidence = truth.sample_frame(2_000, seed=2), {"a1": torch.tensor([0, 2])}
-    model = torchpbp.PBP(truth.graph)
-    model.fit(frame)
-    calls = {"## 3. Fit": lambda: model.fit(frame), "## 4. Answers": lambda: model.posterior("d1", evidence)}
-    files = called_files(calls[heading])
-    assert 0 < len(steps) <= most
-    assert set(steps) <= files
-    assert not files - named

@@ -1,4 +1,4 @@
-"""Examples in docstrings run as printed, and what a program can import says what it is."""
+"""Examples in docstrings run as printed; public names have docstrings that explain their parameters."""
 
 from __future__ import annotations
 
@@ -7,42 +7,30 @@ import importlib
 import inspect
 import pkgutil
 
-import pytest
-
 import torchpbp
 
-MODULES = [
-    info.name
-    for info in pkgutil.walk_packages(torchpbp.__path__, "torchpbp.")
-    if not info.name.endswith(("__main__", "torchpbp.experiments.running.program"))
-]
 
-
-def examples(name: str) -> list[doctest.DocTest]:
-    found = doctest.DocTestFinder().find(importlib.import_module(name))
-    return [test for test in found if test.examples]
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_examples_run_as_printed(name: str) -> None:
-    runner = doctest.DocTestRunner(verbose=False)
-    printed: list[str] = []
-    for test in examples(name):
-        runner.run(test, out=printed.append)
+def test_examples_run_as_printed() -> None:
+    runner, printed, with_examples = doctest.DocTestRunner(verbose=False), [], set()
+    for module in pkgutil.walk_packages(torchpbp.__path__, "torchpbp."):
+        if module.name.endswith("__main__"):
+            continue
+        for test in doctest.DocTestFinder().find(importlib.import_module(module.name)):
+            runner.run(test, out=printed.append)
+            if test.examples:
+                with_examples.add(module.name)
     assert not runner.failures, "".join(printed)
+    assert {"torchpbp.models.pbp", "torchpbp.neural.layer", "torchpbp.graph.latent_graph"} <= with_examples
 
 
-def test_there_are_examples() -> None:
-    with_examples = [name for name in MODULES if examples(name)]
-    assert {"torchpbp.models.pbp", "torchpbp.neural.layer", "torchpbp.graph.latent_graph"} <= set(with_examples)
-
-
-@pytest.mark.parametrize("name", torchpbp.__all__)
-def test_public_names_say_what_they_are_and_what_they_take(name: str) -> None:
-    public = getattr(torchpbp, name)
-    text = inspect.getdoc(public) or ""
-    assert text, f"torchpbp.{name} has no docstring"
-    if inspect.isclass(public) or inspect.isfunction(public):
-        taken = inspect.signature(public).parameters
-        silent = [p for p in taken if p not in ("args", "kwargs", "options") and p not in text]
-        assert not silent, f"torchpbp.{name}: {silent} are not explained"
+def test_public_names_are_documented_with_their_parameters() -> None:
+    missing = []
+    for name in torchpbp.__all__:
+        public = getattr(torchpbp, name)
+        text = inspect.getdoc(public) or ""
+        if not text:
+            missing.append(f"torchpbp.{name} has no docstring")
+        elif inspect.isclass(public) or inspect.isfunction(public):
+            parameters = set(inspect.signature(public).parameters) - {"args", "kwargs", "options"}
+            missing += [f"torchpbp.{name}: {p} is not explained" for p in sorted(parameters) if p not in text]
+    assert not missing, "\n".join(missing)
