@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import functools
 import inspect
@@ -106,6 +107,18 @@ def check_keywords(value: Any, path: str) -> None:
             check_keywords(item, f"{path}.{name}")
 
 
+def with_names(cfg: DictConfig, choices: Mapping[str, Any]) -> DictConfig:
+    """The configuration with the entries "main" of the task's models and graphs under the names of the chosen options, in front."""
+    named = copy.deepcopy(cfg)
+    for group, key in (("model", "models"), ("graph", "graphs")):
+        entries = named.task.get(key) if isinstance(named.task, DictConfig) else None
+        if entries and "main" in entries:
+            name = "main" if choices[group] in entries else choices[group]
+            order = ["main", *(other for other in entries if other != "main")]
+            named.task[key] = {name if old == "main" else old: entries._get_node(old) for old in order}
+    return named
+
+
 def without_paths(settings: Any) -> Any:
     """Settings without those on which results do not depend: folders, loggers, callbacks that only show progress."""
     if not isinstance(settings, dict):
@@ -116,7 +129,9 @@ def without_paths(settings: Any) -> Any:
 
 def with_tiny_numbers(cfg: DictConfig, overrides: list[str]) -> DictConfig:
     """The configuration with the experiment's block "tiny" merged in; settings of the command line win."""
-    tiny = OmegaConf.merge(cfg, cfg.tiny)
+    plain = copy.deepcopy(cfg)
+    OmegaConf.set_struct(plain, False)  # tiny numbers may be of settings that the file leaves at their defaults
+    tiny = OmegaConf.merge(plain, cfg.tiny)
     for override in OverridesParser.create().parse_overrides(overrides):
         if "." in override.key_or_group and not override.is_delete():
             OmegaConf.update(tiny, override.key_or_group, override.value(), force_add=True)
@@ -160,6 +175,7 @@ def start(cfg: DictConfig) -> float | None:
             raise ArgumentError("A search needs a metric: expected objective=<name in metrics.json>, got none.")
         if cfg.debug:
             cfg = with_tiny_numbers(cfg, overrides)
+        cfg = with_names(cfg, choices)
         shown = ("experiment", "model", "regressor", "graph", "data", "trainer")
         log.info(" ".join([*(f"{g}={choices[g]}" for g in shown if choices.get(g)), f"seed={cfg.seed}"]))
         with interruptible(cfg.output_dir):

@@ -1,4 +1,4 @@
-"""Small tables of real data with hidden variables that they do not follow exactly, from the data sets that come with the package."""
+"""Small tables of real data, from the data sets that come with the package, which their graphs do not fit exactly."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FIRST_EXON_SITE = 30
 """Position at which splice junctions may be."""
 
 
-def real_sets() -> dict[str, tuple[LatentGraph, dict[str, Tensor]]]:
+def real_tables() -> dict[str, tuple[LatentGraph, dict[str, Tensor]]]:
     """name -> graph and rows of its observables.
 
     Points of pen strokes, of writers that the test rows of the data set are from, in three or four levels: classes of strokes, a

@@ -1,1 +1,0 @@
-"""All learners on the same networks, rows and questions."""

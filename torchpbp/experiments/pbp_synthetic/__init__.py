@@ -1,1 +1,0 @@
-"""PBP against EM and online EM on random loopy networks [PBP 6, Fig. 5]."""

@@ -1,1 +1,0 @@
-"""How precise learners are, and what it costs: moments against likelihood."""

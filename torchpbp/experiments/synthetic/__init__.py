@@ -1,1 +1,0 @@
-"""Learned posteriors against exact ones on random networks, by number of training rows."""
