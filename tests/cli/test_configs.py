@@ -12,10 +12,10 @@ from hydra.utils import get_class, instantiate
 from omegaconf import OmegaConf
 
 import torchpbp
-from tests.composed import composed
+from tests.composed import accept, composed
 from torchpbp import LatentGraph, Ridge
 from torchpbp.errors import ArgumentError
-from torchpbp.experiments.overrides import CONF, GROUPS, check_model, check_overrides, explained
+from torchpbp.experiments.overrides import CONF, GROUPS, check_overrides, explained
 from torchpbp.experiments.run import instantiated
 
 EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
@@ -35,14 +35,6 @@ def all_choices() -> Iterator[str]:
     yield from (f"model={name}" for name in options("model") if name.startswith(("digits", "patches")))
     for group in ("trainer", "callbacks", "logger", "debug"):
         yield from (f"{group}={name}" for name in options(group))
-
-
-def accept(overrides: list[str]) -> None:
-    """Check a command line as the program does, before anything is made."""
-    cfg = composed(*overrides, hydra=True)
-    choices = cfg.hydra.runtime.choices
-    check_model(cfg, choices)
-    check_overrides(cfg, overrides, choices)
 
 
 @pytest.mark.parametrize("command", all_choices())

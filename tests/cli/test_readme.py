@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
 
-from torchpbp.datasets import DigitsDataModule, hide_points
-from torchpbp.experiments.digits.baselines import PartialDistanceNeighbour
-from train import train
+from tests.composed import accept, composed
+from torchpbp.experiments.run import train
 
 ROOT = Path(__file__).parents[2]
 PAGES = {p.name: p.read_text(encoding="utf-8") for p in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]}
+OTHERS = [ROOT / "CONTRIBUTING.md", *(ROOT / "conf").rglob("*.yaml"), *sorted((ROOT / "notebooks").glob("*.ipynb"))]
+"""Files with commands, beside the pages."""
 
 
 def blocks(text: str, language: str) -> list[str]:
@@ -25,12 +25,14 @@ def blocks(text: str, language: str) -> list[str]:
 
 
 def train_commands() -> list[list[str]]:
-    """Arguments of every train.py command: of blocks, and of lines within the text and tables."""
+    """Arguments of every train.py command: of blocks, of lines within text and tables, and of other files."""
     lines = [line for text in PAGES.values() for block in blocks(text, "bash") for line in block.splitlines()]
     lines += [" ".join(c.split()) for text in PAGES.values() for c in re.findall(r"`(python train\.py[^`<]*)`", text)]
-    return [
-        shlex.split(line.partition("python train.py")[2], comments=True) for line in lines if "python train.py" in line
-    ]
+    for path in OTHERS:
+        text = path.read_text(encoding="utf-8").replace("\\n", " ").replace('"', " ")
+        lines += [re.split(r"[`#]|  ", line)[0] for line in re.findall(r"python train\.py.*", text)]
+    commands = [shlex.split(line.partition("python train.py")[2], comments=True) for line in lines if "train.py" in line]
+    return [c for c in commands if not any(a.startswith("--config-dir") or "<" in a or "my_package" in a for a in c)]
 
 
 @pytest.fixture(scope="module")
@@ -75,43 +77,27 @@ def test_links_lead_somewhere() -> None:
             assert (here / target).exists(), f"{name}: {target}"
 
 
-def test_commands_compose() -> None:
+def test_commands_are_accepted() -> None:
+    """Every choice and setting in them exists and is read, those of help, notebooks and CONTRIBUTING among them."""
     commands = [list(c) for c in dict.fromkeys(map(tuple, train_commands()))]
-    assert len(commands) >= 6
-    if importlib.util.find_spec("optuna") is None:
-        commands = [c for c in commands if "sweep=optuna" not in c]
+    assert len(commands) > 40
     for arguments in commands:
-        overrides = [a for a in arguments if not a.startswith("-")]
+        overrides = [a for a in arguments if "=" in a or a.startswith("~")]
         if "-m" in arguments:  # the first value of each sweep
             overrides = [a if "[" in a else a.split(",")[0] for a in overrides]
-        with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-            compose("config", overrides=[*overrides, "output_dir=null"])
+        if any(a.startswith("hparams_search=") for a in overrides) and importlib.util.find_spec("optuna") is None:
+            continue
+        accept([a for a in overrides if not a.startswith("hydra")])
 
 
 def test_table_holds_the_figures_of_its_command() -> None:
     table = re.findall(r"^\| ([\d,]+) \| ([\d.]+) \| ([\d.]+) \|", PAGES["learning.md"], flags=re.MULTILINE)
     figures = {int(n.replace(",", "")): (float(kl), float(error)) for n, kl, error in table}
-    command = next(c for c in train_commands() if c == ["experiment=synthetic_consistency"])
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        full = compose("config", overrides=[*command, "output_dir=null"])
-        quick = compose(
-            "config", overrides=[*command, "output_dir=null", "model.sizes=[1000,10000]", "model.verbose=false"]
-        )
-    assert list(figures) == list(full.model.sizes)
-    metrics = train(quick)
+    assert ["experiment=consistency"] in train_commands()
+    full = composed("experiment=consistency")
+    assert list(figures) == list(full.task.sizes)
+    metrics = train(composed("experiment=consistency", "task.sizes=[1000,10000]", output_dir=None)).metrics
     for n in (1_000, 10_000):
         kl, error = figures[n]
         assert metrics[f"kl/{n}"] == pytest.approx(kl, rel=0.01, abs=1e-6)
         assert metrics[f"kl_standard_error/{n}"] == pytest.approx(error, rel=0.01, abs=1e-6)
-
-
-def test_digits_table_is_of_these_rows_and_hidden_points() -> None:
-    """The quickest of its lines, computed again."""
-    (line,) = re.findall(r"^\| nearest neighbour by partial distance \|(.*)\|$", PAGES["digits.md"], flags=re.MULTILINE)
-    printed = [float(cell.strip(" %")) for cell in line.split("|")]
-    data = DigitsDataModule()
-    data.setup()
-    predict = PartialDistanceNeighbour(data.train_x, data.train_y)
-    truth = data.test_y.numpy()
-    found = [100 * (predict(hide_points(data.test_x, k, seed=0)) == truth).mean() for k in (0, 2, 4, 6)]
-    assert printed == pytest.approx(found, abs=0.006)
