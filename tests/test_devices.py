@@ -52,6 +52,7 @@ from torchpbp.models.likelihood import expectation, polish
 from torchpbp.moments.joint_tables import JointTables
 from torchpbp.moments.rows import TrainingRows
 from torchpbp.moments.table_reading import Reading
+from torchpbp.neural.support import Solved, solve_support
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
@@ -285,7 +286,7 @@ def test_answers_stay_on_the_device_of_the_model(discrete, mixed):
 def step_of(module: PBPModule, table: dict[str, Tensor]) -> Tensor:
     """What a training step does with its rows, without the draws of what is hidden."""
     seen = module.reader.seen(table)
-    solved = module.support_stage(table, seen, seen, seen, 1.0)
+    solved = solve_support(module.model, table, seen, seen, seen)
     loss = module.answers.loss(solved, table, seen)
     loss = loss + solved.error.to(loss)
     loss.backward()
@@ -365,16 +366,20 @@ def test_solves_stay_in_double_precision(dtype):
         torch.testing.assert_close(layer(h, g), expected, rtol=1e-6, atol=1e-6)
 
 
-def test_mixed_precision_is_that_of_encoders_only():
+def test_mixed_precision_is_that_of_encoders_only(monkeypatch):
     graph, table = class_table(200, 0)
     kinds: dict[str, set[torch.dtype]] = {"solve": set(), "encoder": set()}
     module = PBPModule(point_model(graph, condition="y"))
     module.model.encoders.register_forward_hook(
         lambda m, i, out: kinds["encoder"].update(e.features.dtype for e in out.values())
     )
-    module.support_stage.register_forward_hook(
-        lambda m, i, out: kinds["solve"].update(w.dtype for w in out.tree.operators[1:])
-    )
+
+    def noted(*arguments: Any) -> Solved:
+        solved = solve_support(*arguments)
+        kinds["solve"].update(w.dtype for w in solved.tree.operators[1:])
+        return solved
+
+    monkeypatch.setattr("torchpbp.neural.module.solve_support", noted)
     small.train(module, table, precision="bf16-mixed")
     assert kinds == {"solve": {torch.float64}, "encoder": {torch.bfloat16, torch.float32}}
     assert int(module.skipped) == 0

@@ -34,7 +34,7 @@ def modules() -> dict[str, tuple[PBPModule, dict[str, Tensor]]]:
     graph, table = class_table(ROWS, 0)
     table["a"][::7] = torch.nan
     table["y"][3] = -1
-    classes = PBPModule(context_model(graph, condition="y"), support=SUPPORT / ROWS, memory=(0.5, 0.2)).double()
+    classes = PBPModule(context_model(graph, condition="y"), support=SUPPORT / ROWS).double()
     loop, states = loop_table(ROWS, 0)
     states["b1"][::5] = -1
     return {

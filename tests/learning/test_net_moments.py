@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from torch import Tensor
 
 from tests.learning.nets import GRAPHS, attached, mixed_model, random_leaves
-from torchpbp import PBP, PBPModule
+from torchpbp import PBP
 from torchpbp.inference.leaf_features import LeafFeatures
 from torchpbp.learning.message_nets import MessageNets
 from torchpbp.learning.net_moments import BatchRows, ClassLayout, MomentSums, complete_rows, row_products, zero_sums
@@ -132,35 +130,3 @@ def test_products_of_rows() -> None:
     parts = [torch.randn(4, d, generator=torch.Generator().manual_seed(d)) for d in (2, 3, 2)]
     expected = torch.einsum("na,nb,nc->nabc", *parts).flatten(1)
     torch.testing.assert_close(row_products(parts), expected)
-
-
-@pytest.mark.parametrize("condition", [False, True])
-def test_running_averages_have_the_value_of_the_memory_and_the_gradient_of_the_batch(condition: bool) -> None:
-    """Straight-through: three batches by a rate of 0.3, against averages written out."""
-    graph = GRAPHS["chain"]
-    model = PBP(graph, condition=graph.observed[0] if condition else None)
-    module = PBPModule(model, graph.observed[0], hidden=[4], memory=(0.3, 0.3)).double()
-    stage, classes = module.support_stage, 3 if condition else 1
-
-    def batch(seed: int) -> MomentSums:
-        generator = torch.Generator().manual_seed(seed)
-        empty = zero_sums(model.nets, classes)
-        return MomentSums(
-            tuple(torch.randn(x.shape, generator=generator, dtype=torch.float64) for x in empty.sums),
-            tuple(torch.randint(1, 9, x.shape, generator=generator).double() for x in empty.counts),
-        )
-
-    batches = [batch(seed) for seed in range(3)]
-    leaf = [x.clone().requires_grad_() for x in batches[2].sums]
-    stage._averages(batches[0], 1.0)
-    stage._averages(batches[1], 0.3)
-    found = stage._averages(MomentSums(tuple(leaf), batches[2].counts), 0.3)
-    running = batches[0].decayed(batches[1], 0.3).decayed(batches[2], 0.3)
-    for a, b in zip(found, running.averages(), strict=True):
-        torch.testing.assert_close(a.detach(), b)
-    gradient = torch.autograd.grad(sum(a.sum() for a in found), leaf)
-    own = MomentSums(tuple(x := [y.clone().requires_grad_() for y in batches[2].sums]), batches[2].counts)
-    expected = torch.autograd.grad(sum(a.sum() for a in own.averages()), x)
-    for a, b in zip(gradient, expected, strict=True):
-        torch.testing.assert_close(a, b)
-    assert math.isfinite(sum(float(g.sum()) for g in gradient))

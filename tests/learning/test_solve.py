@@ -66,7 +66,7 @@ def test_the_same_function_serves_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     model = PBP(truth.graph)
     step = PBPModule(model, "x1", hidden=[4])
     seen = step.reader.seen(rows)
-    step.support_stage(rows, seen, seen, seen, 1.0)
+    support.solve_support(model, rows, seen, seen, seen)
     model.fit(rows)
     assert calls == ["LinearStage1", "NetStage1", "NetStage1"]
 

@@ -139,7 +139,7 @@ def finished(kind: str) -> PBPModule:
 def finished_mixed() -> PBPModule:
     """A model with a target among its leaves, and a scalar leaf."""
     graph, table = mixed_table(600, 1)
-    module = PBPModule(point_model(graph), "e", hidden=[6], learning_rate=0.01, memory=(0.1, 0.02))
+    module = PBPModule(point_model(graph), "e", hidden=[6], learning_rate=0.01)
     train(module, table, 3)
     return module.eval()
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from torchpbp import PBP, ContextEncoder, Continuous, LatentGraph, PBPModule, PointEncoder, templates
+from torchpbp.neural.support import solve_support
 
 GRAPHS = {
     "tree": templates.latent_tree(depth=1, branching=2, leaves=2, observed_states=3),
@@ -45,7 +46,7 @@ def rows(model: PBP, missing: float = 0.15) -> dict[str, Tensor]:
 
 
 class StepLoss(nn.Module):
-    """The loss of a training step, with everything shown that rows observe; running averages are those of the batch."""
+    """The loss of a training step, with everything shown that rows observe."""
 
     def __init__(self, module: PBPModule, table: dict[str, Tensor], through: bool = True) -> None:
         super().__init__()
@@ -57,7 +58,7 @@ class StepLoss(nn.Module):
         seen = reader.seen(support)
         shown = seen.clone()
         shown[::3, 0] = False  # what instruments do not see
-        solved = self.module.support_stage(support, seen, shown, shown, 1.0, self.through)
+        solved = solve_support(self.module.model, support, seen, shown, shown, self.through)
         loss: Tensor = self.module.answers.loss(solved, query, reader.seen(query))
         return loss
 
@@ -71,7 +72,7 @@ def double_module(graph: LatentGraph, target: str | None, condition: bool, conte
         encoder = ContextEncoder(leaves, (2,), 2, width=4, head=3)
     features = dict.fromkeys(leaves, encoder)
     model = PBP(graph, features=features, context=context, condition="class" if condition else None)
-    module = PBPModule(model, target, hidden=[3], instruments=1.0, memory=(1.0, 1.0)).double()
+    module = PBPModule(model, target, hidden=[3], instruments=1.0).double()
     model.prepare_leaves([rows(model)])
     with torch.no_grad():
         model.nets.log_ridge.fill_(-2.0)
@@ -150,8 +151,7 @@ def test_the_error_of_stage_1_trains_nets_of_instruments_only(condition: bool) -
     others = [*model.nets.messages_.parameters(), model.nets.log_ridge]
 
     def error() -> Tensor:
-        solved: Tensor = module.support_stage(table, seen, seen, seen, 1.0).error
-        return solved
+        return solve_support(model, table, seen, seen, seen).error
 
     value = error()
     assert 0 < float(value.detach()) < 1

@@ -27,6 +27,7 @@ from tests.neural.small import (
 from torchpbp import PBP, PBPLayer, PBPModule, TableLoader
 from torchpbp.errors import DataWarning
 from torchpbp.learning.message_nets import Masking
+from torchpbp.neural.support import solve_support
 
 
 def operators(model: PBP) -> list[Tensor]:
@@ -73,7 +74,7 @@ def test_leaves_that_are_not_shown_do_not_reach_the_loss(kind: str) -> None:
         v: x if v == "y" else torch.where(shown[:, i].reshape(-1, *[1] * (x.ndim - 1)), x, noise[v])
         for i, (v, x) in enumerate((v, table[v]) for v in [*module.reader.names])
     } | {"y": table["y"]}
-    solved = module.support_stage(table, seen, seen, seen, 1.0)
+    solved = solve_support(module.model, table, seen, seen, seen)
     assert torch.equal(module.answers.loss(solved, table, shown), module.answers.loss(solved, other, shown))
 
 

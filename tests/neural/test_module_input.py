@@ -283,7 +283,6 @@ def vector_graph() -> LatentGraph:
         (lambda g: PBPModule(PBP(g, features=Own()), support=-1), ArgumentError, "support"),
         (lambda g: PBPModule(PBP(g, features=Own()), hidden=[0]), ArgumentError, "hidden"),
         (lambda g: PBPModule(PBP(g, features=Own()), gradient="none"), ArgumentError, "gradient"),
-        (lambda g: PBPModule(PBP(g, features=Own()), memory=(0.1,)), ArgumentError, "memory"),
         (lambda g: PBPModule(PBP(g, features=Own()), learning_rate=0), ArgumentError, "learning_rate"),
         (lambda g: PointEncoder((2,), features=0), ArgumentError, "features"),
         (lambda g: ContextEncoder([], (2,)), ArgumentError, "leaves: expected one or more names"),

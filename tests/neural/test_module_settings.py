@@ -23,7 +23,6 @@ OTHERS: dict[str, Any] = {
     "residual": False,
     "link": False,
     "gradient": "stopped",
-    "memory": (0.5, 0.1),
     "learning_rate": 0.01,
     "weight_decay": 0.5,
     "warmup": 0.9,

@@ -23,15 +23,20 @@ from torchpbp import PBP, DiscreteNetwork, LatentGraph, PBPModule, templates
 Make = Callable[[int, int], tuple[LatentGraph, dict[str, Tensor]]]
 
 
-def trained(make: Make, model: Callable[[LatentGraph], PBP], frozen: bool, epochs: int, **options: Any) -> float:
-    """Held-out loss after training. ``frozen``: encoders and nets stay random, and only ridges and link are trained."""
+def trained(
+    make: Make, model: Callable[[LatentGraph], PBP], frozen: bool, epochs: int, rows: int = 200, **options: Any
+) -> float:
+    """Held-out loss after training on batches of so many rows.
+
+    With ``frozen``, encoders and nets stay random, and only ridges and link are trained.
+    """
     graph, table = make(2000, 1)
     module = PBPModule(model(graph), hidden=[16], learning_rate=0.01, **options)
     if frozen:
         for part in (module.model.encoders, module.model.nets.messages_, module.model.nets.instruments_):
             if part is not None:
                 part.requires_grad_(False)
-    train(module, table, epochs, batch_size=200)
+    train(module, table, epochs, batch_size=rows)
     return held_out_loss(module, make(2000, 2)[1])
 
 
@@ -40,13 +45,7 @@ CASES: dict[str, tuple[Make, Callable[[LatentGraph], PBP], dict[str, Any], int, 
     "discrete, scalar and vector leaves": (mixed_table, point_model, {"target": "e"}, 4, 0.03),
     "no target": (mixed_table, point_model, {}, 4, 0.05),
     "classes": (class_table, lambda graph: point_model(graph, condition="y"), {}, 4, 0.1),
-    "classes, context": (
-        class_table,
-        lambda graph: context_model(graph, condition="y"),
-        {"memory": (0.1, 0.02)},
-        10,
-        0.05,
-    ),
+    "classes, context": (class_table, lambda graph: context_model(graph, condition="y"), {"rows": 400}, 40, 0.1),
 }
 
 

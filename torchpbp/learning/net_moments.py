@@ -1,8 +1,7 @@
 """Moments of messages that nets make: what stage 1 and stage 2 need of them, with or without classes.
 
 For separators of one family they are E[ηηᵀ], E[θηᵀ] and E[(⊗ θ below) ηᵀ] with η = (1, g), so that means are among them. All are
-sums over rows: they add up over batches, can be averaged over training steps, and are differentiable in messages and
-instruments.
+sums over rows: they add up over batches, and are differentiable in messages and instruments.
 """
 
 from __future__ import annotations
@@ -41,20 +40,10 @@ class MomentSums:
             tuple(a + b for a, b in zip(self.counts, other.counts, strict=True)),
         )
 
-    def decayed(self, new: MomentSums, rate: float) -> MomentSums:
-        """A running average that moves towards new sums by ``rate``."""
-        return MomentSums(
-            tuple(torch.lerp(a, b, rate) for a, b in zip(self.sums, new.sums, strict=True)),
-            tuple(torch.lerp(a, b, rate) for a, b in zip(self.counts, new.counts, strict=True)),
-        )
-
     def over_processes(self) -> MomentSums:
         """The sums of all processes, differentiable."""
         every = shared_sums([*self.sums, *self.counts])
         return MomentSums(tuple(every[: len(self.sums)]), tuple(every[len(self.sums) :]))
-
-    def detach(self) -> MomentSums:
-        return MomentSums(tuple(t.detach() for t in self.sums), tuple(t.detach() for t in self.counts))
 
     def averages(self, shrinkage: float = 0.0) -> list[Tensor]:
         """Moments: sums divided by their weights.

@@ -19,7 +19,7 @@ from torchpbp.learning.net_fitting import Rows, random_masks
 from torchpbp.models.pbp import PBP
 from torchpbp.neural.answers import Answers
 from torchpbp.neural.batches import read_batch, several_batches
-from torchpbp.neural.support import Support
+from torchpbp.neural.support import solve_support
 from torchpbp.settings import (
     Settings,
     between,
@@ -52,7 +52,6 @@ class ModuleSettings(Settings):
     residual: bool = setting(True, flag())
     link: bool = setting(True, flag())
     gradient: Literal["solve", "stopped"] = setting("solve", choice("solve", "stopped"))
-    memory: tuple[float, float] = setting((1.0, 1.0), several(between(0.0, 1.0), 2, expected="two rates from 0 to 1"))
     learning_rate: float = setting(3e-3, positive())
     weight_decay: float = setting(0.01, non_negative())
     warmup: float = setting(0.15, between(0.0, 1.0))
@@ -88,9 +87,6 @@ class PBPModule(LightningModule):
         link: a target is read out by a learned link (:class:`~torchpbp.inference.readout.Readout`); otherwise by clipping, as
             other models do.
         gradient: "solve": through both stages; "stopped": operators are constants to the loss, for comparison.
-        memory: rates of running averages of moments, with the gradient of the present batch (straight-through), at the beginning
-            and at the end of training; 1, the default, for none: then operators are those of the support alone. Averages make them less noisy, but they then remember all training rows,
-            and encoders learn to recall these: on pen digits held-out accuracy falls by one point and a half.
         learning_rate: largest rate of AdamW, in one cycle; ridges learn ten times as fast.
         weight_decay: of AdamW.
         warmup: share of the steps in which the rate rises.
@@ -131,7 +127,6 @@ class PBPModule(LightningModule):
         residual: bool = True,
         link: bool = True,
         gradient: Literal["solve", "stopped"] = "solve",
-        memory: tuple[float, float] = (1.0, 1.0),
         learning_rate: float = 3e-3,
         weight_decay: float = 0.01,
         warmup: float = 0.15,
@@ -141,7 +136,7 @@ class PBPModule(LightningModule):
     ) -> None:
         super().__init__()
         instance(PBP, expected="a torchpbp.PBP model").check("model", model)
-        options: Any = (hide, most_hidden, support, hidden, instruments, residual, link, gradient, memory)
+        options: Any = (hide, most_hidden, support, hidden, instruments, residual, link, gradient)
         rates: Any = (learning_rate, weight_decay, warmup, clip, validation_rows, seed)
         self.settings = ModuleSettings(*options, *rates)
         self.model = model
@@ -151,7 +146,6 @@ class PBPModule(LightningModule):
             model.encoders.add_residuals()
         masking = Masking(context=own.hide, most=own.most_hidden)
         model.attach_nets(own.hidden, own.instruments, own.seed, self.target if own.link else None, masking)
-        self.support_stage = Support(model, remember=own.memory != (1.0, 1.0))
         self.answers = Answers(model, self.target)
         self.register_buffer("skipped", torch.zeros((), dtype=torch.int64))
         self.register_buffer("unlabelled", torch.zeros((), dtype=torch.int64))
@@ -251,7 +245,7 @@ class PBPModule(LightningModule):
         asked = reader.seen(query)
         asked = asked & random_masks(asked, own.hide, own.most_hidden, generator, queries)
         try:
-            solved = self.support_stage(support, seen, shown, context, self._rate(), own.gradient == "solve")
+            solved = solve_support(self.model, support, seen, shown, context, own.gradient == "solve")
             answered = self.answers.loss(solved, query, asked, shared=world_size() > 1)
         except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # moments that are not finite have no factors
             return self._skipped()
@@ -279,12 +273,6 @@ class PBPModule(LightningModule):
         if gradients and not bool(torch.stack([n.float() for n in torch._foreach_norm(gradients)]).isfinite().all()):
             self.skipped += 1
             optimizer.zero_grad(set_to_none=True)
-
-    def _rate(self) -> float:
-        """How fast running averages move, by the progress of training."""
-        first, last = self.settings.memory
-        progress = min(1.0, self.global_step / max(1, int(self.trainer.estimated_stepping_batches)))
-        return max(first + (last - first) * progress, 1 / (1 + self.global_step))
 
     # -- solving on all rows -------------------------------------------------------------------------------------
 
