@@ -30,7 +30,7 @@ READ = (
     "debug",
 )
 """Settings that the program itself reads; the task leads to the others."""
-GROUPS = ("data", "graph", "model", "regressor", "trainer")
+GROUPS = ("model", "regressor", "graph", "data", "trainer")
 """Groups of which an experiment that refers to them needs a choice; callbacks and loggers may be none."""
 PRESETS = ("experiment", "hparams_search", "debug")
 REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.]*)")

@@ -23,7 +23,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from torchpbp.errors import ArgumentError, RunError, TorchPBPError
-from torchpbp.experiments.overrides import CONF, check_model, check_overrides, explained
+from torchpbp.experiments.overrides import CONF, GROUPS, check_model, check_overrides, explained, read_paths
 
 if TYPE_CHECKING:
     from torchpbp.experiments.results import Result
@@ -176,8 +176,9 @@ def start(cfg: DictConfig) -> float | None:
         if cfg.debug:
             cfg = with_tiny_numbers(cfg, overrides)
         cfg = with_names(cfg, choices)
-        shown = ("experiment", "model", "regressor", "graph", "data", "trainer")
-        log.info(" ".join([*(f"{g}={choices[g]}" for g in shown if choices.get(g)), f"seed={cfg.seed}"]))
+        read = read_paths(OmegaConf.to_container(cfg, resolve=False))
+        shown = ["experiment", *(group for group in GROUPS if group in read)]
+        log.info(" ".join([*(f"{group}={choices[group]}" for group in shown), f"seed={cfg.seed}"]))
         with interruptible(cfg.output_dir):
             result = train(cfg)
     except TorchPBPError as error:
