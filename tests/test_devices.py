@@ -218,7 +218,6 @@ def test_likelihoods_are_climbed_on_the_device_of_the_rows(kind):
         "intervals": lambda: (model.interval(first, given), model.interval(None, given)),
         "memberships": lambda: (model.predict(table), model.predict_proba(table), model.score(table)),
         "EM": lambda: EM(graph, restarts=2, max_steps=4, progress=False).fit(table),
-        "Gauss-Newton": lambda: EM(graph, restarts=1, max_steps=2, method="gauss_newton", progress=False).fit(table),
         "OnlineEM": lambda: OnlineEM(graph, max_steps=1, progress=False).fit(table),
     }
     assert {name: watched(action) for name, action in actions.items()} == {name: [] for name in actions}

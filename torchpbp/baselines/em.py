@@ -23,10 +23,9 @@ from torchpbp.graph.latent_graph import LatentGraph, require_graph, require_stat
 from torchpbp.inputs.columns import DataLike
 from torchpbp.lazy import pandas as pd
 from torchpbp.models.likelihood.expectation import ExpectationStep
-from torchpbp.models.likelihood.polish import polish
 from torchpbp.models.likelihood.rows import WeightedRows, read_rows
 from torchpbp.models.network_learner import NetworkLearner
-from torchpbp.settings import Settings, choice, flag, non_negative, setting, whole
+from torchpbp.settings import Settings, flag, non_negative, setting, whole
 from torchpbp.settings import seed as seed_constraint
 
 
@@ -40,7 +39,6 @@ class EMSettings(Settings):
     prior: float = setting(0.01, non_negative())
     seed: int = setting(0, seed_constraint())
     progress: bool = setting(True, flag())
-    method: str = setting("em", choice("em", "gauss_newton"))
 
 
 @dataclass(frozen=True)
@@ -79,8 +77,6 @@ class EM(NetworkLearner):
         seed: of the starts.
         start: where the first run begins, in place of a random start; the others are random.
         progress: show a progress bar.
-        method: "gauss_newton" takes the best run on to the maximum, to 0.01 nats in total, by the Gauss–Newton steps of
-            :class:`~torchpbp.MaximumLikelihood`.
 
     Attributes:
         settings: as an :class:`EMSettings`.
@@ -105,7 +101,6 @@ class EM(NetworkLearner):
         seed: int = 0,
         start: DiscreteNetwork | None = None,
         progress: bool = True,
-        method: str = "em",
     ) -> None:
         require_graph(graph, "EM")
         if not graph.directed:
@@ -116,7 +111,14 @@ class EM(NetworkLearner):
                 "start: expected a network on the learner's own graph, with the same parents and states."
             )
         super().__init__(graph)
-        self.settings = EMSettings(restarts, max_steps, relative_tolerance, prior, seed, progress, method)
+        self.settings = EMSettings(
+            restarts=restarts,
+            max_steps=max_steps,
+            relative_tolerance=relative_tolerance,
+            prior=prior,
+            seed=seed,
+            progress=progress,
+        )
         self.start = start
         self.runs: list[Run] = []
 
@@ -149,16 +151,13 @@ class EM(NetworkLearner):
         with bar:
             vectors, self.runs = self._run(step, starts, candidates, bar)
         best = _best(self.runs)
-        vector = vectors[best]
-        if self.settings.method == "gauss_newton":
-            vector = polish(step, vector, self.settings.prior).vector
-        elif not self.runs[best].converged:
+        if not self.runs[best].converged:
             warn_caller(
                 f"{type(self).__name__}: the best run stopped at the limit of {self.settings.max_steps} steps, before it had "
                 "converged. Raise max_steps or relative_tolerance.",
                 ConvergenceWarning,
             )
-        self._adopt(step.layout.named(vector), rows.labels, rows.missing)
+        self._adopt(step.layout.named(vectors[best]), rows.labels, rows.missing)
         return self
 
     def _prepared(self, data: DataLike, weights: Any) -> tuple[WeightedRows, ExpectationStep]:

@@ -60,7 +60,7 @@ class OnlineEM(EM):
         restarts: random starts for each exponent.
         max_steps: passes over the rows, at most.
         relative_tolerance: as for :class:`EM`, of the objective after each pass, which keeps changing by small amounts.
-        prior, seed, start, progress, method: as for :class:`EM`.
+        prior, seed, start, progress: as for :class:`EM`.
     """
 
     def __init__(
@@ -76,19 +76,17 @@ class OnlineEM(EM):
         seed: int = 0,
         start: DiscreteNetwork | None = None,
         progress: bool = True,
-        method: str = "em",
     ) -> None:
         super().__init__(graph, start=start)
         self.settings: OnlineEMSettings = OnlineEMSettings(
-            restarts,
-            max_steps,
-            relative_tolerance,
-            prior,
-            seed,
-            progress,
-            method,
-            exponents,  # type: ignore[arg-type]
-            batch_size,
+            restarts=restarts,
+            max_steps=max_steps,
+            relative_tolerance=relative_tolerance,
+            prior=prior,
+            seed=seed,
+            progress=progress,
+            exponents=exponents,  # type: ignore[arg-type]
+            batch_size=batch_size,
         )
 
     def _candidates(self) -> list[tuple[int, float | None]]:

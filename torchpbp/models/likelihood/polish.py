@@ -67,8 +67,8 @@ def polish(
     step: ExpectationStep,
     vector: Tensor,
     prior: float,
-    tolerance: float = TOLERANCE,
-    max_steps: int = 100,
+    tolerance: float,
+    max_steps: int,
     report: Callable[[], object] = lambda: None,
 ) -> Polished:
     """Climb from a start to a maximum of log-likelihood + prior · Σ log θ.
