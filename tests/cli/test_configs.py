@@ -201,6 +201,12 @@ def test_a_missing_plugin_is_explained() -> None:
     assert explained("Something else", ["a=b"], composed()) == ""
 
 
+def test_a_plus_too_many_is_explained() -> None:
+    message = "Could not append to config. An item is already at 'trainer.max_epochs'"
+    hint = explained(message, ["+trainer.max_epochs=3"], composed())
+    assert hint == "It exists: leave out the plus, trainer.max_epochs=3."
+
+
 def test_settings_that_a_task_does_not_have_raise() -> None:
     cfg = composed("experiment=compare", "+model.rnak=3")
     with pytest.raises(ArgumentError, match=r"rnak.*Did you mean rank\?"):
