@@ -12,7 +12,7 @@ import torch
 
 import torchpbp.datasets
 from tests.datasets.test_digits import original_texts
-from torchpbp.datasets import DigitsDataModule, block_folds, digits, digits_module, hide_points, load_digits
+from torchpbp.datasets import DigitsDataModule, digits, digits_module, load_digits
 from torchpbp.errors import ArgumentError, DataError
 
 lightning = pytest.importorskip("lightning.pytorch")
@@ -47,16 +47,6 @@ def test_cells_are_harder_than_random_rows() -> None:
     assert 0.95 < float(right) < 0.985
 
 
-def test_blocks() -> None:
-    d = load_digits()
-    for fold, (train, val) in enumerate(block_folds(7494, 4)):
-        data = ready(split="blocks", folds=4, fold=fold)
-        assert torch.equal(data.train_rows, train)
-        assert torch.equal(data.val_rows, val)
-        assert torch.equal(data.train_x, d.train_x[train])
-        assert torch.equal(data.val_y, d.train_y[val])
-
-
 def test_rows_per_class_come_from_the_training_rows() -> None:
     data = ready(train_size=100, seed=5)
     assert data.train_y.bincount().tolist() == [100] * 10
@@ -74,17 +64,6 @@ def test_too_many_rows_per_class() -> None:
         DataError, match=r"Class \d: expected at least 700 rows to draw from, got 6\d\d. Reduce the count"
     ):
         ready(train_size=700)
-
-
-def test_hide() -> None:
-    data, d = ready(hide=0.5, seed=3), load_digits()
-    assert not data.train_x.isnan().any()
-    for x, full in ((data.val_x, d.train_x[7000:]), (data.test_x, d.test_x)):
-        assert torch.equal(x.nan_to_num(-1), hide_points(full, 4, 3).nan_to_num(-1))
-        assert (x.isnan().sum(1) == 8).all()
-    assert not torch.equal(data.test_x.isnan(), ready(hide=0.5, seed=4).test_x.isnan())
-    assert ready(hide=1).test_x.isnan().all()
-    assert ready(hide=0.1 + 0.2 + 0.075).hidden_points == 3  # 0.375 up to rounding
 
 
 def test_batches() -> None:
@@ -107,7 +86,7 @@ def test_batches_do_not_touch_the_global_generator() -> None:
     torch.manual_seed(0)
     expected = torch.rand(3)
     torch.manual_seed(0)
-    ready(train_size=3, hide=0.5)
+    ready(train_size=3)
     assert torch.equal(torch.rand(3), expected)
 
 
@@ -136,26 +115,12 @@ def test_reads_a_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"split": "random"}, "split: expected one of 'official', 'blocks', 'cells', got 'random'"),
+        ({"split": "random"}, "split: expected one of 'official', 'cells', got 'random'"),
         ({"batch_size": 0}, "batch_size: expected a whole number of at least 1, got 0"),
         ({"seed": -1}, "seed: expected a whole number of at least 0, got -1"),
-        ({"seed": None}, "seed: expected"),
-        ({"num_workers": 0.5}, "num_workers: expected"),
         ({"train_size": 0}, "train_size: expected None or a whole number of at least 1, got 0"),
-        ({"train_size": 0.5}, "train_size: expected"),
-        ({"train_size": True}, "train_size: expected"),
-        ({"hide": 0.3}, "hide: expected a multiple of 1/8 from 0 to 1 .*, got 0.3"),
-        ({"hide": 1.125}, "hide: expected a multiple of 1/8"),
-        ({"hide": -0.125}, "hide: expected a multiple of 1/8"),
-        ({"hide": float("nan")}, "hide: expected a multiple of 1/8"),
-        ({"hide": "half"}, "hide: expected a multiple of 1/8"),
-        ({"hide": None}, "hide: expected a multiple of 1/8"),
-        ({"split": "blocks", "fold": 5}, "fold: expected a whole number from 0 to 4, got 5"),
-        ({"split": "blocks", "fold": -1}, "fold: expected a whole number from 0 to 4"),
         ({"split": "cells", "fold": 5}, "fold: expected a whole number from 0 to 4, got 5"),
         ({"fold": 2}, "fold: split='official' has no folds"),
-        ({"cells": 0}, "cells: expected a whole number of at least 1, got 0"),
-        ({"split": "blocks", "folds": 1}, "k: expected a whole number of at least 2, got 1"),
     ],
 )
 def test_bad_options(options: dict[str, Any], message: str) -> None:

@@ -6,28 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from torchpbp.datasets import block_folds, cell_folds, hide_points, load_digits, rows_per_class
+from torchpbp.datasets import cell_folds, hide_points, load_digits, rows_per_class
 from torchpbp.errors import ArgumentError, DataError, ShapeError
-
-
-@pytest.mark.parametrize(("n", "k"), [(10, 3), (7494, 5), (7, 7), (2, 2), (101, 10)])
-def test_block_folds_cover_all_rows_once(n: int, k: int) -> None:
-    folds = block_folds(n, k)
-    assert len(folds) == k
-    assert torch.equal(torch.cat([val for _, val in folds]), torch.arange(n))
-    sizes = [len(val) for _, val in folds]
-    assert max(sizes) - min(sizes) <= 1
-    for train, val in folds:
-        assert train.dtype == val.dtype == torch.int64
-        assert torch.equal(val, torch.arange(int(val[0]), int(val[-1]) + 1))
-        assert torch.equal(torch.cat([train, val]).sort().values, torch.arange(n))
-        assert torch.equal(train, train.sort().values)
-
-
-@pytest.mark.parametrize(("n", "k"), [(3, 4), (0, 2), (10, 1), (10, 0), (10, 2.0), (10, True)])
-def test_block_folds_raises(n: int, k: int) -> None:
-    with pytest.raises(ArgumentError, match="expected"):
-        block_folds(n, k)
 
 
 def test_cell_folds_hold_out_whole_cells_of_every_class() -> None:
@@ -127,6 +107,5 @@ def test_hide_points_raises() -> None:
             hide_points(torch.zeros(shape), 1, 0)
 
 
-def test_numpy_integers_are_whole_numbers() -> None:
-    assert len(block_folds(int(np.int64(10)), np.int64(2))) == 2  # type: ignore[arg-type]
+def test_no_rows_have_no_points_to_hide() -> None:
     assert hide_points(torch.zeros(0, 16), 4, 0).shape == (0, 16)

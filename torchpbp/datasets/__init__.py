@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from torchpbp.datasets.digits import FEATURES, Digits, download_digits, load_digits
 from torchpbp.datasets.label_sequences import LabelledSignals, LabelSequences
 from torchpbp.datasets.splice import SPLICE_CLASSES, SPLICE_SITES, Splice, download_splice, load_splice
-from torchpbp.datasets.splits import block_folds, cell_folds, hide_points, rows_per_class
+from torchpbp.datasets.splits import cell_folds, hide_points, rows_per_class
 
 if TYPE_CHECKING:
     from torchpbp.datasets.digits_module import DigitsDataModule
@@ -19,7 +19,6 @@ __all__ = [
     "LabelSequences",
     "LabelledSignals",
     "Splice",
-    "block_folds",
     "cell_folds",
     "download_digits",
     "download_splice",

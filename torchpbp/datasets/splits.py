@@ -1,8 +1,6 @@
-"""Splits into training and validation rows, and points to hide; by position or by seed, the same for every learner."""
+"""Splits into training and validation rows, and points to hide: by seed, the same for every learner."""
 
 from __future__ import annotations
-
-from itertools import pairwise
 
 import numpy as np
 import torch
@@ -10,29 +8,6 @@ from torch import Tensor
 
 from torchpbp.errors import ArgumentError, DataError, ShapeError
 from torchpbp.settings import whole
-
-
-def block_folds(n: int, k: int) -> list[tuple[Tensor, Tensor]]:
-    """Cross-validation over contiguous blocks: each fold validates on one block and trains on the others.
-
-    Where neighbouring rows are related (samples of one session, digits by one writer), random validation rows have related
-    rows in the training set, and scores are too optimistic. Blocks keep most related rows together. In a file without
-    such an order, like the pen digits, they are equivalent to random folds and need no seed.
-
-    Args:
-        n: number of rows.
-        k: number of blocks; their lengths differ by at most one.
-
-    Returns:
-        k pairs of int64 row numbers (training rows, validation rows), ascending.
-    """
-    k = whole(2).check("k", k)
-    n = whole(1).check("n", n)
-    if n < k:
-        raise ArgumentError(f"block_folds: expected at least one row per block, got {n} rows for {k} blocks. Lower k.")
-    borders = [i * n // k for i in range(k + 1)]
-    rows = torch.arange(n)
-    return [(torch.cat([rows[:start], rows[stop:]]), rows[start:stop]) for start, stop in pairwise(borders)]
 
 
 def cell_folds(x: Tensor, y: Tensor, cells: int, k: int, seed: int) -> list[tuple[Tensor, Tensor]]:

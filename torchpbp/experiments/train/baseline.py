@@ -120,19 +120,20 @@ class LeafMLP(LightningModule):
 
 
 class ImputedSVM:
-    """An RBF support vector machine (C = 10, γ = 1/columns on standardised columns) on complete rows.
+    """An RBF support vector machine (C = 10, γ = 1/columns on standardised columns).
 
     Hidden values are filled in first with the mean over the five nearest training rows.
 
     Args:
-        table: complete training rows.
+        table: training rows.
         target: column of the classes.
     """
 
     def __init__(self, table: Table, target: str) -> None:
         self.target = target
-        x = self._columns(table)
-        self._imputer, self._scaler = KNNImputer(n_neighbors=5).fit(x), StandardScaler().fit(x)
+        self._imputer = KNNImputer(n_neighbors=5)
+        x = self._imputer.fit_transform(self._columns(table))
+        self._scaler = StandardScaler().fit(x)
         self._svm = SVC(C=10.0, gamma="scale").fit(self._scaler.transform(x), table[target].numpy())
 
     def predict(self, table: Table) -> Tensor:

@@ -1,1 +1,0 @@
-"""Pen digits: recognition, missing points, learning curves."""
