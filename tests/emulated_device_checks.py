@@ -195,7 +195,7 @@ def test_a_network_on_the_device_is_fitted_to_and_started_from(device):
     tables = moved(network.cpts, device)
     there = DiscreteNetwork(graph, {**tables, "x1": network.cpts["x1"].tolist()})
     assert there.device.type == device
-    for regressor in (None, "auto", regressors()[0]):
+    for regressor in (None, regressors()[0]):
         here, model = (PBP(graph, regressor=regressor).fit_population(n) for n in (network, there))
         torch.testing.assert_close(model.posterior("x1", {"x2": [0]}), here.posterior("x1", {"x2": [0]}))
     here, model = (

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from torchpbp.models.ensemble import ScoreAverage
     from torchpbp.models.kernel import KernelPBP
     from torchpbp.models.likelihood.learner import MaximumLikelihood
-    from torchpbp.neural.auto import AutoRegressor
     from torchpbp.neural.averaging import WeightAverage
     from torchpbp.neural.batches import TableLoader
     from torchpbp.neural.encoders import ContextEncoder, PointEncoder
@@ -33,7 +32,6 @@ __all__ = [
     "MLP",
     "PBP",
     "RBF",
-    "AutoRegressor",
     "ContextEncoder",
     "Continuous",
     "Counts",
@@ -83,7 +81,6 @@ DEFINITIONS = {
     "files.loading": ("load",),
     "models": ("PBP", "Counts"),
     "learning": ("KernelRidge", "LeastSquaresLayer", "Messages", "Ridge"),
-    "neural.auto": ("AutoRegressor",),
     "neural.averaging": ("WeightAverage",),
     "neural.batches": ("TableLoader",),
     "neural.encoders": ("ContextEncoder", "PointEncoder"),

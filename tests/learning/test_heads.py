@@ -30,6 +30,16 @@ def example(rows: int = 300, folds: int = 3) -> tuple[HiddenNets, FoldedRows, li
     return nets, FoldedRows(training, torch.arange(rows) % folds, folds), regressions
 
 
+def solved_predictor(nets: HiddenNets, folded: FoldedRows, regressions: list[Regression]) -> HeadPredictor:
+    """Heads in closed form in place of trained ones."""
+    targets = targets_of(regressions, folded.rows)
+    predictor = HeadPredictor(nets, folded, targets, [])
+    weights = folded.weights(torch.arange(len(folded.rows)), own=False)
+    sums = sums_of(predictor.eta(folded.rows), targets(folded.rows), weights)
+    predictor.heads = Correlations.of(sums).heads(sums, predictor.penalties, nets.inputs.width - 1)
+    return predictor
+
+
 def solved(eta: torch.Tensor, y: torch.Tensor, penalty: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Ridge regression on standardised η with an intercept: weights and intercept."""
     spread = eta.std(dim=0, unbiased=False)
@@ -42,7 +52,7 @@ def solved(eta: torch.Tensor, y: torch.Tensor, penalty: float) -> tuple[torch.Te
 
 def test_heads_are_ridge_regressions_on_the_rows_a_net_was_trained_on():
     nets, folded, regressions = example()
-    predictor = HeadPredictor(nets, folded, targets_of(regressions, folded.rows))
+    predictor = solved_predictor(nets, folded, regressions)
     eta, y = predictor.eta(folded.rows), targets_of(regressions, folded.rows)(folded.rows)
     found = predictor.predict(folded.rows, torch.arange(len(folded.rows)))
     for s in range(2):
@@ -55,7 +65,7 @@ def test_heads_are_ridge_regressions_on_the_rows_a_net_was_trained_on():
 
 def test_the_penalty_is_the_one_that_predicts_held_out_rows_best():
     nets, folded, regressions = example()
-    predictor = HeadPredictor(nets, folded, targets_of(regressions, folded.rows))
+    predictor = solved_predictor(nets, folded, regressions)
     eta, y = predictor.eta(folded.rows), targets_of(regressions, folded.rows)(folded.rows)
     for s in range(2):
         errors = []
@@ -71,7 +81,7 @@ def test_the_penalty_is_the_one_that_predicts_held_out_rows_best():
 
 def test_sums_over_parts_are_sums_over_all_rows():
     nets, folded, regressions = example(folds=2)
-    predictor = HeadPredictor(nets, folded, targets_of(regressions, folded.rows))
+    predictor = solved_predictor(nets, folded, regressions)
     eta, y = predictor.eta(folded.rows), targets_of(regressions, folded.rows)(folded.rows)
     weights = folded.weights(torch.arange(300), own=False)
     parts = [sums_of(eta[..., i], [t[i] for t in y], weights[:, i]) for i in (slice(0, 90), slice(90, 300))]
@@ -84,7 +94,7 @@ def test_sums_over_parts_are_sums_over_all_rows():
 
 def test_inputs_that_never_vary_and_those_that_repeat_do_no_harm():
     nets, folded, regressions = example(folds=1)
-    predictor = HeadPredictor(nets, folded, targets_of(regressions, folded.rows))
+    predictor = solved_predictor(nets, folded, regressions)
     eta, y = predictor.eta(folded.rows), targets_of(regressions, folded.rows)(folded.rows)
     doubled = torch.cat([eta, eta[:, :, -3:], torch.full_like(eta[:, :, :1], 7.0)], dim=2)
     weights = folded.weights(torch.arange(300), own=False)
@@ -95,7 +105,7 @@ def test_inputs_that_never_vary_and_those_that_repeat_do_no_harm():
         assert float(heads[s][0][:, -1].abs().max()) == 0.0
 
 
-def test_given_last_layers_predict_instead():
+def test_rows_are_predicted_by_the_last_layers_of_nets_that_have_not_seen_them():
     nets, folded, regressions = example()
     layers = [torch.ones(3, r.size, nets.size, dtype=torch.float64) * (1 + s) for s, r in enumerate(regressions)]
     predictor = HeadPredictor(nets, folded, targets_of(regressions, folded.rows), layers)

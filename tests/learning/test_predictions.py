@@ -179,7 +179,10 @@ def test_rank_chosen_on_held_out_rows_with_a_learned_stage_one():
 
 def test_bad_input():
     graph = templates.hmm(4)
-    with pytest.raises(ArgumentError, match="expected a torchpbp Ridge, KernelRidge, MLP or Messages, or 'auto'"):
+    with pytest.raises(
+        ArgumentError,
+        match=r"regressor: expected Ridge\(\), KernelRidge\(\), MLP\(\) or Messages\(\), got 'mlp'",
+    ):
         PBP(graph, regressor="mlp")
     with pytest.raises(ArgumentError, match="landmarks: expected a whole number of at least 1"):
         KernelRidge(landmarks=0)

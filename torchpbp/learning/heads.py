@@ -174,31 +174,27 @@ class Correlations:
 
 
 class HeadPredictor(Predictor):
-    """Nets with solved heads: each row is predicted by nets that have not seen it, from complete inputs.
+    """Trained nets: each row is predicted by those that have not seen it, from complete inputs.
 
     Args:
         nets: hidden layers, trained.
         folded: the rows that they were trained on.
-        targets: what the heads are to predict.
-        trained: last layers that were trained with the nets, per separator (K, outputs, size), to predict by: training
-            that stops early shrinks them better than a ridge does. None: the heads that are solved for.
+        targets: what the heads predict.
+        heads: last layers that were trained with the nets, per separator (K, outputs, size): training that stops early
+            shrinks them better than a ridge does.
 
     Attributes:
-        penalties: (S,) chosen for solved heads.
-        heads: per separator (K, outputs, size).
+        penalties: (S,) the best ones for heads that are solved for.
     """
 
-    def __init__(
-        self, nets: HiddenNets, folded: FoldedRows, targets: Targets, trained: list[Tensor] | None = None
-    ) -> None:
-        self.nets, self.folded = nets, folded
+    def __init__(self, nets: HiddenNets, folded: FoldedRows, targets: Targets, heads: list[Tensor]) -> None:
+        self.nets, self.folded, self.heads = nets, folded, heads
         with torch.no_grad():
             others, own = self._sums(targets)
             correlations = Correlations.of(others)
             self.penalties = correlations.values.new_full((nets.separators,), NEGLIGIBLE)
             if folded.folds > 1:
                 self.penalties = correlations.best_penalties(others, own)
-            self.heads = trained or correlations.heads(others, self.penalties, nets.inputs.width - 1)
 
     def _sums(self, targets: Targets) -> tuple[Sums, Sums]:
         """Sums over the rows that nets were trained on, and over those of their own folds."""

@@ -70,29 +70,15 @@ def significant_directions(cross: Tensor, gram: Tensor, least: int, rows: float,
     every = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
     if rows < 2:
         return every
-    correlations, directions = direction_scores(cross, gram)
-    threshold = -torch.special.ndtri(gram.new_tensor(level))
-    kept = directions[:, correlations * math.sqrt(rows) > threshold]
-    result = torch.cat([kept, every[:, len(cross) :]], dim=1)
-    return every if result.shape[1] < least else result
-
-
-def direction_scores(cross: Tensor, gram: Tensor) -> tuple[Tensor, Tensor]:
-    """Correlations of y, in units of its own variance, with what predictions tell beyond the linear features.
-
-    Args:
-        cross, gram: as in :func:`significant_directions`.
-
-    Returns:
-        Correlation of v·f⊥ with v·y for each principal direction v of f⊥, −inf for those that do not vary, and the
-        (instrument, directions) matrix that takes the instrument to all v·f⊥.
-    """
-    predicted, every = len(cross), torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+    predicted = len(cross)
     linear = every[:, predicted:]
     slope = torch.linalg.pinv(gram[predicted:, predicted:], rtol=1e-10, hermitian=True) @ gram[predicted:, :predicted]
     rest = every[:, :predicted] - linear @ slope  # takes the instrument to f⊥
     variances, directions = torch.linalg.eigh(rest.mT @ gram @ rest)
     covariances = (directions * (cross @ rest @ directions)).sum(dim=0)
-    varies = variances > NEGLIGIBLE * gram[:predicted, :predicted].diagonal().amax()
     correlations = covariances / variances.clamp(min=torch.finfo(gram.dtype).tiny).sqrt()
-    return correlations.masked_fill(~varies, -math.inf), rest @ directions
+    varies = variances > NEGLIGIBLE * gram[:predicted, :predicted].diagonal().amax()
+    threshold = -torch.special.ndtri(gram.new_tensor(level))
+    significant = varies & (correlations * math.sqrt(rows) > threshold)
+    result = torch.cat([(rest @ directions)[:, significant], linear], dim=1)
+    return every if result.shape[1] < least else result

@@ -6,7 +6,6 @@ gives the second moments of predictions that compression and stage 2 work on.
 
 from __future__ import annotations
 
-import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -67,7 +66,6 @@ class Predictions(NamedTuple):
         significant: separator -> dimensions of the message that are statistically significant.
         known: operators that need no regression.
         nets: trained nets that stay with the model, where stage 1 has them.
-        choice: what a regressor that chooses its method has chosen, and why.
     """
 
     root: Tensor
@@ -76,17 +74,10 @@ class Predictions(NamedTuple):
     significant: dict[int, int]
     known: dict[int, Tensor]
     nets: Stage1Nets | None = None
-    choice: str = ""
 
 
 class Stage1(ABC):
-    """Moments of stage 1: regressions of all separators, and what messages are made of.
-
-    Attributes:
-        choice: what a regressor that chooses its method has chosen, and why.
-    """
-
-    choice: str = ""
+    """Moments of stage 1: regressions of all separators, and what messages are made of."""
 
     @abstractmethod
     def predictions(self, penalties: Penalties) -> Predictions:
@@ -106,7 +97,6 @@ class CompressedStage1(Stage1):
             {n: m.significant for n, m in messages.items()},
             {},
             self.nets(messages),
-            self.choice,
         )
 
     def nets(self, messages: Mapping[int, Message]) -> Stage1Nets | None:
@@ -151,17 +141,6 @@ class Regressor(ABC):
             rows: of this process, for a :class:`RowRegressor`.
             penalties: of both stages.
         """
-
-
-NAMED = {"auto": ("torchpbp.neural.auto", "AutoRegressor")}
-"""Regressors that can be given by name -> module and class, loaded when it is needed."""
-
-
-def named_regressor(name: str) -> Regressor:
-    """A regressor with default settings by its name, one of ``NAMED``."""
-    module, kind = NAMED[name]
-    regressor: Regressor = getattr(importlib.import_module(module), kind)()
-    return regressor
 
 
 class RowRegressor(Regressor):

@@ -28,7 +28,6 @@ class Solution:
         strengths: per separator (node 1 first) the canonical correlations of the message's dimensions.
         significant: per separator how many dimensions of the message, the constant included, are statistically significant.
         nets: trained nets of stage 1 that stay with the model, where there are any.
-        choice: what a regressor that chooses its method has chosen, and why.
 
     With classes operators, strengths and significant dimensions have a leading class dimension.
     """
@@ -37,7 +36,6 @@ class Solution:
     strengths: tuple[Tensor, ...]
     significant: tuple[int | Tensor, ...]
     nets: Stage1Nets | None = None
-    choice: str = ""
 
 
 def learn(
@@ -71,7 +69,6 @@ def solve(plan: Plan, moments: Stage1, penalties: Penalties) -> Solution:
         tuple(stage1.strengths[n] for n in nodes),
         tuple(stage1.significant[n] for n in nodes),
         stage1.nets,
-        stage1.choice,
     )
 
 
@@ -85,7 +82,6 @@ def stacked(solutions: Sequence[Solution]) -> Solution:
         tuple(torch.stack(parts) for parts in zip(*(s.strengths for s in solutions), strict=True)),
         tuple(torch.tensor(parts, device="cpu") for parts in zip(*(s.significant for s in solutions), strict=True)),
         ClassNets(nets) if len(nets) == len(solutions) else None,
-        " | ".join(f"class {i}: {s.choice}" for i, s in enumerate(solutions) if s.choice),
     )
 
 

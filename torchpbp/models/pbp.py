@@ -52,8 +52,7 @@ class PBP(NetModel, Counting, Intervals):
             held-out rows while fitting.
         regressor: stage-1 method: :class:`~torchpbp.Ridge` (linear, closed form, the default),
             :class:`~torchpbp.KernelRidge`, :class:`~torchpbp.MLP`, or :class:`~torchpbp.Messages` (more precise on loops,
-            a few times as long). ``"auto"``: ridge, or nets where a test on held-out rows says that they tell more
-            (:class:`~torchpbp.AutoRegressor`). It is not part of a model file; the nets of ``MLP`` are, as ``stage1``.
+            a few times as long). It is not part of a model file; the nets of ``MLP`` are, as ``stage1``.
         ridge: penalties (stage 1, stage 2), as a number of pseudo-rows: λ = ridge / rows. Where all variables are
             discrete, their features are scaled to unit variance first; in graphs with continuous ones they are not.
         features: map for continuous variables, copied for each; :class:`~torchpbp.features.Nystroem` by default. Or an encoder:

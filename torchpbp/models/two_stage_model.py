@@ -35,7 +35,7 @@ from torchpbp.learning.messages import Messages
 from torchpbp.learning.population import learn_class_population, learn_population
 from torchpbp.learning.rank_selection import RankScore
 from torchpbp.learning.ridge import Ridge
-from torchpbp.learning.stage1 import NAMED, Regressor, RowRegressor, named_regressor
+from torchpbp.learning.stage1 import Regressor, RowRegressor
 from torchpbp.learning.stage1_nets import PredictedMessage
 from torchpbp.learning.two_stage import Solution
 from torchpbp.models.conditioning import (
@@ -116,7 +116,6 @@ class TwoStageModel(OperatorModel, Learner):
         stage1: nets of stage 1 that stay with the model, such as those of ``regressor=MLP()``; None where it has none.
         rows: number of training rows; 0 for a population. With ``condition``, those whose class is known.
         prior, class_rows: (classes,) shares and training rows of the classes, with ``condition``.
-        regressor_choice: what ``regressor="auto"`` has chosen, and why; empty with other regressors.
         rank_scores: held-out scores of candidates, with ``rank="auto"``.
         bandwidth_scores: held-out scores of candidates, with ``bandwidth="validate"``.
     """
@@ -130,7 +129,7 @@ class TwoStageModel(OperatorModel, Learner):
         graph: LatentGraph,
         *,
         rank: int | Literal["auto"] | None = None,
-        regressor: Regressor | Literal["auto"] | None = None,
+        regressor: Regressor | None = None,
         ridge: tuple[float, float] = (1.0, 10.0),
         features: KernelMap | nn.Module | Mapping[str, nn.Module] | None = None,
         context: bool = False,
@@ -154,10 +153,8 @@ class TwoStageModel(OperatorModel, Learner):
         options: Any = (rank, ridge, whitening, *plan_options, seed, condition, shrinkage, budget)
         self.settings = TwoStageSettings(*options)
         self.dtype: torch.dtype = floating_dtype().check("dtype", dtype)
-        chosen = named_regressor(regressor) if isinstance(regressor, str) and regressor in NAMED else regressor
-        self.regressor: Regressor = instance(
-            Regressor, expected="a torchpbp Ridge, KernelRidge, MLP or Messages, or 'auto'"
-        ).check("regressor", Ridge() if chosen is None else chosen)
+        regressors = instance(Regressor, expected="Ridge(), KernelRidge(), MLP() or Messages()")
+        self.regressor: Regressor = regressors.check("regressor", Ridge() if regressor is None else regressor)
         self.graph = graph
         self.kernel_map, self.encoders = read_features(graph, features, flag().check("context", context))
         self.register_module("stage1", None)
@@ -165,7 +162,6 @@ class TwoStageModel(OperatorModel, Learner):
         self._check_structure()
         self.labels: dict[str, tuple[Any, ...]] = {}
         self.missing: dict[str, float] = {}
-        self.regressor_choice = ""
         self.rank_scores: list[RankScore] = []
         self.bandwidth_scores: dict[float, float] = {}
         self.fitted = False
@@ -349,7 +345,6 @@ class TwoStageModel(OperatorModel, Learner):
 
     def _keep_nets(self, solution: Solution) -> None:
         self.stage1 = None if solution.nets is None else solution.nets.to(self.device)
-        self.regressor_choice = solution.choice
 
     # -- looking at it -------------------------------------------------------------------------------------------
 
@@ -430,7 +425,6 @@ class TwoStageModel(OperatorModel, Learner):
             "labels": {v: list(x) for v, x in checked_labels(self.labels, self.graph.variables, name).items()},
             "missing": self.missing,
             "stage1": pack_stage1(self.stage1),
-            "regressor_choice": self.regressor_choice,
             "dtype": str(self.root.weight.dtype).removeprefix("torch."),
             "state": state,
         }
@@ -476,7 +470,6 @@ class TwoStageModel(OperatorModel, Learner):
         require_none(copy_state(model, state), name)
         model.labels = checked_labels(content["labels"], graph.variables, name)
         model.missing = dict(content.get("missing", {}))
-        model.regressor_choice = str(content.get("regressor_choice", ""))
         model.fitted = True
         return model
 

@@ -142,24 +142,19 @@ class MLP(RowRegressor):
     def learn(self, plan: Plan, moments: Moments, rows: TrainingRows | None, penalties: Penalties) -> Stage1:
         if rows is None:
             raise ArgumentError(f"{self!r} needs the rows themselves, not only moments.")
-        regressions, directions = self.core_targets(plan, moments, rows)
-        predictor = self.fit(rows, regressions)
+        # Nets are trained to predict core features in the directions in which they vary.
+        cores = [core_regression(plan, s.node, moments)[0] for s in plan.separators]
+        directions = leading_directions(cores, rows, [s.rank - 1 for s in plan.separators])
+        predictor = self.fit(rows, [projected(r, d) for r, d in zip(cores, directions, strict=True)])
         kept = directions if self.settings.linear else None
         return TrainedStage1(plan, moments, predictor, kept, self._share_of(rows).blanks(rows), repr(self))
 
-    def core_targets(self, plan: Plan, moments: Moments, rows: TrainingRows) -> tuple[list[Regression], list[Tensor]]:
-        """What nets are trained to predict: core features in the directions in which they vary, and these directions."""
-        regressions = [core_regression(plan, s.node, moments)[0] for s in plan.separators]
-        directions = leading_directions(regressions, rows, [s.rank - 1 for s in plan.separators])
-        return [projected(r, d) for r, d in zip(regressions, directions, strict=True)], directions
-
-    def fit(self, rows: TrainingRows, regressions: Sequence[Regression], train: bool = True) -> HeadPredictor:
-        """Train the nets of all regressions, and solve their heads.
+    def fit(self, rows: TrainingRows, regressions: Sequence[Regression]) -> HeadPredictor:
+        """Train the nets of all regressions.
 
         Args:
             rows: of this process.
             regressions: one per separator.
-            train: False: hidden layers stay as they were drawn.
         """
         own, process = self.settings, self._share_of(rows)
         # Weighted rows are joint states, not a sample: there is nothing to memorise, and a fold would depend on the inside.
@@ -173,7 +168,7 @@ class MLP(RowRegressor):
         with rows.device:
             hidden = HiddenNets(Inputs([r.inputs for r in regressions], dims), folds, own.hidden, own.dtype)
         hidden.start(torch.Generator().manual_seed(own.seed))
-        last = self._train_nets(hidden, regressions, rows, fold, process) if train else None
+        last = self._train_nets(hidden, regressions, rows, fold, process)
         hidden.requires_grad_(False)
         return HeadPredictor(hidden, FoldedRows(rows, fold, folds), targets_of(regressions, rows), last)
 
