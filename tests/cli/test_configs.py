@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +15,7 @@ from omegaconf import OmegaConf
 import torchpbp
 from tests.composed import accept, composed
 from torchpbp import LatentGraph, Ridge
-from torchpbp.errors import ArgumentError
+from torchpbp.errors import ArgumentError, StructureError
 from torchpbp.experiments.overrides import CONF, GROUPS, check_overrides, explained
 from torchpbp.experiments.run import instantiated
 
@@ -37,7 +38,7 @@ def all_choices() -> Iterator[str]:
         yield from (f"{group}={name}" for name in options(group))
 
 
-@pytest.mark.parametrize("command", all_choices())
+@pytest.mark.parametrize("command", list(all_choices()))
 def test_every_choice_composes(command: str) -> None:
     accept(command.split())
     resolved = OmegaConf.to_container(composed(*command.split()), resolve=True, throw_on_missing=True)
@@ -61,11 +62,8 @@ def test_the_default_command_trains_a_network_on_pen_digits() -> None:
 def test_help_names_every_experiment_and_the_models_it_takes() -> None:
     page = (CONF / "hydra" / "help" / "torchpbp.yaml").read_text(encoding="utf-8")
     section = page.partition("== Experiments")[2].partition("== Choices")[0]
-    for experiment in EXPERIMENTS:
-        (line,) = [p for p in section.replace(",\n", ", ").split("\n  ") if experiment in p.replace(",", " ").split()]
-        after = section.partition(line)[2]
-        taken = composed(f"experiment={experiment}").models or []
-        assert all(model in line + after for model in taken), experiment
+    listed = {name: models.split(", ") for name, models in re.findall(r"^  (\w+) +(\w.*)$", section, flags=re.MULTILINE)}
+    assert listed == {name: composed(f"experiment={name}").models for name in EXPERIMENTS}
 
 
 def test_the_command_line_wins_over_tiny_numbers() -> None:
@@ -183,17 +181,17 @@ def test_a_group_that_an_experiment_needs_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "key", "hint"),
+    ("command", "wrong", "hint"),
     [
-        ("experiment=compare regressor=mlp", "regressor.hiden", "Did you mean regressor.hidden?"),
-        ("experiment=compare", "trainer.max_epochs", "No trainer is chosen. There are: ddp, default, gpu."),
-        ("", "trainer.max_epoch", "Did you mean trainer.max_epochs?"),
-        ("", "lerner", "Did you mean model=em?"),
+        ("experiment=compare regressor=mlp", "regressor.hiden=3", "Did you mean regressor.hidden?"),
+        ("experiment=compare", "trainer.max_epochs=3", "No trainer is chosen. There are: ddp, default, gpu."),
+        ("", "trainer.max_epoch=3", "Did you mean trainer.max_epochs?"),
+        ("", "lerner=em", "Did you mean model=em?"),
     ],
 )
-def test_a_key_that_hydra_does_not_know_is_explained(command: str, key: str, hint: str) -> None:
-    message = f"Could not override '{key}'.\nKey is not in struct"
-    assert explained(message, [*command.split(), f"{key}=em"], composed(*command.split())) == hint
+def test_a_key_that_hydra_does_not_know_is_explained(command: str, wrong: str, hint: str) -> None:
+    message = f"Could not override '{wrong.partition('=')[0]}'.\nKey is not in struct"
+    assert explained(message, [*command.split(), wrong], composed(*command.split())) == hint
 
 
 def test_a_missing_plugin_is_explained() -> None:
@@ -213,7 +211,7 @@ def test_settings_that_a_task_does_not_have_raise() -> None:
         instantiated(cfg)
     with pytest.raises(ArgumentError, match=r"^task\.drws: train has no such setting\. Did you mean draws\?"):
         instantiated(composed("+task.drws=3"))
-    with pytest.raises(ArgumentError, match="expected at least 1 state|states"):
+    with pytest.raises(StructureError, match="expected at least 1 state"):
         instantiated(composed("experiment=compare", "graph.states=-1"))
 
 

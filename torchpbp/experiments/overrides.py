@@ -21,7 +21,6 @@ READ = (
     "seed",
     "threads",
     "resume",
-    "ckpt_path",
     "objective",
     "output_dir",
     "models",
