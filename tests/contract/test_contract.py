@@ -33,14 +33,20 @@ from torchpbp.errors import ArgumentError, CheckpointError, DataError, NotFitted
 from torchpbp.files.loading import MODULES
 from torchpbp.settings import Settings
 
-JOINT = [name for name in NAMES if isinstance(fitted(name), JointQueries)]
+
+def able(ability: type) -> list[str]:
+    """Names of the models that have an ability."""
+    return [name for name in NAMES if isinstance(LEARNERS[name]() if name in LEARNERS else TRUTH, ability)]
+
+
+JOINT = able(JointQueries)
 INTERVALS: dict[str, dict[str, Any]] = {
     "PBP": {"data": training_table(), "replicates": 50},
     "MaximumLikelihood": {},
 }
 """Models with intervals, and what they need for them."""
-LATENT = [name for name in NAMES if isinstance(fitted(name), LatentQueries)]
-SAMPLING = [name for name in NAMES if isinstance(fitted(name), Sampling)]
+LATENT = able(LatentQueries)
+SAMPLING = able(Sampling)
 
 
 @pytest.fixture(params=NAMES)
@@ -194,6 +200,11 @@ def test_no_rows_of_evidence_give_no_rows_of_answers(model: Any) -> None:
     assert model.posterior("x1", none).shape == (0, 3)
     assert {p.shape for p in model.posteriors(none).values()} <= {(0, 3)}
     assert model.log_evidence(none).shape == (0,)
+    assert model.map_states("x1", none).shape == (0,)
+    if isinstance(model, JointQueries):
+        assert model.posterior(["x1", "x3"], none).shape == (0, 3, 3)
+        assert model.posterior(["x1", "x3"], pd.DataFrame({"x2": []})).shape == (0, 9)
+        assert model.map_states(["x1", "x3"], none).shape == (0, 2)
 
 
 def test_joint_distributions(joint: Any) -> None:

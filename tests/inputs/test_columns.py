@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from torchpbp.errors import DataError, ShapeError
-from torchpbp.inputs import ColumnReader
+from torchpbp.inputs import ColumnReader, read_evidence
 
 STATES = {"x": 3, "y": 2}
 X, Y = [0, 2, 1, 1], [1, 0, 0, 1]
@@ -272,6 +272,27 @@ def test_a_stream_is_read_one_table_at_a_time():
 def test_mistakes_raise(data, error, message):
     with pytest.raises(error, match=message):
         list(ColumnReader(STATES).batches(data))
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        np.array([0, 2**64 - 1], dtype=np.uint64),  # -1 as a signed number
+        torch.from_numpy(np.array([0, 2**64 - 1], dtype=np.uint64)),
+        torch.tensor([0, 2**32 - 1], dtype=torch.uint32),
+        pd.Series([0, 2**64 - 1, None], dtype="UInt64"),
+        [0, 2**64 - 1, None],
+        np.array([0, 1.8446744073709552e19]),
+        [0, 10**30],
+    ],
+    ids=lambda c: f"{type(c).__name__}-{getattr(c, 'dtype', '')}",
+)
+def test_numbers_beyond_int64_are_no_missing_values(column):
+    for narrow in (False, True):
+        with pytest.raises(DataError, match="column 'x', row 1: "):
+            list(ColumnReader({"x": 4}, missing=True).tables({"x": column}, rows=1, narrow=narrow))
+    with pytest.raises(DataError, match="Evidence on 'x', row 1: "):
+        read_evidence({"x": column}, {"x": 4})
 
 
 def test_rows_are_counted_across_batches_of_one_table():

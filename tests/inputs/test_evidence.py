@@ -164,6 +164,12 @@ def test_weights_keep_their_gradient():
     assert torch.equal(weights.grad, torch.ones(2, 3))
 
 
+def test_gradients_pass_through_a_list_of_tensors():
+    weights = torch.rand(3, requires_grad=True)
+    read_evidence({"x": [weights, 2 * weights]}, STATES).soft["x"].sum().backward()
+    assert torch.equal(weights.grad, torch.full((3,), 3.0))
+
+
 def test_a_labelled_variable_may_have_weights():
     evidence = read_evidence({"x": [[0.5, 0.25, 0.25]]}, STATES, labels=COLOURS)
     assert evidence.soft["x"].tolist() == [[0.5, 0.25, 0.25]]
