@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from torchpbp.inputs import Evidence
     from torchpbp.learning import KernelRidge, LeastSquaresLayer, Messages, Ridge
     from torchpbp.models import PBP, Counts
-    from torchpbp.models.ensemble import ScoreAverage
     from torchpbp.models.kernel import KernelPBP
     from torchpbp.models.likelihood.learner import MaximumLikelihood
     from torchpbp.neural.averaging import WeightAverage
@@ -56,7 +55,6 @@ __all__ = [
     "PointEncoder",
     "RandomFourier",
     "Ridge",
-    "ScoreAverage",
     "SpectralJunctionTree",
     "TableLoader",
     "WeightAverage",
@@ -70,7 +68,6 @@ __all__ = [
 DEFINITIONS = {
     "baselines": ("EM", "NormalGraphLearner", "OnlineEM", "SpectralJunctionTree"),
     "classifier": ("GenerativeClassifier",),
-    "models.ensemble": ("ScoreAverage",),
     "exact": ("DiscreteNetwork",),
     "features": ("RBF", "Laplace", "Matern", "Nystroem", "RandomFourier"),
     "models.kernel": ("KernelPBP",),

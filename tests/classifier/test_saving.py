@@ -21,7 +21,6 @@ from torchpbp import (
     KernelPBP,
     Laplace,
     LatentGraph,
-    ScoreAverage,
     templates,
 )
 from torchpbp.errors import CheckpointError, DataError, StructureError
@@ -47,13 +46,7 @@ MODELS: dict[str, Any] = {
     "kernel": kernel(),
     "low rank": kernel(landmarks=8),
     "features": GenerativeClassifier(templates.mixture, PBP, {"rank": 2}, prior="uniform"),
-    "average": GenerativeClassifier(
-        learner=ScoreAverage(
-            [KernelPBP(templates.mixture(list(X)), landmarks=n, kernel=k) for n, k in ((None, None), (9, Laplace()))],
-            [2, 1],
-        ),
-        progress=True,
-    ),
+    "a model": GenerativeClassifier(learner=KernelPBP(templates.mixture(list(X)), kernel=Laplace()), progress=True),
 }
 
 
@@ -146,6 +139,25 @@ def test_learners_that_no_file_holds(tmp_path: Path) -> None:
     assert loaded.set_params(learner=PBP, options={"rank": 2}).fit(X, KIND).score(X, KIND) > 0.5
 
 
+class Mute:
+    """A model without a file format."""
+
+    graph = templates.mixture(list(X))
+
+    def fit(self, data: Any) -> Mute:
+        return self
+
+    def log_evidence(self, evidence: Any) -> torch.Tensor:
+        return torch.zeros(len(evidence["f0"]))
+
+
+def test_models_without_a_file_format_are_named(tmp_path: Path) -> None:
+    fitted = GenerativeClassifier(learner=Mute()).fit(X, KIND)
+    with pytest.raises(CheckpointError, match="GenerativeClassifier, model of class 0: Mute has no file format"):
+        fitted.save(tmp_path / "classifier.pt")
+    assert not list(tmp_path.iterdir())
+
+
 def test_models_that_are_no_torch_modules(tmp_path: Path) -> None:
     network = DiscreteNetwork.random(templates.naive_bayes(3, 2, 3), seed=0)
     table = network.sample_frame(120, seed=1)
@@ -179,7 +191,14 @@ def test_files_that_make_no_classifier_name_what_is_wrong(tmp_path: Path) -> Non
     saved = torch.load(path, weights_only=True)
     for change, message in (
         ({"models": saved["models"][:2]}, "its parts do not make a model"),
-        ({"models": [saved["models"][0], {**saved["models"][1], "learner": "Oracle"}, saved["models"][2]]}, "class 1'"),
+        (
+            {"models": [saved["models"][0], {**saved["models"][1], "learner": "Oracle"}, saved["models"][2]]},
+            "class 1' was made by the learner Oracle",
+        ),
+        (
+            {"models": [saved["models"][0], {**saved["models"][1], "version": 99}, saved["models"][2]]},
+            "class 1' has format version 99.*Upgrade",
+        ),
         ({"log_prior": torch.zeros(2)}, "expected a prior for each of 3 classes"),
         ({"classes": {"dtype": "nonsense", "values": [0, 1, 2]}}, "its parts do not make a model"),
         ({"made_by": "Oracle"}, "expected a learner out of PBP, .* got 'Oracle'"),

@@ -17,7 +17,6 @@ from torchpbp import (
     MaximumLikelihood,
     NormalGraphLearner,
     OnlineEM,
-    ScoreAverage,
     SpectralJunctionTree,
     templates,
 )
@@ -46,7 +45,6 @@ LEARNERS: dict[str, Callable[[], Any]] = {
     "OnlineEM": lambda: OnlineEM(GRAPH, exponents=[0.7, 1.0], **QUICK),
     "SpectralJunctionTree": lambda: SpectralJunctionTree(GRAPH),
     "NormalGraphLearner": lambda: NormalGraphLearner(GRAPH, restarts=2, progress=False),
-    "ScoreAverage": lambda: ScoreAverage([KernelPBP(GRAPH), KernelPBP(GRAPH, ridge=(1.0, 1.0))], [1, 2]),
 }
 NAMES = [*LEARNERS, "DiscreteNetwork"]
 CLASSES = {name: name.split()[0] for name in NAMES}

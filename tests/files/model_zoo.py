@@ -19,7 +19,6 @@ from torchpbp import (
     KernelPBP,
     NormalGraphLearner,
     OnlineEM,
-    ScoreAverage,
     SpectralJunctionTree,
     templates,
 )
@@ -40,7 +39,6 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "SpectralJunctionTree": lambda: SpectralJunctionTree(GRAPH).fit(LABELLED),
     "NormalGraphLearner": lambda: NormalGraphLearner(GRAPH, epochs=2, progress=False).fit(LABELLED),
     "KernelPBP": lambda: KernelPBP(templates.hmm(5, 2, 2)).fit({f"x{i}": [0, 1, 1, 0, 1] * 3 for i in range(1, 6)}),
-    "ScoreAverage": lambda: ScoreAverage([PBP(GRAPH), KernelPBP(GRAPH, landmarks=5)]).fit(LABELLED),
     "GenerativeClassifier": lambda: GenerativeClassifier(GRAPH, PBP).fit(LABELLED, ["a", "b"] * 100),
     "Counts": lambda: PBP(GRAPH).count(LABELLED),
 }

@@ -23,7 +23,6 @@ from torchpbp import (
     KernelPBP,
     NormalGraphLearner,
     OnlineEM,
-    ScoreAverage,
     SpectralJunctionTree,
     templates,
 )
@@ -41,7 +40,6 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "SpectralJunctionTree": lambda: SpectralJunctionTree(GRAPH).fit(DATA),
     "NormalGraphLearner": lambda: NormalGraphLearner(GRAPH, epochs=2, restarts=1).fit(DATA),
     "KernelPBP": lambda: KernelPBP(GRAPH).fit({v: x[:20] for v, x in DATA.items()}),
-    "ScoreAverage": lambda: ScoreAverage([PBP(GRAPH), KernelPBP(GRAPH, landmarks=5)]).fit(DATA),
     "GenerativeClassifier": lambda: GenerativeClassifier(GRAPH, PBP).fit(pd.DataFrame(DATA), ["a", "b"] * 100),
     "Counts": lambda: PBP(GRAPH).count(DATA),
 }
@@ -136,7 +134,7 @@ FOREIGN: dict[str, Callable[[Path, Path], None]] = {
 def test_foreign_files_raise_and_are_never_executed(kind: str, tmp_path: Path) -> None:
     path, trap = tmp_path / "model.pt", tmp_path / "trap"
     FOREIGN[kind](path, trap)
-    kinds = (PBP, EM, SpectralJunctionTree, Counts, KernelPBP, ScoreAverage, GenerativeClassifier)
+    kinds = (PBP, EM, SpectralJunctionTree, Counts, KernelPBP, GenerativeClassifier)
     for load in (torchpbp.load, *(kind.load for kind in kinds)):
         with pytest.raises(CheckpointError, match=REMEDIES) as caught:
             load(path)
@@ -223,7 +221,7 @@ def test_labels_that_states_cannot_have_raise(
             load(path)
 
 
-@pytest.mark.parametrize("name", [n for n in MAKERS if n not in ("ScoreAverage", "GenerativeClassifier")])
+@pytest.mark.parametrize("name", [n for n in MAKERS if n != "GenerativeClassifier"])
 def test_labels_that_states_cannot_have_are_not_written(
     name: str, files: dict[str, tuple[Any, bytes]], tmp_path: Path
 ) -> None:
@@ -244,8 +242,6 @@ def test_labels_that_states_cannot_have_are_not_written(
 def test_an_unfitted_model_leaves_no_file(name: str, tmp_path: Path) -> None:
     with pytest.raises(NotFittedError):
         getattr(torchpbp, name)(GRAPH).save(tmp_path / "model.pt")
-    with pytest.raises(NotFittedError):
-        ScoreAverage([PBP(GRAPH)]).save(tmp_path / "model.pt")
     assert not list(tmp_path.iterdir())
 
 

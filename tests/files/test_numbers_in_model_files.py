@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,7 @@ from torch import Tensor
 
 import torchpbp
 from tests.files.model_zoo import fitted, load
-from torchpbp import PBP, ScoreAverage
+from torchpbp import PBP
 from torchpbp.errors import CheckpointError
 
 Reach = Callable[[Any], Tensor]
@@ -40,8 +39,6 @@ IN_MODELS: dict[tuple[str, str], Reach] = {
     ("KernelPBP", "evidence_widths"): lambda m: m.evidence_widths,
     ("KernelPBP", "bounds"): lambda m: m.bounds,
     ("KernelPBP", r"operators\.\d+\.left"): lambda m: next(iter(m.operators.values())).left,
-    ("ScoreAverage", "member 1.*operators.0.weight"): lambda m: m.members[0].operators[0].weight,
-    ("ScoreAverage", "member 2.*examples"): lambda m: m.members[1].examples,
     ("GenerativeClassifier", "model of class b.*root.weight"): lambda m: m.models_[1].root.weight,
     ("GenerativeClassifier", "log_prior"): lambda m: torch.from_numpy(m._log_prior),
     ("Counts", "counts"): lambda m: m.tables.counts,
@@ -62,7 +59,6 @@ IN_FILES: dict[tuple[str, str], Reach] = {
     ("KernelPBP", "examples"): lambda s: s["examples"],
     ("KernelPBP", "widths"): lambda s: s["scales"][0],
     ("KernelPBP", r"operators\.\d+\.left"): lambda s: next(iter(s["operators"].values()))[0],
-    ("ScoreAverage", "member 1.*operators.0.weight"): lambda s: s["members"][0]["state"]["operators.0.weight"],
     ("GenerativeClassifier", "model of class b.*root.weight"): lambda s: s["models"][1]["state"]["root.weight"],
     ("GenerativeClassifier", "log_prior"): lambda s: s["log_prior"],
     ("Counts", "counts"): lambda s: s["counts"],
@@ -119,19 +115,6 @@ def test_missing_training_values_are_no_obstacle(tmp_path: Path) -> None:
     model = torchpbp.KernelPBP(torchpbp.templates.mixture(["a", "b"])).fit(values)
     model.save(tmp_path / "model.pt")
     assert torchpbp.load(tmp_path / "model.pt").missing == model.missing
-
-
-def test_weights_and_floor_of_an_average(tmp_path: Path) -> None:
-    path = tmp_path / "model.pt"
-    model = copy.deepcopy(fitted("ScoreAverage"))
-    model.settings = dataclasses.replace(model.settings, floor=-math.inf)  # none
-    model.save(path)
-    assert torchpbp.load(path).settings.floor == -math.inf
-    saved = torch.load(path, weights_only=True)
-    for key, value in (("floor", math.nan), ("weights", [0.5, math.nan])):
-        torch.save({**saved, key: value}, path)
-        with pytest.raises(CheckpointError, match=f"{key}: expected"):
-            ScoreAverage.load(path)
 
 
 def test_a_model_trained_into_nan_keeps_its_last_file(tmp_path: Path) -> None:

@@ -171,7 +171,7 @@ def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     "name",
-    ["PBP", "continuous", "RefinedPBP", "EM", "SpectralJunctionTree", "NormalGraphLearner", "KernelPBP", "ScoreAverage", "GenerativeClassifier", "Counts"],
+    ["PBP", "continuous", "RefinedPBP", "EM", "SpectralJunctionTree", "NormalGraphLearner", "KernelPBP", "GenerativeClassifier", "Counts"],
 )  # fmt: skip
 def test_files_of_earlier_versions_are_read(name: str, earlier: Path, tmp_path: Path) -> None:
     path = earlier / f"{name}.pt"

@@ -247,7 +247,6 @@ GROWN: dict[tuple[str, str], tuple[Callable[[dict[str, Any]], object], str]] = {
     ("KernelPBP", "graph"): (lambda s: with_states(s["graph"], "x2", MANY), "at most 67,108,864 states"),
     ("KernelPBP", "examples"): (lambda s: s["examples"].fill_(7.0), "examples of 'x1': expected states from 0 to 1"),
     ("KernelPBP", "operators"): (lambda s: s["operators"].update({k: [x[:3], y] for k, (x, y) in s["operators"].items()}), "expected values at 15 training rows"),
-    ("ScoreAverage", "graph"): (lambda s: both_graphs(s["members"][0]), "member 1.*_observables.1.marginal"),
     ("GenerativeClassifier", "graph"): (lambda s: with_states(s["graph"], "x2", MANY), r"give \['x2'.* other numbers of states"),
     ("GenerativeClassifier", "model"): (lambda s: both_graphs(s["models"][1]), "class b.*_observables.1.marginal"),
     ("GenerativeClassifier", "classes"): (lambda s: s["classes"].update(dtype="<U500000000"), "classes of type '<U500000000' would take"),

@@ -12,7 +12,6 @@ from torchpbp.classifier import GenerativeClassifier
 from torchpbp.contract.frames import state_labels
 from torchpbp.errors import QueryError
 from torchpbp.files.loading import load
-from torchpbp.models.ensemble import ScoreAverage
 from torchpbp.models.kernel.kernel_pbp import KernelPBP
 from torchpbp.models.two_stage_model import TwoStageModel
 
@@ -66,10 +65,7 @@ def query(path: str, given: Sequence[str] = (), targets: Sequence[str] = (), as_
     log_evidence = float(model.log_evidence(evidence)[0]) if evidence else 0.0
     if as_json:
         return json.dumps({"log_evidence": log_evidence, "posteriors": answers}, indent=2)
-    name = "average log P(evidence) of the members" if isinstance(model, ScoreAverage) else "log P(evidence)"
-    lines = [f"{name} = {log_evidence:.6g}"] if evidence else []
-    if isinstance(model, ScoreAverage):
-        lines.append("posteriors of the first member:")
+    lines = [f"log P(evidence) = {log_evidence:.6g}"] if evidence else []
     for v, distribution in answers.items():
         lines += ["", f"P({v} | {', '.join(given)})" if given else f"P({v})"]
         width = max(map(len, distribution))
@@ -78,7 +74,7 @@ def query(path: str, given: Sequence[str] = (), targets: Sequence[str] = (), as_
 
 
 def _learned_from(model: Any) -> list[str]:
-    """A model in a line, with its rows if it knows them; the members of an average below."""
+    """Class of a model, its training rows and its settings, a line for each."""
     lines = [type(model).__name__]
     if isinstance(model, TwoStageModel):
         rows = int(model.rows)
@@ -91,10 +87,6 @@ def _learned_from(model: Any) -> list[str]:
             lines.append(f"low-rank approximation by {model.settings.landmarks} of them")
         if model.chart.moved:
             lines.append(f"compared by increments: {', '.join(v for v in model.names if v in model.chart.moved)}")
-    if isinstance(model, ScoreAverage):
-        for i, (weight, member) in enumerate(zip(model.settings.weights, model.members, strict=True), 1):
-            about = "; ".join(_learned_from(member))
-            lines.append(f"member {i}, weight {weight:.3g}: {about}; {len(member.graph.latent)} hidden variables")  # type: ignore[union-attr, arg-type]
     return lines
 
 

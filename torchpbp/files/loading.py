@@ -26,7 +26,6 @@ LEARNERS = {
 MODULES = {
     **LEARNERS,
     "DiscreteNetwork": "torchpbp.exact.network",
-    "ScoreAverage": "torchpbp.models.ensemble",
     "GenerativeClassifier": "torchpbp.classifier",
 }
 """All classes that have model files -> module."""

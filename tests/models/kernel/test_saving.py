@@ -1,4 +1,4 @@
-"""Files of kernel models and of averages: what was learned comes back bit for bit, and nothing that could not."""
+"""Files of kernel models: what was learned comes back bit for bit, and nothing that could not."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ import torch
 
 import torchpbp
 from tests.models.kernel.rows import hidden_parts, mixed, mixed_graph, stroke_graph, strokes
-from torchpbp import PBP, RBF, KernelPBP, Laplace, Matern, ScoreAverage, templates
-from torchpbp.contract.abilities import Learner
+from torchpbp import PBP, RBF, KernelPBP, Matern, templates
 from torchpbp.errors import CheckpointError
 
 POINTS = [("x1", "x2", "x3", "x4", "x5")]
@@ -130,13 +129,9 @@ def test_numbers_of_numpy_are_written_as_numbers(tmp_path: Path) -> None:
 
 def test_files_of_others_raise(tmp_path: Path) -> None:
     KernelPBP(stroke_graph()).fit(strokes(10)).save(tmp_path / "kernel.pt")
-    ScoreAverage([KernelPBP(stroke_graph())]).fit(strokes(10)).save(tmp_path / "average.pt")
-    with pytest.raises(
-        CheckpointError, match=r"holds no KernelPBP model but one of ScoreAverage. Use torchpbp.load\(\)"
-    ):
-        KernelPBP.load(tmp_path / "average.pt")
-    with pytest.raises(CheckpointError, match="holds no ScoreAverage"):
-        ScoreAverage.load(tmp_path / "kernel.pt")
+    PBP(stroke_graph(), rank=2).fit(strokes(30)).save(tmp_path / "pbp.pt")
+    with pytest.raises(CheckpointError, match=r"holds no KernelPBP model but one of PBP. Use torchpbp.load\(\)"):
+        KernelPBP.load(tmp_path / "pbp.pt")
     with pytest.raises(CheckpointError, match="holds no PBP model but one of KernelPBP"):
         PBP.load(tmp_path / "kernel.pt")
 
@@ -162,72 +157,7 @@ def test_parts_that_do_not_fit_together_raise(key: str, tmp_path: Path) -> None:
         torchpbp.load(path)
 
 
-# -- averages --------------------------------------------------------------------------------------------------------
-
-
-def average(**changes: Any) -> ScoreAverage:
-    graph, clique = stroke_graph(), templates.pen_clique(5, low=-9.0, high=9.0)
-    members = [
-        KernelPBP(graph, landmarks=10, bandwidth=0.8),
-        KernelPBP(clique, bandwidth=0.6, kernel=Laplace()),
-        PBP(graph, rank=2, features=torchpbp.Nystroem(4)),
-        ScoreAverage([KernelPBP(clique, bandwidth=0.9), KernelPBP(graph, sequences=POINTS)], weights=[1, 2]),
-    ]
-    return ScoreAverage(members, **{"weights": [3, 1, 1, 2.5], "floor": -50.0, **changes})
-
-
-def test_an_average_of_all_kinds_comes_back_bit_for_bit(tmp_path: Path) -> None:
-    model = average().fit(strokes(60))
-    model.save(tmp_path / "model.pt")
-    loaded = torchpbp.load(tmp_path / "model.pt")
-    assert [type(m) for m in loaded.members] == [type(m) for m in model.members]
-    assert loaded.settings == model.settings
-    new = strokes(9, seed=1)
-    assert same(loaded.log_evidence(new), model.log_evidence(new))
-    del new["x2"]
-    assert same(loaded.posterior("x2", new), model.posterior("x2", new))
-
-
-def test_rows_that_members_share_are_written_once(tmp_path: Path) -> None:
-    members = [KernelPBP(templates.pen_clique(5, low=-9.0, high=9.0), bandwidth=b) for b in (0.5, 0.7, 0.9, 1.1)]
-    data = strokes(500)
-    members[0].fit(data).save(tmp_path / "one.pt")
-    ScoreAverage(members).fit(data).save(tmp_path / "all.pt")
-    one, everything = ((tmp_path / name).stat().st_size for name in ("one.pt", "all.pt"))
-    assert everything < 1.6 * one
-    loaded = torchpbp.load(tmp_path / "all.pt")
-    loaded.members[0].fit(strokes(20, seed=3))  # what is shared in the file is not tied together in the models
-    assert same(loaded.members[1].log_evidence(data), members[1].log_evidence(data))
-
-
-def test_a_member_without_a_file_format_is_named(tmp_path: Path) -> None:
-    mute: Any = type("Mute", (torch.nn.Module, Learner), dict.fromkeys(Learner.__abstractmethods__))()
-    mute.graph, mute.fitted = stroke_graph(), True
-    model = ScoreAverage([KernelPBP(stroke_graph()).fit(strokes(10)), mute])
-    with pytest.raises(CheckpointError, match="ScoreAverage, member 2: Mute has no file format"):
-        model.save(tmp_path / "model.pt")
-    assert not list(tmp_path.iterdir())
-
-
-def test_the_member_that_is_wrong_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "model.pt"
-    average().fit(strokes(40)).save(path)
-    saved = torch.load(path, weights_only=True)
-    for change, message in (
-        ({"version": 99}, r"model.pt, member 2' has format version 99.*Upgrade"),
-        ({"learner": "Oracle"}, r"model.pt, member 2' was made by the learner Oracle"),
-        ({"examples": None}, r"model.pt, member 2': its parts do not make a model"),
-    ):
-        members = list(saved["members"])
-        members[1] = {**members[1], **change}
-        torch.save({**saved, "members": members}, path)
-        with pytest.raises(CheckpointError, match=message):
-            torchpbp.load(path)
-
-
 def test_models_are_put_on_the_device_asked_for(tmp_path: Path) -> None:
-    average().fit(strokes(20)).save(tmp_path / "model.pt")
-    found = ScoreAverage.load(tmp_path / "model.pt", map_location="meta")  # stands in for a GPU
-    assert {b.device.type for b in found.buffers()} == {"meta"}
     KernelPBP(stroke_graph()).fit(strokes(20)).save(tmp_path / "kernel.pt")
-    assert {b.device.type for b in KernelPBP.load(tmp_path / "kernel.pt", "meta").buffers()} == {"meta"}
+    found = KernelPBP.load(tmp_path / "kernel.pt", map_location="meta")  # stands in for a GPU
+    assert {b.device.type for b in found.buffers()} == {"meta"}
