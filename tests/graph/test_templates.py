@@ -153,20 +153,11 @@ def test_pen_tree():
         templates.pen_tree(6)
 
 
-def test_pen_clique():
-    graph = templates.pen_clique(2)
-    assert not graph.latent
-    assert len(graph.edges) == 6
-    tree = build_junction_tree(graph)
-    assert tree.leaf_observables[1] == ("x1", "y1", "x2", "y2")
-
-
 @pytest.mark.parametrize(
     ("template", "argument"),
     [
         (templates.pen_strokes, "points"),
         (templates.pen_strokes, "order"),
-        (templates.pen_clique, "points"),
         (templates.hmm, "length"),
         (templates.hmm, "order"),
         (templates.factorial_hmm, "length"),

@@ -261,14 +261,6 @@ def balanced_tree(
     return LatentGraph(edges, variables, latent, directed=False)
 
 
-def pen_clique(points: int = 8, low: float = 0.0, high: float = 100.0) -> LatentGraph:
-    """All coordinates of a pen stroke in one clique without latents: its kernel model is a kernel density estimate."""
-    _at_least(1, points=points)
-    names = [f"{axis}{t}" for t in range(1, points + 1) for axis in "xy"]
-    edges = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
-    return LatentGraph(edges, dict.fromkeys(names, Continuous(low, high)), (), directed=False)
-
-
 def _at_least(least: int, /, **numbers: int) -> None:
     for name, value in numbers.items():
         whole(least).check(name, value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,13 @@ def hidden_parts(rows: int = 12, seed: int = 5) -> dict[str, torch.Tensor]:
 
 def stroke_graph(points: int = 5) -> LatentGraph:  # five: the smallest number with separators above more than one leaf
     return templates.pen_strokes(points, low=-9.0, high=9.0)
+
+
+def clique_graph(points: int, reach: float) -> LatentGraph:
+    """All coordinates in one clique without latents, from -reach to reach: its kernel model is a kernel density estimate."""
+    names = [f"{axis}{t}" for t in range(1, points + 1) for axis in "xy"]
+    domains = dict.fromkeys(names, Continuous(-reach, reach))
+    return LatentGraph(itertools.combinations(names, 2), domains, (), directed=False)
 
 
 def settings(**changes: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.closeness import assert_same_up_to_rounding
+from tests.models.kernel.rows import clique_graph
 from torchpbp import KernelPBP, templates
 from torchpbp.errors import StructureError
 from torchpbp.models.kernel import Chart
@@ -75,7 +76,7 @@ def test_bad_sequences():
     with pytest.raises(StructureError, match="'x1' is listed twice"):
         Chart(NAMES, [("x1", "x2"), ("x1", "y1")])
     with pytest.raises(StructureError, match="unknown variable 'z'"):
-        KernelPBP(templates.pen_clique(2), sequences=[("x1", "z")])
+        KernelPBP(clique_graph(2, 9.0), sequences=[("x1", "z")])
     graph = templates.naive_bayes(3)
     with pytest.raises(StructureError, match=r"'x[12]' is discrete"):
         KernelPBP(graph, sequences=[("x1", "x2")])
@@ -95,7 +96,7 @@ def strokes(rows, seed):
 
 
 def clique(sequences=(), width=0.7):
-    graph = templates.pen_clique(3, low=-100.0, high=100.0)
+    graph = clique_graph(3, 100.0)
     return KernelPBP(graph, bandwidth=width, dtype=torch.float64, sequences=sequences)
 
 

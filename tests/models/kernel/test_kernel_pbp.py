@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.models.kernel.rows import NAN, WIDTH, hidden_parts, settings, stroke_graph, strokes
-from torchpbp import RBF, KernelPBP, Laplace, Matern, templates
+from tests.models.kernel.rows import NAN, WIDTH, clique_graph, hidden_parts, settings, stroke_graph, strokes
+from torchpbp import RBF, KernelPBP, Laplace, Matern
 
 
 @pytest.fixture(scope="module")
@@ -183,7 +183,7 @@ def test_single_and_double_precision_agree():
 
 @pytest.mark.parametrize("kernel", [RBF(), Laplace(), Matern(1.5), Matern(2.5)], ids=repr)
 def test_a_clique_is_a_kernel_density(kernel):
-    graph = templates.pen_clique(1, low=-20.0, high=20.0)
+    graph = clique_graph(1, 20.0)
     data, new = strokes(30, points=1), strokes(9, seed=1, points=1)
     model = KernelPBP(graph, kernel=kernel, **settings()).fit(data)
     profiles = math.prod(kernel.gram(new[v], data[v], WIDTH) for v in ("x1", "y1"))

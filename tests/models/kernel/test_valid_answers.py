@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from tests.models.kernel.rows import hidden_parts, settings, stroke_graph, strokes
-from torchpbp import Continuous, KernelPBP, LatentGraph, templates
+from tests.models.kernel.rows import clique_graph, hidden_parts, settings, stroke_graph, strokes
+from torchpbp import Continuous, KernelPBP, LatentGraph
 
 
 def free_graph():
@@ -101,7 +101,7 @@ def test_a_constant_column_with_a_given_bandwidth_is_learned():
 def test_rows_far_from_all_training_rows_keep_their_order_in_single_precision():
     """Sixteen coordinates far away come to e^-1000 and less, which float32 cannot hold."""
     torch.manual_seed(0)
-    graph = templates.pen_clique(low=-500.0, high=500.0)
+    graph = clique_graph(8, 500.0)
     data = {v: 50 + torch.randn(30) for v in graph.observed}
     model = KernelPBP(graph, bandwidth=1.0).fit(data)
     exact = KernelPBP(graph, bandwidth=1.0, dtype=torch.float64).fit(data)
