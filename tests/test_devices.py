@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from tests.composed import composed
 from tests.device_watch import DeviceWatch
 from tests.neural import small
 from tests.neural.small import class_table, context_model, loop_table, mixed_table, point_model
@@ -44,7 +44,7 @@ from torchpbp import (
     templates,
 )
 from torchpbp.errors import ArgumentError, DeviceError
-from torchpbp.experiments.running.program import train
+from torchpbp.experiments.run import train
 from torchpbp.features.maps import OneHot
 from torchpbp.inputs.arrays import require_device
 from torchpbp.learning.nets import HiddenNets, Inputs, NetsInTraining
@@ -474,10 +474,7 @@ def test_a_module_trains_on_a_gpu(precision):
 @pytest.mark.gpu
 @pytest.mark.slow
 def test_digits_train_on_a_gpu(tmp_path):
-    conf = str(Path(__file__).parents[1] / "conf")
-    with initialize_config_dir(conf, version_base="1.3"):
-        overrides = ["model=digits", "debug=default", "trainer=gpu", f"output_dir='{tmp_path}'"]
-        metrics = train(compose("config", overrides=overrides))
+    metrics = train(composed("debug=default", "trainer=gpu", output_dir=tmp_path)).metrics
     assert metrics["test/accuracy"] > 0.3
 
 
