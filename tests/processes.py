@@ -1,4 +1,4 @@
-"""Programs run in a child of the test's process, which has imported everything: seconds less than a new interpreter."""
+"""Programs and functions run in a child of the test's process, which has imported everything: seconds less than a new interpreter."""
 
 from __future__ import annotations
 
@@ -12,7 +12,45 @@ import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+
+def forked(action: Callable[[], Any], log: Path) -> int:
+    """Start a process that calls a function and ends; returns its number. Its output goes to a file."""
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(handle, 1)
+        os.dup2(handle, 2)
+        sys.stdout = sys.stderr = os.fdopen(handle, "w", buffering=1)
+        action()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def ended(child: int) -> int:
+    """Wait for a process; its exit code, or minus the signal that ended it."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def wait_for(found: Callable[[], Any], child: int, seconds: float = 120) -> bool:
+    """Wait until a condition holds; false if the process ended first."""
+    last = time.monotonic() + seconds
+    while not found():
+        if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            return False
+        if time.monotonic() > last:
+            raise TimeoutError(f"nothing was found after {seconds} seconds")
+        time.sleep(0.005)
+    return True
 
 
 def run_script(script: Path, *arguments: str, folder: Path, seconds: float = 300) -> subprocess.CompletedProcess[str]:
@@ -30,13 +68,13 @@ def run_script(script: Path, *arguments: str, folder: Path, seconds: float = 300
         if not child:
             _become(script, arguments, folder, files)
         last = time.monotonic() + seconds
-        while not (ended := os.waitpid(child, os.WNOHANG))[0]:
+        while not (state := os.waitpid(child, os.WNOHANG))[0]:
             if time.monotonic() > last:
                 os.kill(child, signal.SIGKILL)
                 os.waitpid(child, 0)
                 raise TimeoutError(f"{script.name} {' '.join(arguments)}: more than {seconds} seconds.")
             time.sleep(0.02)
-        code = os.waitstatus_to_exitcode(ended[1])
+        code = os.waitstatus_to_exitcode(state[1])
         return subprocess.CompletedProcess([str(script), *arguments], code, *(file.read_text() for file in files))
 
 

@@ -62,7 +62,9 @@ def test_the_default_command_trains_a_network_on_pen_digits() -> None:
 def test_help_names_every_experiment_and_the_models_it_takes() -> None:
     page = (CONF / "hydra" / "help" / "torchpbp.yaml").read_text(encoding="utf-8")
     section = page.partition("== Experiments")[2].partition("== Choices")[0]
-    listed = {name: models.split(", ") for name, models in re.findall(r"^  (\w+) +(\w.*)$", section, flags=re.MULTILINE)}
+    listed = {
+        name: models.split(", ") for name, models in re.findall(r"^  (\w+) +(\w.*)$", section, flags=re.MULTILINE)
+    }
     assert listed == {name: composed(f"experiment={name}").models for name in EXPERIMENTS}
 
 

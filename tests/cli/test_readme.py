@@ -31,7 +31,9 @@ def train_commands() -> list[list[str]]:
     for path in OTHERS:
         text = path.read_text(encoding="utf-8").replace("\\n", " ").replace('"', " ")
         lines += [re.split(r"[`#]|  ", line)[0] for line in re.findall(r"python train\.py.*", text)]
-    commands = [shlex.split(line.partition("python train.py")[2], comments=True) for line in lines if "train.py" in line]
+    commands = [
+        shlex.split(line.partition("python train.py")[2], comments=True) for line in lines if "train.py" in line
+    ]
     return [c for c in commands if not any(a.startswith("--config-dir") or "<" in a or "my_package" in a for a in c)]
 
 

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 import torchpbp
-from torchpbp.experiments.running.program import CONF
+from torchpbp.experiments.overrides import CONF
 
 pytestmark = pytest.mark.slow
 
@@ -86,16 +86,16 @@ def test_the_command_runs_outside_the_checkout(installed: Path, tmp_path: Path) 
     assert result.returncode == 0, result.stderr
     (folder,) = (tmp_path / "outputs").iterdir()
     metrics = json.loads((folder / "metrics.json").read_text())
-    assert metrics["rows/test"] == 100
+    assert metrics["rows/test"] == 3498
     assert metrics["test/accuracy"] > 0.5
     settings = yaml.safe_load((folder / ".hydra" / "hydra.yaml").read_text())["hydra"]
     used = [s["path"] for s in settings["runtime"]["config_sources"] if s["provider"] == "main"]
     assert [Path(path) for path in used] == [installed / "torchpbp" / "conf"]
     assert settings["job"]["name"] == "train"  # as with train.py
     assert "torchpbp-train model=digits debug=default" in (folder / "report.html").read_text()
-    rejected = run([*command, "model=digits", "size=paper"], tmp_path, **alone)  # looks into conf itself
+    rejected = run([*command, "modle=em"], tmp_path, **alone)
     assert rejected.returncode != 0
-    assert "size=paper: model=digits has no such size" in rejected.stderr
+    assert "Did you mean model?" in rejected.stderr
 
 
 def test_the_checkout_has_its_settings_beside_the_package() -> None:

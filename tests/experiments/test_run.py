@@ -63,7 +63,7 @@ def test_a_finished_run_is_not_replaced(tmp_path: Path) -> None:
     check_unfinished(tmp_path, False)
     Result({"kl": 1.0}).write(tmp_path)
     check_unfinished(tmp_path, True)
-    with pytest.raises(RunError, match="holds a finished run. Give resume=true"):
+    with pytest.raises(RunError, match="holds a finished run"):
         check_unfinished(tmp_path, False)
 
 

@@ -15,11 +15,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.robustness.runs import ended, forked, wait_for
+from tests.processes import ended, forked, wait_for
 from torchpbp import PBP, DiscreteNetwork, GenerativeClassifier, templates
 from torchpbp.__main__ import main
 from torchpbp.errors import ArgumentError, CheckpointError, DataError
-from torchpbp.experiments.running.report import write_report
 from torchpbp.files.replacing import lock_file, remove_leftovers, replacing
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork, named pipes and permissions")
@@ -188,10 +187,7 @@ def test_a_name_that_no_file_can_have(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_reports_and_predictions_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "report.html").mkdir()
-    with pytest.raises(DataError, match=r"report.html could not be written: .*got a folder"):
-        write_report(tmp_path)
+def test_predictions_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = pd.DataFrame(np.random.default_rng(0).integers(0, 2, (60, 3)), columns=["x1", "x2", "x3"])
     classifier = GenerativeClassifier(NETWORK.graph, PBP).fit(table, [i % 2 for i in range(60)])
     classifier.save(tmp_path / "classifier.pt")

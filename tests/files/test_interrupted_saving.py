@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.robustness.runs import ended, forked, wait_for
+from tests.processes import ended, forked, wait_for
 from torchpbp import PBP, DiscreteNetwork, templates
 from torchpbp.errors import CheckpointError
-from torchpbp.experiments.running.results import write_json
 
 resource = pytest.importorskip("resource")  # not on Windows
 
@@ -74,20 +73,3 @@ def test_a_model_that_does_not_fit_on_the_disk_leaves_the_old_file(tmp_path: Pat
     assert code == 42
     assert path.read_bytes() == before
     assert {p.name for p in tmp_path.iterdir()} == {"model.pt", "log"}
-
-
-@pytest.mark.slow
-def test_metrics_that_do_not_fit_on_the_disk_leave_the_old_file(tmp_path: Path) -> None:
-    path, log = tmp_path / "metrics.json", tmp_path / "log"
-    write_json(path, {"a": 1.0})
-
-    def write() -> None:
-        limited(100)
-        try:
-            write_json(path, {f"number {i}": float(i) for i in range(1000)})
-        except OSError:
-            os._exit(42)
-
-    assert ended(forked(write, log)) == 42
-    assert path.read_text() == '{\n  "a": 1.0\n}\n'
-    assert {p.name for p in tmp_path.iterdir()} == {"metrics.json", "log"}

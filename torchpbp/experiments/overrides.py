@@ -133,7 +133,7 @@ def explained(message: str, overrides: Iterable[str], composed: DictConfig | Non
     wrong = [o for o in overrides if match and o.lstrip("+~").partition("=")[0] == match[1]]
     if not wrong or composed is None:
         return ""
-    if "append" in message:
+    if "already at" in message:
         return f"It exists: leave out the plus, {wrong[0].lstrip('+')}."
     plain = OmegaConf.to_container(composed, resolve=False)
     return suggestion(wrong[0], plain, read_paths(plain))

@@ -148,7 +148,7 @@ def test_a_run_measures_model_and_baseline(kind: str, data: StrokeData, tmp_path
     assert {"test/accuracy_half_hidden", "test/log_loss", "val/accuracy/baseline MLP/4"} <= set(metrics)
     assert "test/log_loss/SVM after imputation/0" not in metrics  # it has no probabilities
     assert found.tables["predictions"]["predicted"].isin(range(10)).all()
-    assert list(found.pictures)[0] == "hidden"
+    assert next(iter(found.pictures)) == "hidden"
     assert "PBP" in found.described()
     again = result(Run(0, tmp_path)).metrics  # parts are kept
     assert {k: v for k, v in again.items() if "second" not in k} == pytest.approx(

@@ -1,4 +1,4 @@
-"""What turns the scores of an encoder into posteriors of labels: three heads with one interface."""
+"""An encoder of signals, and heads that turn its scores into posteriors of labels."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from torchpbp.errors import DataError, ShapeError
-from torchpbp.experiments.labelling.crf import LinearChainCRF
 from torchpbp.models.pbp import PBP
 from torchpbp.neural.layer import PBPLayer
 
@@ -19,18 +17,12 @@ class SignalEncoder(nn.Module):
     Args:
         channels: numbers per site.
         num_labels: number of labels.
-        window: sites it sees, an odd number; 1: the site alone.
+        window: sites that it sees, an odd number; 1: the site alone.
         width: hidden units of both layers.
     """
 
     def __init__(self, channels: int, num_labels: int, window: int = 1, width: int = 32) -> None:
         super().__init__()
-        if window < 1 or window % 2 == 0:
-            raise DataError(
-                f"window: expected an odd number of sites, so that the site is in the middle, got {window}."
-            )
-        if width < 1:
-            raise DataError(f"width: expected at least 1 hidden unit, got {width}.")
         self.layers = nn.Sequential(
             nn.Conv1d(channels, width, window, padding=window // 2),
             nn.Tanh(),
@@ -41,16 +33,11 @@ class SignalEncoder(nn.Module):
 
     def forward(self, signals: Tensor) -> Tensor:
         """(batch, length, channels) -> (batch, length, labels)."""
-        scores: Tensor = self.layers(signals.transpose(1, 2))
-        return scores.transpose(1, 2)
+        return self.layers(signals.transpose(1, 2)).transpose(1, 2)
 
 
 class LabelHead(nn.Module):
-    """Posteriors of the labels of a sequence from scores."""
-
-    def forward(self, scores: Tensor) -> Tensor:
-        """(batch, length, labels) log-posterior of each site's label given the scores of all sites."""
-        raise NotImplementedError
+    """(batch, length, labels) scores of all sites -> log-posterior of each site's label, of the same shape."""
 
     def loss(self, scores: Tensor, labels: Tensor) -> Tensor:
         """Mean over sites of -log posterior of the true label.
@@ -63,35 +50,51 @@ class LabelHead(nn.Module):
 
 
 class SoftmaxHead(LabelHead):
-    """Each site by itself."""
+    """Each site's label from its own scores."""
 
     def forward(self, scores: Tensor) -> Tensor:
         return torch.log_softmax(scores, dim=2)
 
 
 class CRFHead(LabelHead):
-    """A linear-chain CRF that starts from the Markov chain of label sequences.
+    """P(labels | scores) ∝ exp(start + Σ score of each label + Σ transition of each pair of neighbours + end).
+
+    Exact in log-space by the forward-backward algorithm, for batches of sequences of one length. It starts from the Markov
+    chain of label sequences: log-frequencies of first labels and of pairs of neighbours. It is trained on each site's
+    marginal, which validation rows preferred to the probability of all labels: marginals are measured, and the chain is
+    more than pairs of labels.
 
     Args:
-        labels: (rows, length) label sequences; no signals are needed.
+        labels: (rows, length) int64 label sequences; no signals are needed.
         num_labels: number of labels.
-        joint: train on log P(all labels of a sequence | scores), as is usual for CRFs, and not on each site's marginal.
-            Validation rows preferred marginals: pairs of labels are not all there is to the chain here, and marginals
-            are what is asked for.
+        pseudo_count: added to each count, so that no pair is impossible.
+
+    Attributes:
+        start: (labels,) score of the first label.
+        transitions: (labels, labels) score of a label (column) after another (row).
+        end: (labels,) score of the last label.
     """
 
-    def __init__(self, labels: Tensor, num_labels: int, joint: bool = False) -> None:
+    def __init__(self, labels: Tensor, num_labels: int, pseudo_count: float = 1.0) -> None:
         super().__init__()
-        self.crf = LinearChainCRF(num_labels).double().fit_labels(labels)
-        self.joint = joint
+        first = torch.bincount(labels[:, 0], minlength=num_labels).double() + pseudo_count
+        codes = (labels[:, :-1] * num_labels + labels[:, 1:]).flatten()
+        pairs = torch.bincount(codes, minlength=num_labels**2).reshape(num_labels, -1).double() + pseudo_count
+        self.start = nn.Parameter((first / first.sum()).log())
+        self.transitions = nn.Parameter((pairs / pairs.sum(dim=1, keepdim=True)).log())
+        self.end = nn.Parameter(torch.zeros_like(first))
 
     def forward(self, scores: Tensor) -> Tensor:
-        return self.crf.log_marginals(scores)
-
-    def loss(self, scores: Tensor, labels: Tensor) -> Tensor:
-        if not self.joint:
-            return super().loss(scores, labels)
-        return -self.crf.log_likelihood(scores, labels).mean() / labels.shape[1]
+        sites = range(1, scores.shape[1])
+        forward = [self.start + scores[:, 0]]  # (batch, labels) log-weight of the paths that end in a label
+        for t in sites:
+            forward.append(torch.logsumexp(forward[-1].unsqueeze(2) + self.transitions, dim=1) + scores[:, t])
+        backward = [self.end.expand_as(forward[-1])]
+        for t in reversed(sites):
+            arrived = (backward[-1] + scores[:, t]).unsqueeze(1)  # (batch, 1, label after)
+            backward.append(torch.logsumexp(self.transitions + arrived, dim=2))
+        both = torch.stack(forward, dim=1) + torch.stack(backward[::-1], dim=1)
+        return torch.log_softmax(both, dim=2)
 
 
 class PBPHead(LabelHead):
@@ -100,32 +103,26 @@ class PBPHead(LabelHead):
     Args:
         model: fitted to label sequences, with one observable per site.
         names: its observables, site by site.
-        joint: train on log P(all labels of a sequence | evidence), as a CRF, and not on each site's posterior. Validation rows
-            preferred it: a floored answer of one site has no useful slope, the probability of all labels seldom needs
-            a floor.
     """
 
-    def __init__(self, model: PBP, names: Sequence[str], joint: bool = True) -> None:
+    def __init__(self, model: PBP, names: Sequence[str]) -> None:
         super().__init__()
-        if sorted(names) != sorted(model.observables):
-            raise DataError(f"names: expected the model's observables {list(model.observables)}, got {list(names)}.")
-        self.layer = PBPLayer(model)
-        self.names = tuple(names)
-        self.joint = joint
+        self.layer, self.names = PBPLayer(model), tuple(names)
 
     def forward(self, scores: Tensor) -> Tensor:
         answers = self.layer(self._evidence(scores))
         return torch.stack([answers[v] for v in self.names], dim=1).log()
 
     def loss(self, scores: Tensor, labels: Tensor) -> Tensor:
-        if not self.joint:
-            return super().loss(scores, labels)
+        """Mean over sequences of -log P(all labels | evidence) / length.
+
+        Validation rows preferred it to each site's posterior: a floored answer of one site has no useful slope, and the
+        probability of all labels seldom needs a floor.
+        """
         truth = {v: labels[:, t] for t, v in enumerate(self.names)}
         return -self.layer.given(self._evidence(scores)).log_prob(truth).mean() / labels.shape[1]
 
     def _evidence(self, scores: Tensor) -> dict[str, Tensor]:
         """Weights of each site's labels; their scale does not matter."""
-        if scores.ndim != 3 or scores.shape[1] != len(self.names):
-            raise ShapeError(f"scores: expected shape (batch, {len(self.names)}, labels), got {tuple(scores.shape)}.")
         weights = torch.softmax(scores, dim=2)
         return {v: weights[:, t] for t, v in enumerate(self.names)}

@@ -1,1 +1,1 @@
-"""Four learning rules of normal graphs [NG 6, 7]."""
+"""Four learning rules of normal graphs, compared on a single block, on one hidden variable and on a deeper graph [NG 6, 7]."""

@@ -1,96 +1,89 @@
-"""Which rule does better, by how much and how often: the results of the experiments with normal graphs."""
+"""Which rule does better, by how much and how often."""
 
 from __future__ import annotations
 
 import itertools
-import math
-import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
 from torchpbp.baselines.normal_graph import RULES
-from torchpbp.experiments.running.results import Metrics, environment, publish
+from torchpbp.experiments.results import Metrics, Picture, Result, means_and_errors, metrics_of
 
 TIE = 1e-9
 """Values that differ by no more than this share count as equal."""
 
 
-def compare(table: pd.DataFrame, measures: Sequence[str]) -> Metrics:
-    """Mean and standard error of each rule, and in how many repeats each rule does at least as well as the next.
+def compare_rules(
+    lines: Sequence[Mapping[str, Any]], measures: Sequence[str], main: tuple[str, str], pictures: Mapping[str, Picture]
+) -> Result:
+    """Compare each rule with the next, repeat by repeat.
 
     Args:
-        table: columns case, repeat, rule and the measures.
-        measures: columns to compare; larger is better. NaN: not measured in this case.
+        lines: columns case, repeat, rule and the measures; a measure may be absent from some cases.
+        measures: to compare; larger is better.
+        main: measure and case to show first.
+        pictures: by name.
 
     Returns:
-        "<measure>/<case>/<rule>", "<measure>_standard_error/<case>/<rule>" (None for one repeat), "<measure>_holds/<case>/
-        ml>=kl" and so on (repeats), "<measure>_gain/<case>/ml>=kl" (mean difference within a repeat) with its standard
-        error, and "repeats/<case>".
+        Metrics "<measure>/<case>/<rule>" and "<measure>_standard_error/…"; "<measure>_holds/<case>/ml>=kl" and so on (number
+        of repeats, of "repeats/<case>"), and "<measure>_gain/…" (mean difference within a repeat) with its standard error.
     """
+    table = pd.DataFrame(lines)
     metrics: Metrics = {}
-    for case, part in table.groupby("case", sort=False):
-        for measure in measures:
-            wide = part.pivot(index="repeat", columns="rule", values=measure).dropna(axis=1, how="all")
-            for rule in [r for r in part["rule"].unique() if r in wide]:
-                values = wide[rule].dropna()
-                metrics[f"{measure}/{case}/{rule}"] = float(values.mean())
-                metrics[f"{measure}_standard_error/{case}/{rule}"] = _standard_error(values)
-            for better, worse in itertools.pairwise([r for r in RULES if r in wide]):
-                difference = wide[better] - wide[worse]
-                holds = difference >= -TIE * wide[worse].abs()
-                metrics[f"{measure}_holds/{case}/{better}>={worse}"] = int(holds.sum())
-                metrics[f"{measure}_gain/{case}/{better}>={worse}"] = float(difference.mean())
-                metrics[f"{measure}_gain_standard_error/{case}/{better}>={worse}"] = _standard_error(difference)
-        metrics[f"repeats/{case}"] = int(part.loc[part["rule"].isin(RULES), "repeat"].nunique())
-    return metrics
+    texts = []
+    for measure in [m for m in measures if m in table]:
+        measured = table.dropna(subset=[measure])
+        means = means_and_errors(measured, ("case", "rule"), [measure])
+        gains = gains_of(measured, measure)
+        metrics |= metrics_of(means, ("case", "rule")) | metrics_of(gains.drop(columns="repeats"), ("case", "pair"))
+        texts += [measure, described(means, gains, measure)]
+    repeats = table[table["rule"].isin(RULES)].groupby("case", sort=False)["repeat"].nunique()
+    metrics |= {f"repeats/{case}": int(number) for case, number in repeats.items()}
+    shown = ["/".join([*main, rule]) for rule in RULES]
+    return Result(metrics, table, "\n".join(texts), shown, pictures)
 
 
-def _standard_error(values: pd.Series[float]) -> float | None:
-    return float(values.std()) / math.sqrt(len(values)) if len(values) > 1 else None
-
-
-def finish(
-    table: pd.DataFrame,
-    measures: Sequence[str],
-    facts: Metrics,
-    output_dir: str | os.PathLike[str] | None,
-    verbose: bool,
-) -> Metrics:
-    """Compare the rules, write metrics.json and metrics.csv, and print a table.
+def gains_of(table: pd.DataFrame, measure: str) -> pd.DataFrame:
+    """Columns case, pair ("ml>=kl"), repeats, <measure>_holds, <measure>_gain and <measure>_gain_standard_error.
 
     Args:
-        table: as for :func:`compare`.
-        measures: columns to compare.
-        facts: of the run, added to the metrics.
-        output_dir: folder for the files; None: no files.
-        verbose: whether to print.
+        table: columns case, repeat, rule and the measure.
+        measure: to compare.
     """
-    metrics = compare(table, measures) | facts | environment()
-    publish(output_dir, metrics, table, format_comparison(metrics), verbose)
-    return metrics
+    wide = table.pivot(index=["case", "repeat"], columns="rule", values=measure)
+    parts = []
+    for better, worse in itertools.pairwise([rule for rule in RULES if rule in wide]):
+        both = wide[[better, worse]].dropna()
+        gain = both[better] - both[worse]
+        columns = {f"{measure}_holds": gain >= -TIE * both[worse].abs(), f"{measure}_gain": gain}
+        parts.append(pd.DataFrame(columns).reset_index().assign(pair=f"{better}>={worse}"))
+    pairs, by = pd.concat(parts), ["case", "pair"]
+    groups = pairs.groupby(by, sort=False)[f"{measure}_holds"]
+    held = groups.agg(["size", "sum"]).set_axis(["repeats", f"{measure}_holds"], axis=1).reset_index()
+    return held.merge(means_and_errors(pairs, by, [f"{measure}_gain"]), on=by)
 
 
-def format_comparison(metrics: Metrics) -> str:
-    """A line for each measure and case: mean ± standard error of each rule, and how often the order holds."""
-    lines = []
-    for repeats in [k for k in metrics if k.startswith("repeats/")]:
-        case = repeats.removeprefix("repeats/")
-        for measure in dict.fromkeys(k.split("/")[0] for k in metrics if k.split("/")[1:2] == [case]):
-            prefix = f"{measure}/{case}/"
-            if measure.endswith(("_holds", "_gain", "_standard_error", "repeats")):
-                continue
-            cells = []
-            for key in [k for k in metrics if k.startswith(prefix)]:
-                rule = key.removeprefix(prefix)
-                error = metrics[f"{measure}_standard_error/{case}/{rule}"]
-                cells.append(f"{rule} {metrics[key]:.1f}" + ("" if error is None else f" ± {error:.1f}"))
-            holds = f"{measure}_holds/{case}/"
-            order = []
-            for key in [k for k in metrics if k.startswith(holds)]:
-                pair = key.removeprefix(holds)
-                gain, error = (metrics[f"{measure}_{g}/{case}/{pair}"] for g in ("gain", "gain_standard_error"))
-                spread = "" if error is None else f" ± {error:.2f}"
-                order.append(f"{pair} {metrics[key]}/{metrics[repeats]} ({gain:+.2f}{spread})")
-            lines.append(f"{case}, {measure}: {'; '.join(cells)}\n    {', '.join(order)}")
-    return "\n".join(lines)
+def described(means: pd.DataFrame, gains: pd.DataFrame, measure: str) -> str:
+    """A line for each case: mean ± standard error of each rule; repeats in which a rule is no worse than the next, and the gain.
+
+    Args:
+        means: columns case, rule, <measure> and <measure>_standard_error.
+        gains: of :func:`gains_of`.
+        measure: its name.
+    """
+    rules = means.assign(cell=cells(means, measure, "{:.1f}"), column=means["rule"])
+    held = gains[f"{measure}_holds"].astype(str) + "/" + gains["repeats"].astype(str)
+    pairs = gains.assign(cell=held + " (" + cells(gains, f"{measure}_gain", "{:+.2f}") + ")", column=gains["pair"])
+    both = pd.concat([rules, pairs])
+    wide = both.pivot(index="case", columns="column", values="cell")[list(dict.fromkeys(both["column"]))]
+    return wide.loc[list(dict.fromkeys(both["case"]))].rename_axis(index=None, columns=None).to_string(na_rep="-")
+
+
+def cells(table: pd.DataFrame, column: str, style: str) -> pd.Series[str]:
+    """Means with their standard errors, as text."""
+    errors = ("" if error != error else f" ± {error:.2g}" for error in table[f"{column}_standard_error"])
+    return pd.Series(
+        [style.format(mean) + error for mean, error in zip(table[column], errors, strict=True)], table.index
+    )

@@ -2,40 +2,14 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
-
-import pandas as pd
-
 from torchpbp.exact.network import DiscreteNetwork
-from torchpbp.experiments.normal_graph.comparison import finish
-from torchpbp.experiments.normal_graph.plots import write_coefficients, write_courses
-from torchpbp.experiments.normal_graph.rules import Case, MakeLearner, check_learner, learn_cases
-from torchpbp.experiments.running.experiment import seeds_of
-from torchpbp.experiments.running.results import Metrics
+from torchpbp.experiments.grid import Run
+from torchpbp.experiments.normal_graph.comparison import compare_rules
+from torchpbp.experiments.normal_graph.pictures import coefficients_picture, courses_picture
+from torchpbp.experiments.normal_graph.rules import Case, MakeModel, learn_cases
+from torchpbp.experiments.results import Result
 from torchpbp.graph.latent_graph import LatentGraph
-from torchpbp.settings import Settings, positive, setting, whole
-
-
-@dataclass(frozen=True)
-class DeepGraphSettings(Settings):
-    """Settings of :func:`run_ng_deep_graph`.
-
-    Args:
-        rows: to learn from.
-        epochs: of each fit.
-        inner_iterations: of ML and KL in each epoch.
-        concentration: of the Dirichlet distribution of the networks' tables; small values tie variables more closely.
-        repeats: networks.
-    """
-
-    rows: int = setting(100, whole(1))
-    epochs: int = setting(150, whole(1))
-    inner_iterations: int = setting(3, whole(1))
-    concentration: float = setting(0.3, positive())
-    repeats: int = setting(20, whole(1))
+from torchpbp.settings import positive, whole
 
 
 def deep_graph() -> LatentGraph:
@@ -49,44 +23,35 @@ def deep_graph() -> LatentGraph:
     return LatentGraph(edges, states, latent=["S1", "S2", "S3", "Y1", "Y2"])
 
 
-def run_ng_deep_graph(
-    learner: MakeLearner,
-    seed: int = 0,
-    output_dir: str | os.PathLike[str] | None = None,
-    verbose: bool = True,
-    **options: Any,
-) -> Metrics:
+def ng_deep_graph(model: MakeModel, run: Run, rows: int = 100, concentration: float = 0.3, repeats: int = 20) -> Result:
     """Log-likelihood reached by each rule on rows of random networks with five hidden variables.
 
     Each repeat draws a network, rows, and one start that is the same for all rules.
 
     Args:
-        learner: makes a learner of normal graphs.
-        seed: of the draws.
-        output_dir: folder for metrics.json, metrics.csv, log_likelihood.png and coefficients.png (first repeat). ``None``:
-            no files.
-        verbose: show a progress bar (stderr) and the results (stdout).
-        options: see :class:`DeepGraphSettings`.
+        model: makes a learner of normal graphs.
+        run: the run.
+        rows: to learn from.
+        concentration: of the Dirichlet distribution of the networks' tables; small values tie variables more closely.
+        repeats: networks.
 
     Returns:
-        See :func:`torchpbp.experiments.normal_graph.comparison.compare`; the case is "deep", measures are "aggregated" [NG eq. 28] and
-        "log_evidence".
+        Metrics of :func:`~torchpbp.experiments.normal_graph.comparison.compare_rules`; the case is "deep", measures are
+        "aggregated" [NG eq. 28] and "log_evidence", both sums over rows.
     """
-    settings = DeepGraphSettings.from_dict(options)
-    check_learner(learner)
+    for name, value in (("rows", rows), ("repeats", repeats)):
+        whole(1).check(f"task.{name}", value)
+    positive().check("task.concentration", concentration)
     graph = deep_graph()
-    seeds = [seeds_of(seed, repeat, 3) for repeat in range(settings.repeats)]
-    truths = [DiscreteNetwork.random(graph, network_seed, settings.concentration) for network_seed, _, _ in seeds]
-    data = [truth.sample(settings.rows, seed=data_seed) for truth, (_, data_seed, _) in zip(truths, seeds, strict=True)]
-    chosen = {"epochs": settings.epochs, "inner_iterations": settings.inner_iterations}
-    starts = [start_seed for _, _, start_seed in seeds]
-    case = Case("deep", graph, data, starts, truths, history=True, options=chosen)
-    results = learn_cases("deep graph", learner, [case], output_dir, verbose)["deep"]
-    if output_dir is not None:
-        folder = Path(output_dir)
-        title = {"five hidden variables": results.courses}
-        write_courses(folder / "log_likelihood.png", title, "epochs", "aggregated log-likelihood")
-        write_coefficients(folder / "coefficients.png", results.coefficients)
-    facts: Metrics = {"seed": seed, "rows": settings.rows, **chosen}
-    facts |= {"concentration": settings.concentration, "graph": repr(graph)}
-    return finish(pd.DataFrame(results.lines), ("aggregated", "log_evidence"), facts, output_dir, verbose)
+    seeds = [run.seeds(repeat, 3) for repeat in range(repeats)]  # of the network, its rows, and the start
+    truths = [DiscreteNetwork.random(graph, network, concentration) for network, _, _ in seeds]
+    samples = [truth.sample(rows, seed=drawn) for truth, (_, drawn, _) in zip(truths, seeds, strict=True)]
+    case = Case("deep", graph, samples, [start for _, _, start in seeds], truths, history=True)
+    learned = learn_cases("deep graph", model, [case], run)["deep"]
+    pictures = {
+        "log_likelihood": courses_picture(
+            {"five hidden variables": learned.courses}, "epochs", "aggregated log-likelihood"
+        ),
+        "coefficients": coefficients_picture(learned.coefficients),
+    }
+    return compare_rules(learned.lines, ("log_evidence", "aggregated"), ("log_evidence", "deep"), pictures)

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 
 from torchpbp.exact.network import DiscreteNetwork
-from torchpbp.experiments.normal_graph.comparison import finish
-from torchpbp.experiments.normal_graph.plots import write_coefficients, write_courses, write_scatter
-from torchpbp.experiments.normal_graph.rules import Case, MakeLearner, check_learner, learn_cases
-from torchpbp.experiments.running.experiment import one_or_more, seeds_of
-from torchpbp.experiments.running.results import Metrics
+from torchpbp.experiments.grid import Run
+from torchpbp.experiments.normal_graph.comparison import compare_rules
+from torchpbp.experiments.normal_graph.pictures import coefficients_picture, courses_picture, scatter_picture
+from torchpbp.experiments.normal_graph.rules import Case, MakeModel, learn_cases
+from torchpbp.experiments.results import Result
 from torchpbp.graph.latent_graph import LatentGraph
-from torchpbp.settings import Settings, setting, several, whole
+from torchpbp.settings import whole
 
 OBSERVABLES = {"X1": 2, "X2": 2, "X3": 3}
 SWEPT = ("ml", "kl")
@@ -41,99 +38,77 @@ def embedding_network() -> DiscreteNetwork:
     return DiscreteNetwork(embedding_graph(4), tables)
 
 
-@dataclass(frozen=True)
-class OneEmbeddingSettings(Settings):
-    """Settings of :func:`run_ng_one_embedding`.
-
-    Args:
-        rows: of experiments 1 (four hidden states) and 2.
-        mismatched: numbers of hidden states of experiment 2.
-        split_rows: of experiment 3; the first half is learned from, the second tested.
-        generalised: numbers of hidden states of experiment 3.
-        epochs: of each fit.
-        inner_iterations: of ML and KL in each epoch.
-        swept_iterations: numbers of inner iterations compared on the rows of the first repeat.
-        starts: random starts for each of those numbers.
-        repeats: draws of rows and starts.
-    """
-
-    rows: int = setting(400, whole(1))
-    mismatched: tuple[int, ...] = setting((2, 7), one_or_more(several(whole(1))))
-    split_rows: int = setting(300, whole(2))
-    generalised: tuple[int, ...] = setting((4, 9), one_or_more(several(whole(1))))
-    epochs: int = setting(60, whole(1))
-    inner_iterations: int = setting(3, whole(1))
-    swept_iterations: tuple[int, ...] = setting((1, 3, 10), one_or_more(several(whole(1))))
-    starts: int = setting(10, whole(1))
-    repeats: int = setting(20, whole(1))
-
-
-def run_ng_one_embedding(
-    learner: MakeLearner,
-    seed: int = 0,
-    output_dir: str | os.PathLike[str] | None = None,
-    verbose: bool = True,
-    **options: Any,
-) -> Metrics:
+def ng_one_embedding(
+    model: MakeModel,
+    run: Run,
+    rows: int = 400,
+    mismatched: Sequence[int] = (2, 7),
+    split_rows: int = 300,
+    generalised: Sequence[int] = (4, 9),
+    swept_iterations: Sequence[int] = (1, 3, 10),
+    starts: int = 10,
+    repeats: int = 20,
+) -> Result:
     """Log-likelihood reached by each rule, with as many hidden states as the truth, with fewer or more, and on new rows.
 
     Each repeat draws rows from the paper's network and one start, the same for all rules.
 
     Args:
-        learner: makes a learner of normal graphs.
-        seed: of the draws.
-        output_dir: folder for metrics.json, metrics.csv, log_likelihood.png (evolution), coefficients.png (first repeat)
-            and inner_iterations.png. ``None``: no files.
-        verbose: show a progress bar (stderr) and the results (stdout).
-        options: see :class:`OneEmbeddingSettings`.
+        model: makes a learner of normal graphs.
+        run: the run.
+        rows: of experiments 1 (four hidden states) and 2.
+        mismatched: numbers of hidden states of experiment 2.
+        split_rows: of experiment 3; the first half are training rows, the second test rows.
+        generalised: numbers of hidden states of experiment 3.
+        swept_iterations: numbers of inner iterations compared on the rows of the first repeat.
+        starts: random starts for each of those numbers.
+        repeats: draws of rows and starts.
 
     Returns:
-        See :func:`torchpbp.experiments.normal_graph.comparison.compare`. Cases are "matched_4", "mismatched_<states>", "split_<states>" and
-        "inner_iterations_<number>"; measures "aggregated" [NG eq. 28] and "log_evidence", and for split rows "test_…".
+        Metrics of :func:`~torchpbp.experiments.normal_graph.comparison.compare_rules`. Cases are "matched_4",
+        "mismatched_<states>", "split_<states>" and "inner_iterations_<number>"; measures "aggregated" [NG eq. 28] and
+        "log_evidence", and for test rows "test_…", all of them sums over rows.
     """
-    settings = OneEmbeddingSettings.from_dict(options)
-    check_learner(learner)
+    for name, value, least in (
+        ("rows", rows, 1),
+        ("split_rows", split_rows, 2),
+        ("starts", starts, 1),
+        ("repeats", repeats, 1),
+    ):
+        whole(least).check(f"task.{name}", value)
     truth = embedding_network()
-    rows, split_rows = settings.rows, settings.split_rows
-    seeds = [seeds_of(seed, repeat, 2) for repeat in range(settings.repeats)]
-    samples = {n: [truth.sample(n, seed=data_seed) for data_seed, _ in seeds] for n in (rows, split_rows)}
-    start_seeds = [start_seed for _, start_seed in seeds]
-    chosen = {"epochs": settings.epochs, "inner_iterations": settings.inner_iterations}
+    seeds = [run.seeds(repeat, 2) for repeat in range(repeats)]  # of the rows, and the start
+    samples = {n: [truth.sample(n, seed=drawn) for drawn, _ in seeds] for n in (rows, split_rows)}
 
-    def case(name: str, states: int, data_rows: int, **more: Any) -> Case:
-        truths = [truth] * settings.repeats
-        return Case(name, embedding_graph(states), samples[data_rows], start_seeds, truths, options=chosen, **more)
+    def case(name: str, states: int, size: int, **more: Any) -> Case:
+        start_seeds = [start for _, start in seeds]
+        return Case(name, embedding_graph(states), samples[size], start_seeds, [truth] * repeats, **more)
 
     first_half = (torch.arange(split_rows) < split_rows // 2).double()
-    matched = case("matched_4", 4, rows, history=True)
-    mismatched = [case(f"mismatched_{k}", k, rows) for k in settings.mismatched]
-    split = [case(f"split_{k}", k, split_rows, mask=first_half) for k in settings.generalised]
-    first, seeds_of_starts = [samples[rows][0]] * settings.starts, seeds_of(seed, 0, settings.starts)
+    cases = [case("matched_4", 4, rows, history=True)]
+    cases += [case(f"mismatched_{k}", k, rows) for k in mismatched]
+    cases += [case(f"split_{k}", k, split_rows, mask=first_half) for k in generalised]
+    first = [samples[rows][0]] * starts
     swept = {
-        number: Case(
-            f"inner_iterations_{number}",
+        n: Case(
+            f"inner_iterations_{n}",
             truth.graph,
             first,
-            seeds_of_starts,
+            run.seeds(0, starts),
             rules=SWEPT,
-            options={**chosen, "inner_iterations": number},
+            options={"inner_iterations": n},
         )
-        for number in settings.swept_iterations
+        for n in swept_iterations
     }
-    cases = [matched, *mismatched, *split]
-    results = learn_cases("one embedding", learner, [*cases, *swept.values()], output_dir, verbose)
-    if output_dir is not None:
-        folder = Path(output_dir)
-        evolution = {c.name: results[c.name].courses for c in cases}
-        write_courses(folder / "log_likelihood.png", evolution, "epochs", "aggregated log-likelihood")
-        reached = {
-            number: [float(line["aggregated"]) for line in results[c.name].lines if line["rule"] == "ml"]
-            for number, c in swept.items()
-        }
-        write_scatter(folder / "inner_iterations.png", reached, "inner iterations (ML)", "aggregated log-likelihood")
-        tables = {v: np.asarray(t.flatten().numpy()) for v, t in truth.cpts.items()}
-        write_coefficients(folder / "coefficients.png", results[matched.name].coefficients, tables)
-    lines = [line for result in results.values() for line in result.lines]
-    facts: Metrics = {"seed": seed, **chosen, "rows": rows, "split_rows": split_rows}
-    measures = ("aggregated", "log_evidence", "test_aggregated", "test_log_evidence")
-    return finish(pd.DataFrame(lines), measures, facts, output_dir, verbose)
+    learned = learn_cases("one embedding", model, [*cases, *swept.values()], run)
+    courses = {c.name: learned[c.name].courses for c in cases}
+    reached = {n: [float(values[-1]) for values in learned[c.name].courses["ml"]] for n, c in swept.items()}
+    tables = {v: np.asarray(t.flatten().numpy()) for v, t in truth.cpts.items()}
+    pictures = {
+        "log_likelihood": courses_picture(courses, "epochs", "aggregated log-likelihood"),
+        "inner_iterations": scatter_picture(reached, "inner iterations (ML)", "aggregated log-likelihood"),
+        "coefficients": coefficients_picture(learned["matched_4"].coefficients, tables),
+    }
+    lines = [line for results in learned.values() for line in results.lines]
+    measures = ("log_evidence", "aggregated", "test_log_evidence", "test_aggregated")
+    return compare_rules(lines, measures, ("log_evidence", "matched_4"), pictures)

@@ -1,8 +1,7 @@
-"""Graphs learned by each rule from the same rows and starts: what every rule reached, and how."""
+"""Graphs learned by each rule from the same rows and starts."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -12,43 +11,32 @@ import torch
 from torch import Tensor
 
 from torchpbp.baselines.normal_graph import RULES, NormalGraphLearner, learn
-from torchpbp.baselines.normal_graph.block_learning import LearningTrace, WeightedRows
-from torchpbp.errors import StructureError
+from torchpbp.baselines.normal_graph.block_learning import WeightedRows
 from torchpbp.exact.network import DiscreteNetwork
-from torchpbp.experiments.normal_graph.plots import Floats
-from torchpbp.experiments.running.grid import measure_grid
+from torchpbp.experiments.grid import Run
+from torchpbp.experiments.normal_graph.pictures import Floats
 from torchpbp.graph.latent_graph import LatentGraph
 
-MakeLearner = Callable[..., NormalGraphLearner]
+MakeModel = Callable[..., NormalGraphLearner]
 """Makes a learner from a graph and options such as ``rule``."""
-
 Line = dict[str, float | int | str]
-"""One line of metrics.csv."""
-
-
-def check_learner(learner: Any) -> None:
-    """Reject learners that have no learning rules."""
-    made = getattr(learner, "func", learner)
-    if not (isinstance(made, type) and issubclass(made, NormalGraphLearner)):
-        raise StructureError(
-            f"Normal graphs: expected a learner whose blocks learn by rules, got {made!r}. Choose learner=normal_graph."
-        )
+"""Columns case, repeat, rule, and the measures."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A graph to learn by several rules from several samples, each with a start of its own that all rules share.
+    """A graph to learn by several rules from several samples; each sample has one start, the same for all rules.
 
     Args:
         name: unique within the run.
         graph: to learn.
-        samples: complete rows of each repeat, equally many.
+        samples: complete rows of each repeat, the same number in each.
         seeds: of the start of each repeat.
-        truths: network of each sample, to be measured too.
-        mask: (rows,) 1 for rows to learn from, 0 for rows to test, the same for all samples; ``None``: learn from all.
-        rules: which to learn by.
-        history: keep the matrices of each epoch.
-        options: of the learner, in place of its own.
+        truths: network of each sample, measured as well.
+        mask: (rows,) 1 for training rows, 0 for test rows, the same for all samples; ``None``: all are training rows.
+        rules: to learn by.
+        history: whether to keep the matrices of each epoch.
+        options: of the model, in place of its own.
     """
 
     name: str
@@ -62,12 +50,12 @@ class Case:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-class CaseResults(NamedTuple):
-    """What came of one case.
+class Learned(NamedTuple):
+    """Results of one case.
 
     Args:
-        lines: of metrics.csv, one for each rule and repeat; last those of the networks that the rows come from.
-        courses: rule, or "truth" -> (repeats, epochs) aggregated log-likelihood, of rows held out where there are any.
+        lines: a line for each rule and repeat after the last epoch, and for each network that rows were drawn from.
+        courses: rule, or "truth" -> (repeats, epochs) aggregated log-likelihood, of test rows if there are any.
         coefficients: rule -> matrix -> (epochs, entries) of the first repeat; empty without a history.
     """
 
@@ -76,112 +64,87 @@ class CaseResults(NamedTuple):
     coefficients: dict[str, dict[str, Floats]]
 
 
-def learn_cases(
-    name: str, learner: MakeLearner, cases: Sequence[Case], output_dir: str | os.PathLike[str] | None, verbose: bool
-) -> dict[str, CaseResults]:
+def learn_cases(title: str, model: MakeModel, cases: Sequence[Case], run: Run) -> dict[str, Learned]:
     """Learn every case by each of its rules.
 
     Args:
-        name: of the experiment.
-        learner: makes a learner; its graph, rule, epochs and kind of start are used.
-        cases: what to learn.
-        output_dir: of the run.
-        verbose: show a progress bar.
+        title: of the progress bar.
+        model: makes a learner; its epochs, inner iterations, delta and kind of start are used.
+        cases: to learn.
+        run: the run.
 
     Returns:
         Name of the case -> its results.
     """
     by_name = {case.name: case for case in cases}
-    points = [(case.name, rule) for case in by_name.values() for rule in case.rules]
+    results = {name: Learned([], {}, {}) for name in by_name}
+    points = [(case.name, rule) for case in cases for rule in case.rules]
+    for (name, rule), found in run.grid(title, points, lambda case, rule: learn_rule(model, by_name[case], rule)):
+        results[name].lines.extend(
+            {
+                "case": name,
+                "repeat": i,
+                "rule": rule,
+                **{measure: values[i] for measure, values in found["last"].items()},
+            }
+            for i in range(len(by_name[name].seeds))
+        )
+        results[name].courses[rule] = np.array(found["course"]).T
+        if found["coefficients"]:
+            results[name].coefficients[rule] = {m: np.array(x) for m, x in found["coefficients"].items()}
+    for case in [case for case in cases if case.truths]:
+        pairs = zip(case.truths, case.samples, strict=True)
+        lines = [truth_line(case.name, i, truth, sample, case.mask) for i, (truth, sample) in enumerate(pairs)]
+        shown = "aggregated" if case.mask is None else "test_aggregated"
+        results[case.name].lines.extend(lines)
+        results[case.name].courses["truth"] = np.array([[line[shown]] for line in lines], dtype=np.float64)
+    return results
 
-    def one_rule(case: str, rule: str) -> dict[str, Any]:
-        return vars(learn_rule(learner, by_name[case], rule))
 
-    traces: dict[str, dict[str, LearningTrace]] = {}
-    for (case, rule), kept in measure_grid(name, points, one_rule, output_dir, verbose):
-        traces.setdefault(case, {})[rule] = LearningTrace(**kept)
-    return {case: _results(by_name[case], traces[case]) for case in by_name}
+def learn_rule(model: MakeModel, case: Case, rule: str) -> dict[str, Any]:
+    """Learn all repeats of a case at once by one rule.
 
-
-def learn_rule(learner: MakeLearner, case: Case, rule: str) -> LearningTrace:
-    """The course of learning by one rule, all repeats at once."""
+    Returns:
+        "last" (measure -> value of each repeat after the last epoch), "course" ((epochs, repeats) aggregated log-likelihood)
+        and "coefficients" (matrix -> (epochs, entries) of the first repeat), as lists.
+    """
     rows = len(next(iter(case.samples[0].values())))
-    learned = torch.ones(rows, dtype=torch.float64) if case.mask is None else case.mask.double()
-    own = torch.eye(len(case.samples), dtype=torch.float64)  # each start sees its own sample only
-    masks, held_out = (torch.kron(own, w[None]) for w in (learned, (learned == 0).double()))
-    model = learner(case.graph, rule=rule, progress=False, **case.options)
+    trained = torch.ones(rows, dtype=torch.float64) if case.mask is None else case.mask.double()
+    own = torch.eye(len(case.samples), dtype=torch.float64)  # each start learns from its own sample only
+    masks, held_out = (torch.kron(own, weights[None]) for weights in (trained, (trained == 0).double()))
+    made = model(case.graph, rule=rule, **case.options)
     evidence = {
-        model.converted.entry[v]: torch.eye(case.graph.num_states(v), dtype=torch.float64)[
-            torch.cat([s[v] for s in case.samples])
+        made.converted.entry[v]: torch.eye(case.graph.num_states(v), dtype=torch.float64)[
+            torch.cat([sample[v] for sample in case.samples])
         ]
         for v in case.graph.observed
     }
-    together = WeightedRows(evidence, masks, held_out)
-    normal = model.converted.graph
-    return learn(normal, together, model.rule, model.settings.epochs, case.seeds, model.settings.start, case.history)[1]
-
-
-def _results(case: Case, traces: dict[str, LearningTrace]) -> CaseResults:
-    split = case.mask is not None
-    pairs = zip(case.truths, case.samples, strict=False)
-    true = [truth_line(case.name, i, truth, sample, case.mask) for i, (truth, sample) in enumerate(pairs)]
-    courses = courses_of(traces, split)
-    if true:
-        known = [[line["test_aggregated" if split else "aggregated"]] for line in true]
-        courses["truth"] = np.asarray(known, dtype=np.float64)
-    lines = [*lines_of(case.name, traces, split), *true]
-    return CaseResults(lines, courses, coefficients_of(traces) if case.history else {})
-
-
-def lines_of(case: str, traces: dict[str, LearningTrace], held_out: bool) -> list[Line]:
-    """A line for each rule and repeat: what it reached after its last epoch.
-
-    With ``held_out`` the sums over rows held out are added.
-    """
-    lines: list[Line] = []
-    for rule, trace in traces.items():
-        reached = {"aggregated": trace.aggregated[-1], "log_evidence": trace.evidence[-1]}
-        if held_out:
-            reached |= {
-                "test_aggregated": trace.held_out_aggregated[-1],
-                "test_log_evidence": trace.held_out_evidence[-1],
-            }
-        for repeat in range(len(trace.evidence[-1])):
-            values: Line = {name: float(tensor[repeat]) for name, tensor in reached.items()}
-            lines.append({"case": case, "repeat": repeat, "rule": rule, **values})
-    return lines
-
-
-def courses_of(traces: dict[str, LearningTrace], held_out: bool = False) -> dict[str, Floats]:
-    """Rule -> (repeats, epochs) aggregated log-likelihood."""
-    chosen = {rule: t.held_out_aggregated if held_out else t.aggregated for rule, t in traces.items()}
-    return {rule: torch.stack(values).T.numpy() for rule, values in chosen.items()}
-
-
-def coefficients_of(traces: dict[str, LearningTrace]) -> dict[str, dict[str, Floats]]:
-    """Rule -> matrix -> (epochs, entries) of the first repeat, where the history was kept."""
+    together, settings = WeightedRows(evidence, masks, held_out), made.settings
+    trace = learn(made.converted.graph, together, made.rule, settings.epochs, case.seeds, settings.start, case.history)[
+        1
+    ]
+    measures = {"aggregated": trace.aggregated, "log_evidence": trace.evidence}
+    if case.mask is not None:
+        measures |= {"test_aggregated": trace.held_out_aggregated, "test_log_evidence": trace.held_out_evidence}
+    course = trace.aggregated if case.mask is None else trace.held_out_aggregated
+    matrices = list(trace.thetas[0]) if trace.thetas else []
     return {
-        rule: {
-            name: torch.stack([thetas[name][0].flatten() for thetas in trace.thetas]).numpy()
-            for name in trace.thetas[0]
-        }
-        for rule, trace in traces.items()
+        "last": {measure: values[-1].tolist() for measure, values in measures.items()},
+        "course": torch.stack(course).tolist(),
+        "coefficients": {m: [thetas[m][0].flatten().tolist() for thetas in trace.thetas] for m in matrices},
     }
 
 
 def truth_line(case: str, repeat: int, network: DiscreteNetwork, data: dict[str, Tensor], mask: Tensor | None) -> Line:
-    """The same figures for the network that the rows come from."""
-    own = torch.zeros(len(next(iter(data.values()))), dtype=torch.float64)
+    """The same measures for the network that the rows were drawn from."""
+    aggregated = torch.zeros(len(next(iter(data.values()))), dtype=torch.float64)
     for v, states in data.items():
         posterior = network.posterior(v, {u: x for u, x in data.items() if u != v})
-        own += posterior.gather(1, states[:, None])[:, 0].log()
+        aggregated += posterior.gather(1, states[:, None])[:, 0].log()
     evidence = network.log_evidence(data)
     line: Line = {"case": case, "repeat": repeat, "rule": "truth"}
-    if mask is None:
-        return line | {"aggregated": float(own.sum()), "log_evidence": float(evidence.sum())}
-    for prefix, chosen in (("", mask > 0), ("test_", mask == 0)):
-        line |= {
-            f"{prefix}aggregated": float(own[chosen].sum()),
-            f"{prefix}log_evidence": float(evidence[chosen].sum()),
-        }
+    parts = {"": torch.ones_like(evidence) > 0} if mask is None else {"": mask > 0, "test_": mask == 0}
+    for prefix, chosen in parts.items():
+        line[f"{prefix}aggregated"] = float(aggregated[chosen].sum())
+        line[f"{prefix}log_evidence"] = float(evidence[chosen].sum())
     return line

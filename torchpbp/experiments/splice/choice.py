@@ -1,4 +1,4 @@
-"""The hidden Markov model for splice junctions: its structure and ridge chosen within the rows to learn from."""
+"""The hidden Markov model for splice junctions: its structure and ridge chosen within the training rows."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from torchpbp.models.pbp import PBP
 
 Structure = tuple[int, int]
 """Order of the hidden chain, and its number of states."""
+Candidate = tuple[Structure, tuple[float, ...]]
+"""Structure, and ridge penalties."""
 
 
 class Choice:
@@ -28,49 +30,47 @@ class Choice:
     once, each set of rows counted once for it, and only the regressions are solved for each ridge.
 
     Args:
-        learner: makes a model for a graph, with an option ``ridge``.
+        model: makes a model for a graph, with an option ``ridge``.
         structures: candidate pairs (order of the hidden chain, hidden states), the simplest first.
         ridges: candidate pairs of ridge penalties (stage 1, stage 2).
-        inner_folds: parts that rows to learn from are dealt into; each is held out once.
-        seed: of the dealing.
+        inner_folds: parts of the training rows; each is held out once.
+        seed: of the parts.
     """
 
     def __init__(
         self,
-        learner: Callable[..., Any],
+        model: Callable[..., Any],
         structures: Sequence[Sequence[int]],
         ridges: Sequence[Sequence[float]],
         inner_folds: int,
         seed: int,
     ) -> None:
-        self.learner, self.inner_folds, self.seed = learner, inner_folds, seed
-        self.ridges = [tuple(float(x) for x in r) for r in ridges]
+        self.model, self.inner_folds, self.seed = model, inner_folds, seed
+        self.ridges = [tuple(float(x) for x in ridge) for ridge in ridges]
         self.graphs: dict[Structure, LatentGraph] = {
             (order, states): hmm(SITES, states, len(LETTERS), order) for order, states in structures
         }
-        self._models: dict[tuple[Structure, tuple[float, ...]], Any] = {}
+        self._models: dict[Candidate, Any] = {}
 
     def fit(self, x: Tensor, y: Tensor, group: Tensor) -> tuple[GenerativeClassifier, str]:
-        """The candidate that classifies most held-out rows rightly, the first one if several do, fitted to all rows.
+        """The candidate with the most correct held-out rows, the first of several, fitted to all rows.
 
         Args:
-            x: (rows, sites) states without unknown ones.
+            x: (rows, sites) states without missing ones.
             y: (rows,) classes.
-            group: (rows,) number of each row's group; groups are not torn apart.
+            group: (rows,) number of each row's group; a group stays in one part.
 
         Returns:
             The classifier, and a description of its settings.
         """
         right = self.right(x, y, group)
         (order, states), ridge = max(right, key=lambda candidate: right[candidate])
-        options = {"ridge": ridge}
-        best = GenerativeClassifier(self.graphs[order, states], self.learner, options).fit(x, y)
+        best = GenerativeClassifier(self.graphs[order, states], self.model, {"ridge": ridge}).fit(x, y)
         return best, f"order {order}, {states} hidden states, ridge {ridge}"
 
-    def right(self, x: Tensor, y: Tensor, group: Tensor) -> dict[tuple[Structure, tuple[float, ...]], int]:
-        """Held-out rows that each candidate classifies rightly, over all inner folds."""
-        candidates = [(structure, ridge) for structure in self.graphs for ridge in self.ridges]
-        result = dict.fromkeys(candidates, 0)
+    def right(self, x: Tensor, y: Tensor, group: Tensor) -> dict[Candidate, int]:
+        """Correct held-out rows of each candidate, over all inner folds."""
+        result = {(structure, ridge): 0 for structure in self.graphs for ridge in self.ridges}
         for learn, check in grouped_folds(y, group, self.inner_folds, self.seed):
             for structure, graph in self.graphs.items():
                 models = [self._model(structure, ridge) for ridge in self.ridges]
@@ -90,7 +90,7 @@ class Choice:
 
     def _model(self, structure: Structure, ridge: tuple[float, ...]) -> Any:
         if (structure, ridge) not in self._models:
-            self._models[structure, ridge] = self.learner(self.graphs[structure], ridge=ridge)
+            self._models[structure, ridge] = self.model(self.graphs[structure], ridge=ridge)
         return self._models[structure, ridge]
 
 
@@ -99,7 +99,7 @@ def _columns(graph: LatentGraph, x: Tensor) -> dict[str, Tensor]:
 
 
 def _counted(model: Any, columns: dict[str, Tensor]) -> Counts | dict[str, Tensor]:
-    """Counts of the rows; the rows themselves where the learner needs them."""
+    """Counts of the rows; the rows themselves if the model's first stage needs them."""
     if isinstance(model, PBP) and not isinstance(model.regressor, RowRegressor):
         return model.count(columns)
     return columns
