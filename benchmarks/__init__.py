@@ -1,1 +1,1 @@
-"""Side-by-side timings; see README.md in this folder."""
+"""torchpbp compared with other libraries, with other checkouts and with its targets; see README.md in this folder."""

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import ModuleType
 
 import torch
 from tqdm.auto import tqdm
 
-from benchmarks import digits, hmm, planning, queries, scale, training
-from benchmarks.report import Claim
-from benchmarks.side_by_side import RunOptions
-from benchmarks.this_library.scaling import AXES
-from benchmarks.workers import Workers
+from benchmarks import digits, hmm, planning, queries, scale, startup, trace, training, versions
+from benchmarks.runner import Options, Runner, WrongAnswer, summary
+from benchmarks.workers import WorkerError, Workers
 
-BENCHMARKS: tuple[ModuleType, ...] = (training, hmm, queries, digits, scale, planning)
-RESULTS = "benchmarks/results"
+MODULES: tuple[ModuleType, ...] = (training, hmm, queries, digits, scale, planning, startup, trace, versions)
+BENCHMARKS = {module.__name__.rpartition(".")[2]: module for module in MODULES}
+RESULTS = Path(__file__).parent / "results"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -24,68 +25,64 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     Args:
         arguments: of the command line.
+
+    Raises:
+        SystemExit: with a message, if an implementation raised an error or gave a wrong answer.
     """
-    available = {module.__name__.rpartition(".")[2]: module for module in BENCHMARKS}
-    parser = _parser(list(available))
+    parser = _parser()
     given = parser.parse_args(arguments)
-    unknown = [name for name in given.names if name not in available]
+    unknown = [name for name in given.names if name not in BENCHMARKS]
     if unknown:
-        parser.error(f"names: expected some of {', '.join(available)}, got {', '.join(unknown)}.")
-    if given.axes and given.output == RESULTS:
-        parser.error(f"--axes: a part of the results does not replace those in {RESULTS}; expected --output as well.")
+        parser.error(f"names: expected some of {', '.join(BENCHMARKS)}, got {', '.join(unknown)}.")
     if given.list:
-        for name, module in available.items():
+        for name, module in BENCHMARKS.items():
             print(f"{name:<10}  {(module.__doc__ or '').splitlines()[0]}")
         return
-    size = "tiny" if given.tiny else "quick" if given.quick else "full"
-    rounds = given.rounds or {"tiny": 1, "quick": 2, "full": 3}[size]
-    limit = given.limit or {"tiny": 30.0, "quick": 5.0, "full": 60.0}[size]
-    torch.set_num_threads(given.threads)  # of this process, which samples data and checks results
-    claims: list[Claim] = []
-    names = given.names or list(available)
+    if "versions" in given.names and given.other is None:
+        parser.error("versions: expected --other <folder of another checkout of torchpbp>.")
+    if given.other is not None and not (given.other / "torchpbp" / "__init__.py").is_file():
+        parser.error(f"--other: expected a folder with the package torchpbp, got {str(given.other)!r}.")
+    if given.only and given.output == RESULTS:
+        parser.error(f"--only: a part of the results does not replace those in {RESULTS}; expected --output as well.")
+    other = given.other and given.other.resolve()
+    options = Options(given.tiny, given.rounds, given.limit, given.threads, (*given.only,), given.rows, other)
+    names = given.names or [name for name in BENCHMARKS if name != "versions" or other]
+    torch.set_num_threads(given.threads)  # of this process, which draws data and checks results
+    reports = []
     with Workers(given.threads) as workers, tqdm(names, unit="benchmark") as bar:
-        budget = 4.0 if size == "quick" else 20.0
-        settings = RunOptions(
-            workers, size, rounds, limit, budget, lambda text: bar.set_description(text[:70]), given.rows, given.axes
-        )
         for name in bar:
-            report = available[name].run(settings)
-            report.write(given.output, size, given.threads)
+            runner = Runner(name, options, workers, lambda text: bar.set_description(text[:70]))
+            try:
+                BENCHMARKS[name].run(runner)
+            except (WorkerError, WrongAnswer) as error:
+                bar.close()
+                sys.exit(f"{type(error).__name__}: {name}: {error}")
+            runner.report.write(given.output, given.tiny, given.threads)
             bar.clear()
-            print(report, end="\n\n", flush=True)
-            claims += report.claims
-    missed = sum(claim.met is False for claim in claims)
-    unmeasured = sum(claim.met is None for claim in claims)
-    print(
-        f"{len(claims)} targets: {len(claims) - missed - unmeasured} met, {missed} missed, {unmeasured} not measured."
-    )
+            print(runner.report, end="\n\n", flush=True)
+            reports.append(runner.report)
+    print(summary(reports))
 
 
-def _parser(names: list[str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="torchpbp compared with other libraries.")
-    parser.add_argument("names", nargs="*", metavar="name", help=f"which ones; all by default: {', '.join(names)}")
-    size = parser.add_mutually_exclusive_group()
-    size.add_argument("--quick", action="store_true", help="smaller sizes, under three minutes for all")
-    size.add_argument("--tiny", action="store_true", help="every step at meaningless sizes, in seconds")
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Benchmarks of torchpbp.")
+    names = ", ".join(BENCHMARKS)
+    parser.add_argument("names", nargs="*", metavar="name", help=f"by default all, versions with --other only: {names}")
+    parser.add_argument("--tiny", action="store_true", help="every step at meaningless sizes, in seconds")
     parser.add_argument("--threads", type=_positive, default=1, help="of each library's process (default 1)")
-    parser.add_argument("--rounds", type=_positive, help="measurements of each implementation (default 3; quick: 2)")
+    parser.add_argument("--rounds", type=_positive, help="measurements of each implementation")
+    parser.add_argument("--limit", type=_positive, default=60, help="seconds for one call (default 60)")
     parser.add_argument(
-        "--limit", type=_positive, help="seconds for one call of an implementation (default 60; quick: 5)"
+        "--only", nargs="+", default=(), metavar="text", help="parts whose name contains one of the texts"
     )
-    parser.add_argument("--rows", type=_positive, help="of the table that scale counts (default 10^8; quick: 4·10^6)")
-    parser.add_argument(
-        "--axes", nargs="+", choices=AXES, default=(), metavar="axis", help=f"of scale: {', '.join(AXES)} (default all)"
-    )
-    parser.add_argument("--output", default=RESULTS, help="folder for the results")
+    parser.add_argument("--rows", type=_positive, help="of the table that scale counts (default 10^8)")
+    parser.add_argument("--other", type=Path, metavar="folder", help="another checkout, for versions and trace")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="folder for the results")
     parser.add_argument("--list", action="store_true", help="list the benchmarks and exit")
     return parser
 
 
 def _positive(text: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 1:
+    if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
-    return value
+    return int(text)

@@ -10,67 +10,59 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from benchmarks.implementation import Answer, Array, Tables
-from benchmarks.other_libraries.hidden_markov import Hmmlearn, Parameters, Pomegranate
-from benchmarks.report import Panel, Report
-from benchmarks.side_by_side import RunOptions, agree, time_side_by_side
-from benchmarks.this_library import HmmEM, HmmPBP, network_of, tables_of, tensors
+from benchmarks.networks import arrays, network_of, tables_of, tensors
+from benchmarks.other_libraries.hidden_markov import Parameters, hmmlearn_em, pomegranate_em
+from benchmarks.runner import Runner, agree
+from benchmarks.this_library import em_fit, pbp_fit
+from benchmarks.work import Answer, Array, Implementation, Tables, first_step
 from torchpbp import DiscreteNetwork, templates
-from torchpbp.errors import DataError
 
 SITES, STATES, SYMBOLS = 8, 4, 6
-ITERATIONS = 20
-HMMLEARN, POMEGRANATE, EM_LABEL, PBP_LABEL = "hmmlearn", "pomegranate", "EM", "PBP"
 SINGLE_PRECISION = 1e-4
 """pomegranate computes in float32."""
 
 
-def run(settings: RunOptions) -> Report:
-    """All four from the same rows; EM from the same start, the same number of iterations."""
-    report = Report("hmm")
-    rows = settings.choose(5_000, 5_000, 200)
-    truth = homogeneous(draw_parameters(seed=1))
-    names = truth.graph.observed
-    train, held_out = ({v: x.numpy() for v, x in truth.sample(rows, seed=s).items()} for s in (2, 3))
-    initial = draw_parameters(seed=4)
-    sequences = np.stack([train[v] for v in names], axis=1)
+def run(runner: Runner) -> None:
+    """All four from the same rows; all EM implementations from the same start, with the same number of iterations."""
+    rows, iterations = runner.choose(5_000, 200), runner.choose(20, 2)
+    truth, initial = homogeneous(draw_parameters(seed=1)), draw_parameters(seed=4)
+    train, held_out = (arrays(truth.sample(rows, seed=seed)) for seed in (2, 3))
     start, latent = tables_of(homogeneous(initial)), tuple(truth.graph.latent)
-    iterations = settings.choose(ITERATIONS, ITERATIONS, 2)
-    steps = {"restarts": 1, "iterations": iterations, "tolerance": 0.0, "prior": 0.0}
-    title = f"discrete HMM, {rows:,} x {SITES}, {STATES} states, {SYMBOLS} symbols, {iterations} EM iterations"
+    learned = {"network": tables_of(truth), "latent": latent, "data": train}
+    settings = {"restarts": 1, "max_steps": iterations, "relative_tolerance": 0.0, "prior": 0.0, "start": start}
+    sequences = np.stack([train[v] for v in truth.graph.observed], axis=1)
+    theirs = {"initial": initial, "sequences": sequences, "iterations": iterations}
     implementations = [
-        HmmPBP(PBP_LABEL, tables_of(truth), latent, train, (), held_out),
-        HmmEM(EM_LABEL, tables_of(truth), latent, train, steps, start),
-        Pomegranate(POMEGRANATE, initial, sequences, iterations),
-        Hmmlearn(HMMLEARN, initial, sequences, iterations),
+        Implementation("PBP", pbp_fit, learned | {"held_out": held_out}),
+        Implementation("EM", em_fit, learned | settings),
+        Implementation("pomegranate", pomegranate_em, theirs),
+        Implementation("hmmlearn", hmmlearn_em, theirs),
     ]
-    outcome = time_side_by_side(settings, implementations, title, same_first_step)
-    report.add(outcome, title)
-    panel = Panel("held-out log-likelihood short of the truth's", "seconds to train", "nats per sequence")
-    report.panels.append(panel)
+    title = f"discrete HMM, {rows:,} x {SITES}, {STATES} states, {SYMBOLS} symbols, {iterations} EM iterations"
+    comparison = runner.compare(title, implementations, same_first_step)
+    panel = runner.report.panel("held-out log-likelihood below the truth's", "seconds to train", "nats per sequence")
     best = float(truth.log_evidence(tensors(held_out)).mean())
-    report.notes.append(f"Held-out log-likelihood per sequence: the truth {best:.4f}")
-    for label, answer in outcome.answers.items():
+    learners = f"held-out log-likelihood per sequence (truth: {best:.4f})"
+    for label, answer in comparison.answers.items():
         likelihood = mean_log_likelihood(answer, start, latent, held_out)
-        seconds = outcome.seconds(label)
+        seconds = comparison.seconds(label)
         panel.add(label, seconds or 0.0, best - likelihood)
-        report.records.append({"who": label, "seconds": seconds, "log_likelihood": likelihood, "truth": best})
-        report.notes.append(f"{label}: {likelihood:.4f}, {seconds:.3g} s")
-    return report
+        runner.report.add(learners, learner=label, seconds=seconds, likelihood=round(likelihood, 4))
 
 
 def same_first_step(answers: Mapping[str, Answer]) -> None:
-    """Check the first iteration of all EM implementations, and PBP's likelihood."""
-    likelihood = answers.get(PBP_LABEL, {}).get("log_likelihood")
-    if likelihood is not None and not (np.isfinite(likelihood).all() and (likelihood < 0).all()):
-        raise DataError("PBP: expected finite log-likelihoods below 0, got others. Nothing was timed.")
-    stepping = {label: answer for label, answer in answers.items() if label != PBP_LABEL}
-    shared = {
-        label: {name: values for name, values in answer.items() if name.endswith("after one iteration")}
-        for label, answer in stepping.items()
+    """Check the first iteration of all EM implementations. Of torchpbp's tables, that of the first state is comparable."""
+    (first,) = first_step({"h1": 0})
+    shared = dict(zip(first_step({"start": 0, "step": 0, "emission": 0}), (first, None, None), strict=True))
+    once = {
+        label: {
+            name: answer.get(name, answer.get(other)) for name, other in shared.items() if {name, other} & {*answer}
+        }
+        for label, answer in reversed(answers.items())
+        if label != "PBP"
     }
-    if shared:
-        agree(SINGLE_PRECISION)(shared)
+    if once:
+        agree(SINGLE_PRECISION)(once)
 
 
 def draw_parameters(seed: int) -> Parameters:
@@ -78,22 +70,19 @@ def draw_parameters(seed: int) -> Parameters:
     rng = np.random.default_rng(seed)
     step = rng.dirichlet(np.ones(STATES), STATES) + 2 * np.eye(STATES)
     emission = rng.dirichlet(np.full(SYMBOLS, 0.5), STATES) + 0.02
-    return Parameters(
-        rng.dirichlet(np.full(STATES, 5.0)),
-        step / step.sum(axis=1, keepdims=True),
-        emission / emission.sum(axis=1, keepdims=True),
-    )
+    start = rng.dirichlet(np.full(STATES, 5.0))
+    return Parameters(start, step / step.sum(axis=1, keepdims=True), emission / emission.sum(axis=1, keepdims=True))
 
 
-def homogeneous(parameters: Parameters, sites: int = SITES) -> DiscreteNetwork:
+def homogeneous(parameters: Parameters) -> DiscreteNetwork:
     """A hidden Markov model with the same tables at each site."""
-    graph = templates.hmm(sites, *parameters.emission.shape)
-    cpts = {f"h{t}": parameters.step for t in range(2, sites + 1)} | {"h1": parameters.start}
-    return DiscreteNetwork(graph, cpts | {f"x{t}": parameters.emission for t in range(1, sites + 1)})
+    cpts = {"h1": parameters.start} | {f"h{t}": parameters.step for t in range(2, SITES + 1)}
+    emissions = {f"x{t}": parameters.emission for t in range(1, SITES + 1)}
+    return DiscreteNetwork(templates.hmm(SITES, STATES, SYMBOLS), cpts | emissions)
 
 
 def mean_log_likelihood(answer: Answer, start: Tables, latent: tuple[str, ...], rows: dict[str, Array]) -> float:
-    """Nats per sequence, computed from an implementation's tables by the exact engine."""
+    """Nats per sequence, computed from an implementation's tables by exact inference."""
     if "log_likelihood" in answer:
         return float(answer["log_likelihood"].mean())
     if "step" in answer:

@@ -5,181 +5,130 @@ torchpbp processes a batch of rows at once; the others process one row after the
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-from pathlib import Path
-
-import numpy as np
-
-from benchmarks.em import loopy_eight
-from benchmarks.implementation import Array, Tables
-from benchmarks.other_libraries.with_pgmpy import PgmpyQueries
-from benchmarks.other_libraries.with_pyagrum import PyagrumQueries
-from benchmarks.report import Claim, Panel, Report
-from benchmarks.side_by_side import Outcome, RunOptions, agree, installed, missing, time_side_by_side
-from benchmarks.this_library import ExactQueries, PBPQueries, network_of, tables_of
+from benchmarks.networks import SHOWN, draw_evidence, example_network, loopy_eight, network_of, tables_of
+from benchmarks.other_libraries.with_pgmpy import pgmpy_queries
+from benchmarks.other_libraries.with_pyagrum import pyagrum_queries
+from benchmarks.runner import Comparison, Runner, agree
+from benchmarks.this_library import exact_queries, pbp_queries
+from benchmarks.work import Array, Implementation, Tables
 from torchpbp import DiscreteNetwork, templates
 
-ExactInference = ExactQueries | PyagrumQueries | PgmpyQueries
-SHOWN = 0.3
-"""Share of variables that a row observes."""
 OURS, SHAFER, LAZY, PGMPY = "torchpbp", "pyAgrum Shafer-Shenoy", "pyAgrum lazy", "pgmpy VE"
-LOOP, REAL = "loop of 8", ("child", "insurance", "alarm")
-DIAMOND_BATCH, SINGLES = 10_000, 20
+REAL = ("child", "insurance", "alarm")
+SINGLES = 20
 TOLERANCE = 1e-9
+Evidence = dict[str, Array]
 
 
-def run(settings: RunOptions) -> Report:
+def run(runner: Runner) -> None:
     """All networks, all batches."""
-    report = Report("queries")
-    networks = {LOOP: tables_of(DiscreteNetwork.random(loopy_eight(), seed=1))}
-    if settings.size != "tiny":
-        networks |= example_networks(report, ("alarm",) if settings.size == "quick" else REAL)
+    networks = {"loop of 8": tables_of(DiscreteNetwork.random(loopy_eight(), seed=1))}
+    if runner.installed("pgmpy"):
+        networks |= {name: example_network(name) for name in runner.choose(REAL, ())}
     for name, network in networks.items():
-        _all_posteriors(settings, report, name, network)
-        _single(settings, report, name, network)
-    _fitted(settings, report)
-    report.notes.append(
-        f"Rows are sampled from the network and observe each variable with probability {SHOWN}. Posteriors agree to {TOLERANCE:g}."
+        if runner.wanted(name):
+            _all_posteriors(runner, name, network)
+            _single(runner, name, network)
+    if runner.wanted("diamond"):
+        _fitted(runner)
+    runner.report.notes.append(
+        f"Rows are drawn from the network and observe each variable with probability {SHOWN}. Posteriors agree to {TOLERANCE:g}."
     )
-    return report
 
 
-def example_networks(report: Report, names: tuple[str, ...]) -> dict[str, Tables]:
-    """Networks of the bnlearn repository, included in pgmpy."""
-    spec = find_spec("pgmpy") if installed("pgmpy") else None
-    if spec is None or not spec.submodule_search_locations:
-        report.left_out.update({f"{name} (its file comes with pgmpy)": missing("pgmpy") for name in names})
-        return {}
-    folder = Path(spec.submodule_search_locations[0]) / "utils" / "example_models"
-    return {name: tables_of(DiscreteNetwork.from_bif(folder / f"{name}.bif.gz")) for name in names}
-
-
-def draw_evidence(network: DiscreteNetwork, rows: int, seed: int = 0) -> dict[str, Array]:
-    """name -> (rows,) states of observables, -1 where a row does not observe them; at least one is unobserved."""
-    rng = np.random.default_rng(seed)
-    drawn = draw_forward(tables_of(network), rows, rng)
-    shown = rng.random((len(network.graph.observed), rows)) < SHOWN
-    shown[0] &= ~shown.all(axis=0)
-    return {v: np.where(s, drawn[v], -1) for v, s in zip(network.graph.observed, shown, strict=True)}
-
-
-def draw_forward(network: Tables, rows: int, rng: np.random.Generator) -> dict[str, Array]:
-    """name -> (rows,) states, each variable sampled given its parents: memory is independent of the clique sizes."""
-    drawn: dict[str, Array] = {}
-    while len(drawn) < len(network.states):
-        for v, parents in network.parents.items():
-            if v not in drawn and all(p in drawn for p in parents):
-                cumulative = network.cpts[v].cumsum(axis=-1)[tuple(drawn[p] for p in parents)]
-                uniform = rng.random((rows, 1))
-                drawn[v] = (uniform * cumulative[..., -1:] >= cumulative).sum(axis=-1)
-    return drawn
-
-
-def _all_posteriors(settings: RunOptions, report: Report, name: str, network: Tables) -> None:
-    batches = settings.choose([1, 10, 100, 1_000, 10_000, 100_000], [1, 1_000, 10_000], [1, 20])
-    few = settings.choose(1_000, 100, 10)  # rows for the others, which process them one by one
+def _all_posteriors(runner: Runner, name: str, network: Tables) -> None:
+    """Rows per second by batch size; with other libraries, which process few rows, at one size."""
+    batches, few = _batches(runner), runner.choose(1_000, 10)
+    compared = batches[runner.choose(3, 1)]
     evidence = draw_evidence(network_of(network), max(batches))
-    panel = Panel(f"{name}: posteriors of all variables", "rows in a batch", "rows per second")
-    report.panels.append(panel)
-    for place, batch in enumerate(batches):
-        title = f"{name}, all posteriors, batch {batch:,}"
-        implementations: list[ExactInference] = [ExactQueries(OURS, network, _first(evidence, batch))]
-        main = batch == batches[1 if settings.size != "full" else 3]
-        if main:
-            theirs = _first(evidence, min(few, batch))
+    panel = runner.report.panel(f"{name}: posteriors of all variables", "rows in a batch", "rows per second")
+    for batch in batches:
+        rows = {OURS: batch}
+        implementations = [Implementation(OURS, exact_queries, _query(network, evidence, batch))]
+        if batch == compared:
+            rows |= {SHAFER: min(few, batch), LAZY: min(few, batch), PGMPY: min(few // 10, batch)}
+            lazy = _query(network, evidence, rows[LAZY]) | {"engine": "LazyPropagation"}
             implementations += [
-                PyagrumQueries(SHAFER, network, theirs),
-                PyagrumQueries(LAZY, network, theirs, "LazyPropagation"),
-                PgmpyQueries(PGMPY, network, _first(evidence, min(few // 10, batch))),
+                Implementation(SHAFER, pyagrum_queries, _query(network, evidence, rows[SHAFER])),
+                Implementation(LAZY, pyagrum_queries, lazy),
+                Implementation(PGMPY, pgmpy_queries, _query(network, evidence, rows[PGMPY])),
             ]
-        outcome = time_side_by_side(settings, implementations, title, agree(TOLERANCE))
-        report.left_out.update({f"{title}: {label}": why for label, why in outcome.left_out.items()})
-        rates = _rates(outcome, {c.label: len(next(iter(c.evidence.values()))) for c in implementations})
+        title = f"{name}, all posteriors, batch {batch:,}"
+        comparison = runner.compare(title, implementations, agree(TOLERANCE), show=False)
+        rates = _add_rates(runner, comparison, name, batch, rows)
         panel.add(OURS, batch, rates.get(OURS))
-        report.records += [{"network": name, "batch": batch, "who": k, "rows_per_second": r} for k, r in rates.items()]
         for label in (SHAFER, LAZY, PGMPY):
             for x in (batches[0], batches[-1]):
                 panel.add(label, x, rates.get(label))
-        if OURS in outcome.too_slow:
-            report.left_out.update(
-                {f"{name}, batch {b:,}: {OURS}": "too slow with smaller batches" for b in batches[place + 1 :]}
-            )
-            break
-        if main and name == "alarm":
-            other = rates.get(SHAFER)
-            report.claims.append(
-                Claim(
-                    f"ALARM, batch {batch:,}: rows per second over those of {SHAFER}",
-                    rates[OURS] / other if other else None,
-                    at_least=150,
-                )
-            )
-        if main:
-            shown = ", ".join(f"{label} {rate:,.0f}" for label, rate in rates.items())
-            report.notes.append(f"{title}, rows per second: {shown}")
+        if batch == compared and name == "alarm":
+            ratio = rates[OURS] / rates[SHAFER] if {OURS, SHAFER} <= rates.keys() else None
+            runner.report.claim(f"ALARM, batch {batch:,}: rows per second over those of {SHAFER}", ratio, at_least=150)
+        if OURS in comparison.bounds:
+            return  # larger batches take longer
 
 
-def _single(settings: RunOptions, report: Report, name: str, network: Tables) -> None:
+def _single(runner: Runner, name: str, network: Tables) -> None:
     """One variable, row by row, with different evidence, since some engines cache results of equal queries."""
-    query, evidence = single_evidence(network_of(network))
-    title = f"{name}, one variable, {SINGLES} rows one by one"
+    arguments = _single_query(network_of(network)) | {"network": network}
     implementations = [
-        ExactQueries(OURS, network, evidence, query),
-        PgmpyQueries(PGMPY, network, evidence, query),
-        PyagrumQueries(SHAFER, network, evidence, query=query),
-        PyagrumQueries(LAZY, network, evidence, "LazyPropagation", query),
+        Implementation(OURS, exact_queries, arguments),
+        Implementation(PGMPY, pgmpy_queries, arguments),
+        Implementation(SHAFER, pyagrum_queries, arguments),
+        Implementation(LAZY, pyagrum_queries, arguments | {"engine": "LazyPropagation"}),
     ]
-    outcome = time_side_by_side(settings, implementations, title, agree(TOLERANCE))
-    report.add(outcome, title)
-    report.claims.append(Claim(f"{title}: time over pgmpy's", outcome.times(OURS, PGMPY), at_most=1.0))
+    title = f"{name}, one variable, {SINGLES} rows one by one"
+    comparison = runner.compare(title, implementations, agree(TOLERANCE))
+    runner.report.claim(f"{title}: time over pgmpy's", comparison.ratio(OURS, PGMPY), at_most=1.0)
 
 
-def single_evidence(network: DiscreteNetwork) -> tuple[str, dict[str, Array]]:
-    """A query variable, and rows that observe others."""
-    evidence = draw_evidence(network, SINGLES)
-    return next(reversed(evidence)), dict(list(evidence.items())[:-1])
-
-
-def _fitted(settings: RunOptions, report: Report) -> None:
+def _fitted(runner: Runner) -> None:
     """A PBP model of the diamond: rows per second on one and on two threads, and the latency of one query."""
     truth = DiscreteNetwork.random(templates.diamond(), seed=1)
-    latent = tuple(truth.graph.latent)
-    tables = tables_of(truth)
-    batches = settings.choose([1, 10, 100, 1_000, 10_000, 100_000], [1, 1_000, 10_000], [1, 20])
+    network, batches = tables_of(truth), _batches(runner)
+    fit = {"latent": tuple(truth.graph.latent), "rows": runner.choose(20_000, 500)}
     evidence = draw_evidence(truth, max(batches))
-    panel = Panel("diamond: all posteriors of fitted PBP", "rows in a batch", "rows per second")
-    report.panels.append(panel)
-    rows = settings.choose(20_000, 20_000, 500)
+    panel = runner.report.panel("diamond: all posteriors of fitted PBP", "rows in a batch", "rows per second")
     one, two = "PBP", "PBP, 2 threads"
     for batch in batches:
+        arguments = _query(network, evidence, batch) | fit
+        implementations = [Implementation(one, pbp_queries, arguments)]
+        if not runner.options.tiny:
+            implementations.append(Implementation(two, pbp_queries, arguments, threads=2))
         title = f"diamond, fitted PBP, all posteriors, batch {batch:,}"
-        part = _first(evidence, batch)
-        implementations = [PBPQueries(one, tables, latent, part, rows=rows)]
-        if settings.size == "full":
-            implementations.append(PBPQueries(two, tables, latent, part, rows=rows, threads=2))
-        outcome = time_side_by_side(settings, implementations, title, agree(TOLERANCE))
-        rates = _rates(outcome, dict.fromkeys([one, two], batch))
+        comparison = runner.compare(title, implementations, agree(TOLERANCE), show=False)
+        rates = _add_rates(runner, comparison, "diamond", batch, dict.fromkeys((one, two), batch))
         for label, rate in rates.items():
             panel.add(label, batch, rate)
-            report.records.append({"network": "diamond", "batch": batch, "who": label, "rows_per_second": rate})
-        if batch == DIAMOND_BATCH:
+        if batch == 10_000:
             fastest = max(rates.values(), default=None)
-            note = ", ".join(f"{label} {rate:,.0f}" for label, rate in rates.items())
-            report.claims.append(Claim("diamond, PBP, batch 10,000: rows per second", fastest, 200_000, note=note))
-    query, part = single_evidence(truth)
+            runner.report.claim("diamond, PBP, batch 10,000: rows per second", fastest, at_least=200_000)
     title = f"diamond, fitted PBP, one variable, {SINGLES} rows one by one"
-    outcome = time_side_by_side(settings, [PBPQueries("PBP", tables, latent, part, query, rows)], title)
-    report.add(outcome, title)
-    seconds = outcome.seconds("PBP")
+    arguments = _single_query(truth) | {"network": network} | fit
+    seconds = runner.compare(title, [Implementation(one, pbp_queries, arguments)]).seconds(one)
     latency = None if seconds is None else 1e3 * seconds / SINGLES
-    report.claims.append(Claim("diamond, PBP, one query: milliseconds", latency, at_most=3.0))
+    runner.report.claim("diamond, PBP, one query: milliseconds", latency, at_most=3.0)
 
 
-def _rates(outcome: Outcome, rows: dict[str, int]) -> dict[str, float]:
-    """Rows per second."""
-    seconds = {label: outcome.seconds(label) for label in rows}
-    return {label: rows[label] / time for label, time in seconds.items() if time}
+def _batches(runner: Runner) -> list[int]:
+    return runner.choose([1, 10, 100, 1_000, 10_000, 100_000], [1, 20])
 
 
-def _first(evidence: dict[str, Array], rows: int) -> dict[str, Array]:
-    return {v: x[:rows] for v, x in evidence.items()}
+def _query(network: Tables, evidence: Evidence, rows: int) -> dict[str, object]:
+    return {"network": network, "evidence": {v: x[:rows] for v, x in evidence.items()}}
+
+
+def _single_query(network: DiscreteNetwork) -> dict[str, object]:
+    """The last observable, and rows that observe others."""
+    evidence = draw_evidence(network, SINGLES)
+    query = next(reversed(evidence))
+    return {"query": query, "evidence": {v: x for v, x in evidence.items() if v != query}}
+
+
+def _add_rates(runner: Runner, comparison: Comparison, name: str, batch: int, rows: dict[str, int]) -> dict[str, float]:
+    """Rows per second, which are added to the table."""
+    seconds = {label: comparison.seconds(label) for label in rows}
+    rates = {label: rows[label] / time for label, time in seconds.items() if time}
+    for label, rate in rates.items():
+        row = {"network": name, "batch": batch, "library": label, "rows per second": rate}
+        runner.report.add("posteriors of all variables", **row)
+    return rates

@@ -1,206 +1,118 @@
-"""Two checkouts of torchpbp side by side: fitting, batched posteriors and a step through PBPLayer, or maximum likelihood.
+"""Two checkouts of torchpbp side by side in interleaved pairs: ``--other`` names the folder of the older one.
 
-Each checkout has its own process. Both do the same work in alternation, and the ratio of times is taken within each pair, so that a
-change of the machine's load affects both. Results are compared before timing.
+Each checkout has its own process, and the ratio of times is taken within each pair, so that a change of the machine's load affects
+both. Results are compared before timing. Only public names are used, for checkouts may differ in everything else.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import math
-import os
-import subprocess
-import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
-from tqdm.auto import tqdm
 
-from benchmarks.workers import THREAD_VARIABLES, WorkerError
-from torchpbp.errors import ArgumentError, DataError
+from benchmarks import public
+from benchmarks.report import Panel
+from benchmarks.runner import Runner, agree
+from benchmarks.work import Implementation, Make
+from torchpbp import templates
 
-CASES = (
-    "fit, diamond",
-    "fit, hidden Markov model",
-    "fit, loopy network",
-    "fit, mixed chain",
-    "posteriors, diamond",
-    "posteriors, chain of 60",
-    "exact posteriors, ALARM",
-    "exact queries one by one, ALARM",
-    "classes, forward and backward",
-    "PBPLayer, forward and backward",
-)
-LIKELIHOOD = tuple(
-    f"likelihood, {structure}, {rows:,} rows"
-    for rows in (10_000, 100_000)
-    for structure in (
-        "diamond",
-        "hmm",
-        "latent_tree",
-        "loopy_network",
-        "naive_bayes",
-        "nested_loops",
-        "factorial_hmm",
-    )
-)
-"""Maximum likelihood; a checkout that does not have it takes ten starts of EM."""
-APART, NATS_APART = 1e-6, 0.01
-"""Most that answers differ, and likelihoods per row."""
 HERE = Path(__file__).resolve().parents[1]
 LEAST_SECONDS = 0.2
 """Quick work is repeated until a measurement takes about this long."""
+PAIRS, PAIRS_OF_NUMBERS = 15, 3
 
 
 @dataclass(frozen=True)
-class Ratios:
-    """Time of this checkout over that of the other, pair by pair.
+class Case:
+    """Work to be compared between checkouts.
 
     Args:
-        case: what was done.
-        wall, cpu: ratios by the wall clock and of processor time.
-        seconds: median of the other checkout's wall-clock seconds per call.
+        make: a function of :mod:`benchmarks.public`.
+        arguments: of ``make``.
+        tiny: arguments that a run of size "tiny" replaces.
+        tolerance: by how much answers may differ.
+        measures_itself: the answers are single numbers, each from a fresh process, instead of results to be compared.
     """
 
-    case: str
-    wall: list[float]
-    cpu: list[float]
-    seconds: float
-
-    def __str__(self) -> str:
-        shown = [
-            f"{middle:>8.3f} ({low:.3f} to {high:.3f})"
-            for low, middle, high in (np.percentile(values, [25, 50, 75]) for values in (self.wall, self.cpu))
-        ]
-        return f"{self.case:<44}{''.join(shown)}  {self.seconds:>9.4f}"
+    make: Make
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    tiny: Mapping[str, Any] = field(default_factory=lambda: {"rows": 100})
+    tolerance: float = 1e-6
+    measures_itself: bool = False
 
 
-class CheckoutProcess:
-    """A process that imports torchpbp from one checkout.
-
-    Args:
-        checkout: folder that contains the package ``torchpbp``.
-        threads: that it may use.
-
-    Raises:
-        ArgumentError: a folder without the package.
-        WorkerError: the process did not start, or imported another torchpbp.
-    """
-
-    def __init__(self, checkout: Path, threads: int) -> None:
-        if not (checkout / "torchpbp" / "__init__.py").is_file():
-            raise ArgumentError(f"checkout: expected a folder with the package torchpbp, got {str(checkout)!r}.")
-        self.checkout = checkout.resolve()
-        environment = {**os.environ, "PYTHONPATH": str(self.checkout), **dict.fromkeys(THREAD_VARIABLES, str(threads))}
-        worker = HERE / "benchmarks" / "version_worker.py"
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", str(worker), str(threads)],  # -P: the worker's folder has names such as report.py
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=environment,
-            text=True,
-        )
-        package = Path(self._reply()["package"])
-        if not package.is_relative_to(self.checkout):
-            self.stop()
-            raise WorkerError(f"expected torchpbp of {self.checkout}, got {package}")
-
-    def ask(self, command: Any) -> dict[str, Any]:
-        """The reply to a command of :func:`benchmarks.version_worker.serve`."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(command) + "\n")
-        self._process.stdin.flush()
-        return self._reply()
-
-    def _reply(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            self.stop()
-            raise WorkerError(f"The process of {self.checkout} ended. Does `import torchpbp` work there?")
-        reply: dict[str, Any] = json.loads(line)
-        if "error" in reply:
-            raise WorkerError(f"{self.checkout}: {reply['error']}")
-        return reply
-
-    def stop(self) -> None:
-        """End the process."""
-        self._process.kill()
-        self._process.communicate()
-
-    def __enter__(self) -> CheckoutProcess:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
+def _on(graph: Any, rows: int) -> dict[str, Any]:
+    return {"graph": graph, "rows": rows}
 
 
-def compare_checkouts(new: CheckoutProcess, old: CheckoutProcess, case: str, rounds: int, tiny: bool = False) -> Ratios:
-    """Time one case in both checkouts.
+CONSTRUCTION = {"graph": public.small_diamond}
+COMPILED = {"rows": 32}, {"backend": "eager"}
+CASES = {
+    "PBP(graph), four latents": Case(public.construction, CONSTRUCTION, {}),
+    "PBP(graph), four latents, planned anew": Case(public.construction, CONSTRUCTION | {"anew": True}, {}),
+    "fit, diamond": Case(public.fit, _on(templates.diamond, 20_000)),
+    "fit, diamond, DataFrame": Case(public.fit, _on(templates.diamond, 20_000) | {"frame": True}),
+    "fit, hidden Markov model": Case(public.fit, _on(templates.hmm, 20_000)),
+    "fit, loopy network": Case(public.fit, _on(templates.loopy_network, 20_000)),
+    "fit, mixed chain": Case(public.fit_mixed, {"rows": 5_000}),
+    "fit with MLP": Case(public.fit_nets, {"rows": 5_000}),
+    "training step of PBPModule": Case(public.module_step, {"rows": 500}),
+    "maximum likelihood, diamond": Case(public.likelihood, _on(templates.diamond, 10_000), tolerance=0.01),
+    "posteriors, diamond": Case(public.posteriors, _on(templates.diamond, 10_000)),
+    "posteriors, hidden Markov model": Case(public.posteriors, _on(templates.hmm, 10_000)),
+    "posterior of one row": Case(public.one_posterior, tiny={}),
+    "exact posteriors, ALARM": Case(public.exact, {"rows": 1_000}),
+    "exact queries one by one, ALARM": Case(public.exact, {"rows": 20, "one_by_one": True}, {"rows": 2}),
+    "PBPLayer, one row without gradients": Case(public.one_row, tiny={}),
+    "PBPLayer, forward and backward": Case(public.layer_step, {"rows": 1_000}),
+    "PBPLayer of ten classes, forward and backward": Case(public.class_step, {"rows": 256}),
+    "load, chain of 2,000 sites": Case(public.load, {"sites": 2_000}, {"sites": 5}),
+    "import": Case(public.fresh_interpreter, {"arguments": ["-c", "from torchpbp import PBP"]}, {}),
+    "peak memory of a fit": Case(public.fit_memory, {"rows": 1_000_000}, measures_itself=True),
+    "torch.compile of PBPLayer": Case(public.compilation, *COMPILED, measures_itself=True),
+}
 
-    Args:
-        new, old: the processes; ratios are new over old.
-        case: one of :data:`CASES` or :data:`LIKELIHOOD`.
-        rounds: pairs of measurements; who comes first alternates.
-        tiny: few rows and no repetition, for tests.
 
-    Raises:
-        DataError: the answers differ by more than 1e-6, likelihoods by more than 0.01 nats per row.
-    """
-    prepared = [process.ask([case, tiny]) for process in (new, old)]
-    one, other = (np.array(reply["answer"]) for reply in prepared)
-    apart = float(np.abs(one - other).max()) if one.shape == other.shape else math.inf
-    if not apart <= (NATS_APART if case in LIKELIHOOD else APART):
-        raise DataError(f"{case}: expected the same answers of both checkouts, got some {apart:.3g} apart.")
-    calls = 1 if tiny else max(1, math.ceil(LEAST_SECONDS / prepared[1]["seconds"]))
-    pairs = []
-    for turn in range(rounds):
-        order = (new, old) if turn % 2 == 0 else (old, new)
-        replies = {process: process.ask(calls) for process in order}
-        pairs.append((replies[new], replies[old]))
-    wall, cpu = ([a[clock] / b[clock] for a, b in pairs] for clock in ("wall", "cpu"))
-    return Ratios(case, wall, cpu, float(np.median([b["wall"] for _, b in pairs])))
+def run(runner: Runner) -> None:
+    """All cases; ratios are those of this checkout over the other."""
+    assert runner.options.other is not None
+    folders = {"here": HERE, "other": runner.options.other}
+    panel = runner.report.panel("this checkout over the other: median, and all pairs", "ratio")
+    for name, case in CASES.items():
+        if runner.wanted(name):
+            arguments = {**case.arguments, **runner.choose({}, case.tiny)}
+            both = [Implementation(k, case.make, arguments, checkout=folder) for k, folder in folders.items()]
+            (_numbers if case.measures_itself else _times)(runner, panel, name, case, both)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Compare this checkout with another and print the ratios.
+def _times(runner: Runner, panel: Panel, name: str, case: Case, both: list[Implementation]) -> None:
+    least, check, pairs = runner.choose(LEAST_SECONDS, 0.0), agree(case.tolerance), runner.rounds(PAIRS)
+    times = runner.compare(name, both, check, rounds=pairs, least_seconds=least, show=False)
+    if len(times.wall) == 2:
+        wall, cpu = (list(clock.values()) for clock in (times.wall, times.cpu))
+        _add(runner, panel, name, wall, cpu)
 
-    Args:
-        arguments: of the command line.
-    """
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.versions", description=__doc__)
-    parser.add_argument("--other", required=True, type=Path, help="folder of the other checkout, the older one")
-    parser.add_argument("--rounds", type=int, default=15, help="pairs of measurements of each case (default 15)")
-    parser.add_argument("--threads", type=int, default=1, help="of each process (default 1)")
-    choices = (*CASES, *LIKELIHOOD)
-    parser.add_argument(
-        "--case", action="append", choices=choices, metavar="CASE", help=f"one of {choices}; may be repeated"
+
+def _numbers(runner: Runner, panel: Panel, name: str, case: Case, both: list[Implementation]) -> None:
+    """Cases that measure themselves, each time in a new process, the two checkouts in turn."""
+    pairs = min(PAIRS_OF_NUMBERS, runner.rounds(PAIRS))
+    measured = [[runner.numbers(f"{name}, {i.label}", i) for i in both] for _ in range(pairs)]
+    complete = [(here, other) for here, other in measured if here is not None and other is not None]
+    for number in complete[0][0] if complete else ():
+        _add(runner, panel, f"{name}: {number}", [[pair[side][number] for pair in complete] for side in (0, 1)])
+
+
+def _add(runner: Runner, panel: Panel, name: str, here_other: Any, processor: Any = ((), ())) -> None:
+    """A row of the table, from measurements here and in the other checkout, and points of the figure."""
+    ratios, cpu = (
+        [1.0 if a == b else a / max(b, 1e-9) for a, b in zip(*x, strict=True)] for x in (here_other, processor)
     )
-    parser.add_argument(
-        "--likelihood", action="store_true", help="the cases of maximum likelihood instead of the others"
-    )
-    parser.add_argument("--tiny", action="store_true", help="few rows: every step, with numbers that mean nothing")
-    given = parser.parse_args(arguments)
-    if min(given.rounds, given.threads) < 1:
-        parser.error("--rounds and --threads: expected whole numbers of at least 1.")
-    try:
-        with CheckoutProcess(HERE, given.threads) as new, CheckoutProcess(given.other, given.threads) as old:
-            print(f"{given.rounds} pairs, {given.threads} thread(s); time here over time in the other checkout:")
-            print(f"{'':<44}{'wall clock: median (quartiles)':<32}{'processor time':<25}other, s")
-            for case in tqdm(given.case or (LIKELIHOOD if given.likelihood else CASES), unit="case"):
-                ratios = compare_checkouts(new, old, case, given.rounds, given.tiny)
-                tqdm.write(str(ratios))
-    except (ArgumentError, DataError, WorkerError) as error:
-        parser.error(str(error))
-
-
-if __name__ == "__main__":
-    main()
+    low, median, high = map(float, np.percentile(ratios, [25, 50, 75]))
+    row = {"case": name, "median": median, "quartiles": f"{low:.3f} to {high:.3f}"}
+    row |= {"processor time": float(np.median(cpu)) if cpu else None, "here": float(np.median(here_other[0]))}
+    runner.report.add("this checkout over the other", **row, other=float(np.median(here_other[1])))
+    for value in (median, *ratios):
+        panel.add(name, 0.0, value)

@@ -1,4 +1,4 @@
-"""One process per library, with a given number of threads, that prepares and times implementations on demand.
+"""Processes that prepare and time implementations: one per library, number of threads and checkout of torchpbp.
 
 Libraries have their own thread pools, allocators and import-time settings; in separate processes they cannot interfere with
 each other. A process that exceeds its time limit is terminated, and a new one is started when needed.
@@ -6,115 +6,99 @@ each other. A process that exceeds its time limit is terminated, and a new one i
 
 from __future__ import annotations
 
+import concurrent.futures
 import gc
 import multiprocessing
 import os
+import pickle
+import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from multiprocessing.connection import Connection
-from types import TracebackType
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-from benchmarks.clock import measure
-from benchmarks.implementation import Implementation
+from benchmarks.work import Answer, Implementation, Work, measure
 
-THREAD_VARIABLES = (
-    "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "NUMBA_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-)
+THREAD_VARIABLES = [f"{library}_NUM_THREADS" for library in ("OMP", "MKL", "OPENBLAS", "NUMBA")]
+"""Read when a library is imported."""
 STARTUP_SECONDS = 120.0
 """For importing libraries and preparing, in addition to the time limit."""
+Kind = tuple[tuple[str, ...], int, Path | None]
+"""Packages, threads and checkout of a process."""
 
 
 class WorkerError(Exception):
-    """A implementation raised an error in its process; the message is that of the error."""
+    """An implementation raised an error in its process; the message includes that of the error."""
 
 
 class TooSlow(Exception):
-    """A implementation did not finish in time."""
+    """An implementation did not finish in time."""
 
 
 class Worker:
-    """Handle of the process of one library.
+    """Handle of a process.
 
     Args:
-        library: for its name.
-        threads: that it may use.
+        kind: of the process.
 
     Attributes:
-        holds: labels of the implementations prepared in it.
+        prepared: labels of the implementations prepared in it.
+        alive: whether it can be asked.
     """
 
-    def __init__(self, library: str, threads: int) -> None:
-        self.holds: set[str] = set()
-        context = multiprocessing.get_context("spawn")
-        self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=serve, args=(theirs,), name=f"benchmark {library}", daemon=True)
+    def __init__(self, kind: Kind) -> None:
+        _, threads, checkout = kind
+        self.prepared: set[str] = set()
+        self.alive = True
+        spawn = multiprocessing.get_context("spawn")
+        self._executor = ProcessPoolExecutor(1, spawn, initializer=start, initargs=(checkout,))
         with _environment(dict.fromkeys(THREAD_VARIABLES, str(threads))):
-            self._process.start()
-        theirs.close()
+            self._process = self._executor.submit(os.getpid)
 
-    def ask(self, command: str, *arguments: Any, limit: float) -> Any:
-        """Send a command and wait for the reply; see :meth:`send` and :meth:`receive`."""
-        self.send(command, *arguments)
-        return self.receive(limit)
+    def send(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """Have a function of this module called in the process."""
+        return self._executor.submit(function, *arguments)
 
-    def send(self, command: str, *arguments: Any) -> None:
-        """Send a command.
+    def receive(self, future: Future[Any], limit: float = STARTUP_SECONDS) -> Any:
+        """The result of a call.
 
         Args:
-            command: one of those listed below.
-            arguments: of it; picklable.
-        """
-        if self.alive:
-            with suppress(BrokenPipeError, ConnectionResetError):  # receive() reports it
-                self._connection.send((command, arguments))
-
-    def receive(self, limit: float) -> Any:
-        """The reply to the earliest command without one.
-
-        Args:
+            future: from :meth:`send`.
             limit: seconds.
 
         Raises:
-            TooSlow: no reply in time; the process has been terminated.
+            TooSlow: no result in time; the process has been terminated.
             WorkerError: the implementation failed.
         """
-        try:
-            if not self._connection.poll(limit):
-                self.stop()
-                raise TooSlow
-            good, value = self._connection.recv()
-        except (EOFError, OSError):
+        concurrent.futures.wait([future], limit)
+        if not future.done():
             self.stop()
+            raise TooSlow
+        try:
+            return future.result()
+        except BrokenProcessPool:
+            self.alive = False
             raise WorkerError("its process ended, perhaps for lack of memory") from None
-        if not good:
-            raise WorkerError(value)
-        return value
+        except Exception as error:
+            raise WorkerError(f"{type(error).__name__}: {error}") from error
 
-    def stop(self, patience: float = 0.0) -> None:
-        """End the process.
+    def ask(self, function: Callable[..., Any], *arguments: Any, limit: float = STARTUP_SECONDS) -> Any:
+        """Call a function of this module in the process, and wait for the result."""
+        return self.receive(self.send(function, *arguments), limit)
 
-        Args:
-            patience: seconds to wait for it to exit on its own, as it does when the connection is closed.
-        """
-        self._connection.close()
-        self._process.join(patience)
-        if self._process.is_alive():
-            self._process.terminate()
-        self._process.join()
-
-    @property
-    def alive(self) -> bool:
-        return self._process.is_alive()
+    def stop(self) -> None:
+        """Terminate the process."""
+        if self.alive:
+            self.alive = False
+            os.kill(self._process.result(), signal.SIGTERM)
+        self._executor.shutdown()
 
 
 class Workers:
@@ -126,106 +110,97 @@ class Workers:
 
     def __init__(self, threads: int = 1) -> None:
         self.threads = threads
-        self._running: dict[tuple[str, int], Worker] = {}
+        self._running: dict[Kind, Worker] = {}
 
     def of(self, implementation: Implementation) -> Worker:
-        """The process of an implementation's library."""
-        key = implementation.library, implementation.threads or self.threads
-        if key not in self._running or not self._running[key].alive:
-            self._running[key] = Worker(*key)
-        return self._running[key]
+        """The process of an implementation, whether or not the implementation is prepared in it."""
+        kind = implementation.packages, implementation.threads or self.threads, implementation.checkout
+        if kind not in self._running or not self._running[kind].alive:
+            self._running[kind] = Worker(kind)
+        return self._running[kind]
+
+    def ready(self, implementation: Implementation, limit: float) -> Worker:
+        """The process of an implementation with the implementation prepared, again if the process was terminated meanwhile."""
+        worker = self.of(implementation)
+        if implementation.label not in worker.prepared:
+            worker.ask(prepare, pickle.dumps(implementation), limit=limit + STARTUP_SECONDS)
+            worker.prepared.add(implementation.label)
+        return worker
+
+    def drop(self) -> None:
+        """Free everything that is prepared."""
+        for worker in self._running.values():
+            if worker.alive and worker.prepared:
+                worker.prepared.clear()
+                worker.ask(drop)
 
     def __enter__(self) -> Workers:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for worker in self._running.values():
-            worker.stop(patience=5.0)
+            worker.stop()
         self._running.clear()
 
 
-def serve(connection: Connection) -> None:
-    """Main loop of a worker process: execute commands until the connection is closed."""
+# -- in the process ----------------------------------------------------------------------------------------------------
+
+WORKS: dict[str, Work] = {}
+"""Label -> work that is prepared in this process."""
+
+
+def start(checkout: Path | None) -> None:
+    """Silence the process, and let it import torchpbp from a checkout."""
     silence = os.open(os.devnull, os.O_WRONLY)
-    for stream in (1, 2):  # libraries print progress and warnings; errors travel through the connection
+    for stream in (1, 2):  # libraries print progress and warnings; errors are results
         os.dup2(silence, stream)
     tqdm.set_lock(threading.RLock())  # its default lock would outlive a terminated process
-    kept: dict[str, Implementation] = {}
-    while True:
-        try:
-            command, arguments = connection.recv()
-        except EOFError:
-            return
-        except Exception as error:  # an implementation whose module does not load here
-            connection.send((False, f"{type(error).__name__}: {error}"))
-            continue
-        try:
-            value = _COMMANDS[command](kept, *arguments)
-            connection.send((True, value))
-        except Exception as error:
-            connection.send((False, f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]))
+    if checkout is not None:
+        sys.path.insert(0, str(checkout))
 
 
-def _prepare(kept: dict[str, Implementation], implementation: Implementation) -> None:
-    implementation.prepare()
-    kept[implementation.label] = implementation
+def prepare(implementation: bytes) -> None:
+    """Prepare a pickled implementation: what does not load here raises an error here."""
+    given: Implementation = pickle.loads(implementation)
+    if given.checkout is not None:
+        import torchpbp
+
+        if not Path(torchpbp.__file__).is_relative_to(given.checkout):
+            raise ImportError(f"expected torchpbp of {given.checkout}, got {torchpbp.__file__}")
+    WORKS[given.label] = given.make(**given.arguments)
 
 
-def _answer(kept: dict[str, Implementation], label: str) -> tuple[float, Any]:
+def answer(label: str) -> tuple[float, Answer]:
     """Seconds of a first call, and its answer."""
-    implementation = kept[label]
-    start = time.perf_counter()
-    result = implementation.run()
-    seconds = time.perf_counter() - start
-    return seconds, implementation.answer(result)
+    before = time.perf_counter()
+    result = WORKS[label].run()
+    seconds = time.perf_counter() - before
+    return seconds, WORKS[label].answer(result)
 
 
-def _time(kept: dict[str, Implementation], label: str, calls: int) -> float:
-    return measure(kept[label].run, calls)
+def timed(label: str, calls: int) -> tuple[float, float]:
+    """Seconds per call, by the wall clock and of the processor."""
+    return measure(WORKS[label].run, calls)
 
 
-def _tidy(kept: dict[str, Implementation]) -> None:
+def collect() -> None:
+    """Collect garbage; it is left alone during measurements."""
     gc.collect()
 
 
-def _drop(kept: dict[str, Implementation]) -> None:
-    kept.clear()
+def drop() -> None:
+    """Free everything that is prepared."""
+    WORKS.clear()
     gc.collect()
-
-
-def peak_memory() -> int:
-    """Peak memory of this process in bytes. ``ru_maxrss`` would start from the size of the parent process."""
-    try:
-        with open("/proc/self/status", encoding="ascii") as lines:
-            return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
-    except (OSError, StopIteration):
-        import resource
-
-        unit = 1 if sys.platform == "darwin" else 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-_COMMANDS: dict[str, Callable[..., Any]] = {
-    "prepare": _prepare,
-    "answer": _answer,
-    "time": _time,
-    "tidy": _tidy,
-    "drop": _drop,
-}
 
 
 @contextmanager
 def _environment(values: dict[str, str]) -> Iterator[None]:
     """Environment variables for processes started within the context."""
-    before = {name: os.environ.get(name) for name in values}
+    before = dict(os.environ)
     os.environ.update(values)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        os.environ.clear()
+        os.environ.update(before)

@@ -1,82 +1,45 @@
-"""scikit-learn's classifiers of pen digits, with fixed settings."""
+"""Classifiers of pen digits with fixed settings: their training, or their predictions once trained."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from benchmarks.implementation import Answer, Array, Implementation
+from benchmarks.work import Array, Work, needs
 
 
-@dataclass
-class DigitsClassifier(Implementation):
-    """A classifier, timed while it trains or, once trained, while it predicts.
-
-    Args:
-        train_x, train_y: training rows.
-        test_x: rows to predict.
-        predicting: what is timed.
-    """
-
-    train_x: Array
-    train_y: Array
-    test_x: Array
-    predicting: bool
-
-    def make(self) -> Any:
-        """An untrained classifier with ``fit`` and ``predict``."""
-        raise NotImplementedError
-
-    def prepare(self) -> None:
-        self._model = self.make()
-        if self.predicting:
-            self._model = self._model.fit(self.train_x, self.train_y)
-
-    def run(self) -> Any:
-        if self.predicting:
-            return self._model.predict(self.test_x)
-        return self.make().fit(self.train_x, self.train_y)
-
-    def answer(self, result: Any) -> Answer:
-        return {"predicted": np.asarray(result)} if self.predicting else {}
+def classification(make: Callable[[], Any], train_x: Array, train_y: Array, test_x: Array, predicting: bool) -> Work:
+    """Training of a new classifier, or prediction of rows by a trained one."""
+    if not predicting:
+        return Work(lambda: make().fit(train_x, train_y))
+    model = make().fit(train_x, train_y)
+    return Work(lambda: model.predict(test_x), lambda predicted: {"predicted": np.asarray(predicted)})
 
 
-@dataclass
-class Neighbours(DigitsClassifier):
+@needs("scikit-learn")
+def nearest_neighbour(**rows: Any) -> Work:
     """The nearest training row."""
+    from sklearn.neighbors import KNeighborsClassifier
 
-    library: ClassVar[str] = "scikit-learn"
-
-    def make(self) -> Any:
-        from sklearn.neighbors import KNeighborsClassifier
-
-        return KNeighborsClassifier(1)
+    return classification(lambda: KNeighborsClassifier(1), **rows)
 
 
-@dataclass
-class SupportVectors(DigitsClassifier):
+@needs("scikit-learn")
+def support_vectors(**rows: Any) -> Work:
     """RBF kernel, C = 10, standardised columns."""
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+    from sklearn.svm import SVC
 
-    library: ClassVar[str] = "scikit-learn"
-
-    def make(self) -> Any:
-        from sklearn.pipeline import make_pipeline
-        from sklearn.preprocessing import StandardScaler
-        from sklearn.svm import SVC
-
-        return make_pipeline(StandardScaler(), SVC(C=10.0))
+    return classification(lambda: make_pipeline(StandardScaler(), SVC(C=10.0)), **rows)
 
 
-@dataclass
-class Mixtures(DigitsClassifier):
+@needs("scikit-learn")
+def mixtures(**rows: Any) -> Work:
     """For each class a mixture of four normal distributions with full covariances, on standardised columns."""
-
-    library: ClassVar[str] = "scikit-learn"
-
-    def make(self) -> Any:
-        return MixtureClassifier()
+    return classification(MixtureClassifier, **rows)
 
 
 class MixtureClassifier:

@@ -2,90 +2,67 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from benchmarks.implementation import Answer, Array, Implementation, Tables, evidence_rows, stacked
+from benchmarks.work import Answer, Array, Tables, Work, evidence_rows, needs, stacked
 
 
-@dataclass
-class PgmpyQueries(Implementation):
+@needs("pgmpy")
+def pgmpy_queries(network: Tables, evidence: dict[str, Array], query: str | None = None) -> Work:
     """Posteriors of all variables a row does not observe, or of one, row by row, by variable elimination.
 
     Variables are queried one by one: a query of all with ``joint=False`` builds their joint table first, which runs out of
     memory on networks such as ALARM.
     """
+    from pgmpy.inference import VariableElimination
 
-    library: ClassVar[str] = "pgmpy"
-    network: Tables
-    evidence: dict[str, Array]
-    query: str | None = None
+    engine = VariableElimination(pgmpy_network(network))
+    states = {v: k for v, k in network.states.items() if query in (None, v)}
+    rows = [(row, [v for v in states if v not in row]) for row in evidence_rows(evidence)]
 
-    def prepare(self) -> None:
-        from pgmpy.inference import VariableElimination
+    def run() -> list[dict[str, Array]]:
+        return [{v: engine.query([v], row, show_progress=False).values for v in asked} for row, asked in rows]
 
-        self._engine = VariableElimination(pgmpy_network(self.network))
-        self._rows = list(evidence_rows(self.evidence))
-        names = [self.query] if self.query else list(self.network.states)
-        self._queries = [[v for v in names if v not in row] for row in self._rows]
-
-    def run(self) -> Any:
-        return [
-            {v: self._engine.query([v], row, show_progress=False) for v in queries}
-            for row, queries in zip(self._rows, self._queries, strict=True)
-        ]
-
-    def answer(self, result: Any) -> Answer:
-        states = {v: k for v, k in self.network.states.items() if self.query in (None, v)}
-        return stacked([{v: factor.values for v, factor in row.items()} for row in result], states)
+    return Work(run, lambda result: stacked(result, states))
 
 
-@dataclass
-class PgmpyEM(Implementation):
+@needs("pgmpy")
+def pgmpy_em(start: Tables, latent: tuple[str, ...], data: dict[str, Array], iterations: int) -> Work:
     """A number of EM iterations from given tables."""
+    import pandas as pd
+    from pgmpy.parameter_estimator import DiscreteEM
 
-    library: ClassVar[str] = "pgmpy"
-    start: Tables
-    latent: tuple[str, ...]
-    data: dict[str, Array]
-    iterations: int
+    frame, model = pd.DataFrame(data), pgmpy_network(start, latent)
+    first = {cpd.variable: cpd for cpd in model.get_cpds()}
+    bare = model.copy()
+    bare.remove_cpds(*bare.get_cpds())
 
-    def prepare(self) -> None:
-        import pandas as pd
-        from pgmpy.models import DiscreteBayesianNetwork
-
-        self._frame = pd.DataFrame(self.data)
-        self._model = DiscreteBayesianNetwork(self.start.edges, latents=set(self.latent))
-        self._model.add_nodes_from([v for v in self.start.states if v not in self._model])
-        self._cpds = {cpd.variable: cpd for cpd in pgmpy_network(self.start, self.latent).get_cpds()}
-
-    def run(self) -> Any:
-        from pgmpy.parameter_estimator import DiscreteEM
-
-        states = self.start.states
+    def run() -> Any:
         learner = DiscreteEM(
-            state_names={v: list(range(states[v])) for v in self.data},
-            latent_card={v: states[v] for v in self.latent},
-            max_iter=self.iterations,
+            state_names={v: list(range(start.states[v])) for v in data},
+            latent_card={v: start.states[v] for v in latent},
+            max_iter=iterations,
             atol=0.0,
-            init_cpds={v: cpd.copy() for v, cpd in self._cpds.items()},
+            init_cpds={v: cpd.copy() for v, cpd in first.items()},
             show_progress=False,
         )
-        return learner.fit(self._model.copy(), self._frame)
+        return learner.fit(bare.copy(), frame)
 
-    def answer(self, result: Any) -> Answer:
+    def answer(learner: Any) -> Answer:
         tables = {}
-        for cpd in result.parameters_:
-            v, *parents = cpd.variables  # the table's dimensions; the parents' order is pgmpy's own
-            order = [parents.index(p) + 1 for p in self.start.parents[v]]
+        for cpd in learner.parameters_:
+            v, *parents = cpd.variables  # the dimensions of the table, with the parents in pgmpy's order
+            order = [parents.index(p) + 1 for p in start.parents[v]]
             tables[v] = np.ascontiguousarray(np.asarray(cpd.values).transpose([*order, 0]))
         return tables
 
+    return Work(run, answer)
+
 
 def pgmpy_network(network: Tables, latent: tuple[str, ...] = ()) -> Any:
-    """The network as pgmpy holds it, with states 0, 1, …"""
+    """The network as pgmpy represents it, with states 0, 1, …"""
     from pgmpy.factors.discrete import TabularCPD
     from pgmpy.models import DiscreteBayesianNetwork
 
@@ -96,6 +73,6 @@ def pgmpy_network(network: Tables, latent: tuple[str, ...] = ()) -> Any:
         parents = list(network.parents[v])
         values = table.reshape(-1, table.shape[-1]).T  # a row per state, a column per joint state of the parents
         counts = [network.states[p] for p in parents]
-        kept = {u: names[u] for u in (v, *parents)}
-        model.add_cpds(TabularCPD(v, network.states[v], values, parents, counts, state_names=kept))
+        family = {u: names[u] for u in (v, *parents)}
+        model.add_cpds(TabularCPD(v, network.states[v], values, parents, counts, state_names=family))
     return model

@@ -2,109 +2,78 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+import os
+from typing import Any
 
 import numpy as np
 
-from benchmarks.implementation import (
-    Answer,
-    Array,
-    Implementation,
-    Tables,
-    allowed_threads,
-    evidence_rows,
-    first_step,
-    stacked,
-)
+from benchmarks.work import Answer, Array, Tables, Work, evidence_rows, first_step, needs, stacked
+
+THREADS = int(os.environ.get("OMP_NUM_THREADS", "1"))
+"""pyAgrum has threads of its own."""
 
 
-@dataclass
-class PyagrumQueries(Implementation):
-    """Posteriors of all variables a row does not observe, or of one, row by row.
+@needs("pyagrum")
+def pyagrum_queries(
+    network: Tables, evidence: dict[str, Array], query: str | None = None, engine: str = "ShaferShenoyInference"
+) -> Work:
+    """Posteriors of all variables a row does not observe, or of one, row by row, by the class ``engine`` of pyAgrum."""
+    import pyagrum
 
-    Args:
-        engine: name of pyAgrum's class.
-    """
+    inference = getattr(pyagrum, engine)(pyagrum_network(network))
+    inference.setNumberOfThreads(THREADS)
+    if query:
+        inference.setTargets({query})
+    states = {v: k for v, k in network.states.items() if query in (None, v)}
+    rows = [(row, [v for v in states if v not in row]) for row in evidence_rows(evidence)]
 
-    library: ClassVar[str] = "pyagrum"
-    network: Tables
-    evidence: dict[str, Array]
-    engine: str = "ShaferShenoyInference"
-    query: str | None = None
-
-    def prepare(self) -> None:
-        import pyagrum
-
-        self._engine = getattr(pyagrum, self.engine)(pyagrum_network(self.network))
-        self._engine.setNumberOfThreads(allowed_threads())
-        if self.query:
-            self._engine.setTargets({self.query})
-        self._rows = list(evidence_rows(self.evidence))
-        names = [self.query] if self.query else list(self.network.states)
-        self._queries = [[v for v in names if v not in row] for row in self._rows]
-
-    def run(self) -> Any:
+    def run() -> list[dict[str, Array]]:
         result = []
-        for row, queries in zip(self._rows, self._queries, strict=True):
-            self._engine.setEvidence(row)
-            self._engine.makeInference()
-            result.append({v: self._engine.posterior(v).toarray() for v in queries})
+        for row, asked in rows:
+            inference.setEvidence(row)
+            inference.makeInference()
+            result.append({v: inference.posterior(v).toarray() for v in asked})
         return result
 
-    def answer(self, result: Any) -> Answer:
-        return stacked(result, {v: k for v, k in self.network.states.items() if self.query in (None, v)})
+    return Work(run, lambda result: stacked(result, states))
 
 
-@dataclass
-class PyagrumEM(Implementation):
+@needs("pyagrum")
+def pyagrum_em(start: Tables, latent: tuple[str, ...], data: dict[str, Array], iterations: int) -> Work:
     """A number of EM iterations from given tables, without prior and noise.
 
     pyAgrum returns the tables of the best iteration by its own criterion, which is not always the last; results are therefore
     compared after a single iteration.
     """
+    import pandas as pd
+    import pyagrum
 
-    library: ClassVar[str] = "pyagrum"
-    start: Tables
-    latent: tuple[str, ...]
-    data: dict[str, Array]
-    iterations: int
+    first = pyagrum_network(start)
+    columns = {v: x.astype(str) for v, x in data.items()}
+    rows = len(next(iter(data.values())))
+    frame = pd.DataFrame(columns | {v: np.full(rows, "?") for v in latent})
 
-    def prepare(self) -> None:
-        import pandas as pd
-
-        self._start = pyagrum_network(self.start)
-        columns = {v: x.astype(str) for v, x in self.data.items()}
-        rows = len(next(iter(self.data.values())))
-        columns |= {v: np.full(rows, "?") for v in self.latent}
-        self._frame = pd.DataFrame(columns)
-
-    def run(self) -> Any:
-        return self._fit(self.iterations)
-
-    def _fit(self, iterations: int) -> Any:
-        import pyagrum
-
-        learner = pyagrum.BNLearner(self._frame, self._start, ["?"])
-        learner.setNumberOfThreads(allowed_threads())
+    def run(steps: int = iterations) -> Any:
+        learner = pyagrum.BNLearner(frame, first, ["?"])
+        learner.setNumberOfThreads(THREADS)
         learner.useNoPrior()
         learner.useEM(1e-300, 0.0)
-        learner.EMsetMaxIter(iterations)
-        return learner.learnParameters(self._start, False)
+        learner.EMsetMaxIter(steps)
+        return learner.learnParameters(first, False)
 
-    def answer(self, result: Any) -> Answer:
-        tables = {}
-        once = self._fit(1)
-        for v in self.start.states:
+    def answer(_: Any) -> Answer:
+        tables, once = {}, run(1)
+        for v in start.states:
             cpt = once.cpt(v)
-            # toarray() has the dimensions of cpt.names in reverse
-            axes = list(reversed(cpt.names))
-            tables[first_step(v)] = np.transpose(cpt.toarray(), [axes.index(u) for u in (*self.start.parents[v], v)])
-        return tables
+            axes = list(reversed(cpt.names))  # the dimensions of toarray()
+            tables[v] = np.transpose(cpt.toarray(), [axes.index(u) for u in (*start.parents[v], v)])
+        return first_step(tables)
+
+    return Work(run, answer)
 
 
 def pyagrum_network(network: Tables) -> Any:
-    """The network as pyAgrum holds it, with states 0, 1, …"""
+    """The network as pyAgrum represents it, with states 0, 1, …"""
     import pyagrum
 
     model = pyagrum.BayesNet()
