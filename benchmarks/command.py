@@ -57,6 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             except (WorkerError, WrongAnswer) as error:
                 bar.close()
                 sys.exit(f"{type(error).__name__}: {name}: {error}")
+            if given.tiny:
+                runner.report.claims.clear()  # targets are for the full sizes
             runner.report.write(given.output, given.tiny, given.threads)
             bar.clear()
             print(runner.report, end="\n\n", flush=True)

@@ -260,8 +260,9 @@ def agree(tolerance: float) -> Check:
             if not shared and (expected or result):
                 raise WrongAnswer(f"{label}: expected answers about {sorted(expected)}, got {sorted(result)}.")
             for name in shared:
-                rows = min(len(expected[name]), len(result[name]))  # some implementations are asked about fewer
-                one, other = expected[name][:rows], result[name][:rows]
+                one, other = np.atleast_1d(expected[name]), np.atleast_1d(result[name])
+                rows = min(len(one), len(other))  # some implementations are asked about fewer
+                one, other = one[:rows], other[:rows]
                 apart = np.where(np.isnan(one) & np.isnan(other), 0.0, np.abs(one - other))
                 worst = float(apart.max(initial=0.0))  # NaN if only one of them has a result
                 if not worst <= tolerance:

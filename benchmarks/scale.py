@@ -62,8 +62,6 @@ def _axis(runner: Runner, axis: str, values: list[int]) -> None:
                 times.add(name, value, point[name])
     slopes = {n: exponent({v: p[n] for v, p in points.items()}) for n in (BUILD, FIT, QUERY, MEMORY)}
     runner.report.add("exponents, fitted to the larger half of each axis", axis=axis, **slopes)
-    if runner.options.tiny:
-        return  # fixed costs dominate
     for name in {ROWS: (FIT,), LENGTH: (BUILD, FIT, QUERY), BATCH: (QUERY,)}.get(axis, ()):
         slope = slopes[name]
         distance = None if slope is None else abs(slope - 1)

@@ -1,43 +1,39 @@
-"""Implementations for tests, in a module of their own: their processes load it, and nothing heavy with it."""
+"""Work for tests, in a module of its own: other processes load it, and nothing heavy with it."""
 
 from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from benchmarks.implementation import Answer, Implementation
+from benchmarks.work import Answer, Work, needs
 
 
-@dataclass
-class Adder(Implementation):
+@needs("numpy")
+def adder(numbers: list[float], fault: str = "") -> Work:
     """Adds numbers up, or misbehaves."""
+    if fault == "unprepared":
+        raise RuntimeError("cannot prepare")
 
-    library: ClassVar[str] = "numpy"
-    numbers: list[float]
-    fault: str = ""
-
-    def prepare(self) -> None:
-        self.calls = 0
-
-    def run(self) -> Any:
-        self.calls += 1
-        if self.fault == "error":
+    def run() -> float:
+        if fault == "error":
             raise ValueError("cannot add")
-        if self.fault == "slow":
+        if fault == "slow":
             time.sleep(60)
-        if self.fault == "dies":
+        if fault == "dies":
             os._exit(1)
-        return sum(self.numbers) + (1.0 if self.fault == "wrong" else 0.0)
+        return sum(numbers) + (1.0 if fault == "wrong" else 0.0)
 
-    def answer(self, result: Any) -> Answer:
-        threads = np.array([float(os.environ["OMP_NUM_THREADS"])])
-        return {"sum": np.array([result]), "process": np.array([float(os.getpid())]), "threads": threads}
+    def answer(total: Any) -> Answer:
+        environment = {"process": float(os.getpid()), "threads": float(os.environ["OMP_NUM_THREADS"])}
+        return {"sum": np.array(total), **{name: np.array(value) for name, value in environment.items()}}
+
+    return Work(run, answer)
 
 
-@dataclass
-class Absent(Adder):
-    library: ClassVar[str] = "no-such-package"
+@needs("no-such-package")
+def absent() -> Work:
+    """Cannot run."""
+    raise AssertionError("a package that is not installed")

@@ -161,5 +161,8 @@ def test_a_sweep_is_averaged_over_seeds(tmp_path: Path) -> None:
     assert table["kl"].tolist() == pytest.approx([0.2, 0.2])
     assert table["kl ±"][0] == pytest.approx(0.1)
     assert "0.2 ± 0.1" in printed(table)
+    more = table.assign(**{"kl of test rows ±": 0.0, "kl of test rows": 0.5})
+    more.columns = more.columns.str.replace("kl of test rows", "test/kl")
+    assert printed(more).splitlines()[0].split() == ["regressor", "jobs", "test/kl", "kl"]
     seeds_only = averaged(settings[:2], numbers[:2])
     assert list(seeds_only) == ["jobs", "kl", "kl ±"]

@@ -313,7 +313,11 @@ class Maximum(Measure):
     NEAR = 0.1
 
     def __init__(self, starts: int = 200, relative_tolerance: float = 1e-9, max_steps: int = 5_000) -> None:
-        self.settings = {"restarts": starts, "relative_tolerance": relative_tolerance, "max_steps": max_steps}
+        self.settings: dict[str, Any] = {
+            "restarts": starts,
+            "relative_tolerance": relative_tolerance,
+            "max_steps": max_steps,
+        }
 
     def __call__(self, fit: Fit, source: Source, exact: None) -> Numbers:
         model, rows, count = fit.model, fit.rows, len(next(iter(fit.rows.values())))

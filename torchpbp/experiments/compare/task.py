@@ -166,7 +166,7 @@ def summarised(table: pd.DataFrame, measures: Mapping[str, Measure]) -> pd.DataF
         Columns graph, model, rows; means of the measures with "<column>_standard_error" (NaN for a single repeat); medians of seconds.
     """
     groups = table.groupby(BY, sort=False)
-    columns = [c for c in table.select_dtypes("number") if c not in ("repeat", "rows")]
+    columns = [str(c) for c in table.select_dtypes("number") if c not in ("repeat", "rows")]
     largest = {c for measure in measures.values() for c in measure.largest}
     found: dict[str, Tensor | pd.Series] = {}
     for column in columns:
@@ -202,7 +202,7 @@ def ratios(summary: pd.DataFrame, measures: Mapping[str, Measure], by: Sequence[
 
 def described(summary: pd.DataFrame, table: pd.DataFrame, measures: Mapping[str, Measure]) -> str:
     """A line for each measure, graph and number of rows, a column for each model; then warnings and refusals."""
-    errors = [c for c in summary if c.endswith("_standard_error")]
+    errors = [c for c in map(str, summary) if c.endswith("_standard_error")]
     mains = {m.main for m in measures.values()}
     lines = []
     for (graph, rows), part in summary.groupby(["graph", "rows"], sort=False):
