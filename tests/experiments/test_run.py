@@ -76,7 +76,7 @@ def test_results_become_files(tmp_path: Path) -> None:
     figure = Figure()
     figure.subplots().plot([1, 2])
     result = Result(
-        {"kl/PBP/10": 0.5, "none": math.inf, "name": "<PBP>"},
+        {"none": math.inf, "name": "<PBP>", "kl/PBP/10": 0.5},
         pd.DataFrame({"rows": [10], "kl": [0.5]}),
         main=("kl/PBP/10",),
         pictures={"kl": Picture(figure, "KL by rows & <more>.")},
@@ -85,7 +85,8 @@ def test_results_become_files(tmp_path: Path) -> None:
     )
     result.write(tmp_path)
     assert {p.name for p in tmp_path.iterdir()} == {"metrics.json", "metrics.csv", "more.csv", "kl.png", "model.pt"}
-    assert json.loads((tmp_path / "metrics.json").read_text()) == {"kl/PBP/10": 0.5, "none": None, "name": "<PBP>"}
+    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    assert list(metrics.items()) == [("kl/PBP/10", 0.5), ("none", None), ("name", "<PBP>")]  # the main one first
     assert PBP.load(tmp_path / "model.pt").fitted
     cfg = OmegaConf.create({"task": {"_target_": "package.some_task"}, "seed": 3})
     page = write_report(tmp_path, result, cfg, 75.0).read_text()
@@ -161,8 +162,5 @@ def test_a_sweep_is_averaged_over_seeds(tmp_path: Path) -> None:
     assert table["kl"].tolist() == pytest.approx([0.2, 0.2])
     assert table["kl ±"][0] == pytest.approx(0.1)
     assert "0.2 ± 0.1" in printed(table)
-    more = table.assign(**{"kl of test rows ±": 0.0, "kl of test rows": 0.5})
-    more.columns = more.columns.str.replace("kl of test rows", "test/kl")
-    assert printed(more).splitlines()[0].split() == ["regressor", "jobs", "test/kl", "kl"]
     seeds_only = averaged(settings[:2], numbers[:2])
     assert list(seeds_only) == ["jobs", "kl", "kl ±"]

@@ -39,7 +39,7 @@ class Result:
         metrics: flat results.
         table: the rows behind them, for metrics.csv.
         text: results for a terminal; the table by default.
-        main: names of the metrics that are shown first.
+        main: names of the metrics that are shown and written first.
         pictures: name of the file without suffix -> picture; the first one is the main figure.
         tables: name of the file without suffix -> further table.
         models: name of the file without suffix -> fitted model with a method ``save``.
@@ -70,8 +70,9 @@ class Result:
                 picture.figure.savefig(temporary, format="png", dpi=130)
         for name, model in self.models.items():
             model.save(folder / f"{name}.pt")
+        ordered = {name: self.metrics[name] for name in self.main} | self.metrics
         with replacing(folder / "metrics.json") as temporary:
-            temporary.write_text(json.dumps(finite(self.metrics), indent=2) + "\n", encoding="utf-8")
+            temporary.write_text(json.dumps(finite(ordered), indent=2) + "\n", encoding="utf-8")
 
 
 def finite(metrics: Mapping[str, Any]) -> Metrics:

@@ -67,9 +67,8 @@ def averaged(settings: pd.DataFrame, numbers: pd.DataFrame) -> pd.DataFrame:
 
 
 def printed(table: pd.DataFrame) -> str:
-    """The table for a terminal, with the first metrics as "mean ± standard error", those of test rows before the others."""
+    """The table for a terminal, with the first metrics as "mean ± standard error"."""
     metrics = [str(c).removesuffix(" ±") for c in table if str(c).endswith(" ±")]
-    metrics.sort(key=lambda metric: not metric.startswith("test/"))
     shown = table[[c for c in table if c not in metrics and not str(c).endswith(" ±")]].copy()
     for metric in metrics[:MOST_COLUMNS]:
         pairs = zip(table[metric], table[f"{metric} ±"], strict=True)
