@@ -121,7 +121,8 @@ class LeafMLP(LightningModule):
 class ImputedSVM:
     """An RBF support vector machine (C = 10, γ = 1 / (columns · variance of all values)).
 
-    Columns keep their scale: all leaves are in one unit, and standardised pixels and coordinates are recognised less well. Hidden values are filled in first with the mean over the five nearest training rows.
+    Columns keep their scale: all leaves are in one unit, and standardised pixels and coordinates are recognised less well. Hidden values
+    are filled in first with the mean over the five nearest training rows.
 
     Args:
         table: training rows.
