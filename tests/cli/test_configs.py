@@ -65,7 +65,7 @@ def test_help_names_every_experiment_and_the_models_it_takes() -> None:
     listed = {
         name: models.split(", ") for name, models in re.findall(r"^  (\w+) +(\w.*)$", section, flags=re.MULTILINE)
     }
-    assert listed == {name: composed(f"experiment={name}").models for name in EXPERIMENTS}
+    assert listed == {name: composed(f"experiment={name}").accepts for name in EXPERIMENTS}
 
 
 def test_the_command_line_wins_over_tiny_numbers() -> None:

@@ -91,8 +91,10 @@ def test_a_saved_model_predicts_the_same_at_the_shell(
 def test_a_finished_run_is_written_again_with_resume_only(digits: tuple[str, Path]) -> None:
     _, output = digits
     before = metrics_of(output)
-    result = run(output, *TINY, f"hydra.run.dir={output}")
+    overrides = (output / ".hydra" / "overrides.yaml").read_text()
+    result = run(output, *TINY, "seed=7", f"hydra.run.dir={output}")
     assert result.returncode == 1
+    assert (output / ".hydra" / "overrides.yaml").read_text() == overrides
     assert "holds a finished run. Give resume=true" in result.stderr
     printed = succeeded(output, *TINY, f"hydra.run.dir={output}", "resume=true")
     assert "PBP: 100 %" not in printed  # nothing is trained again

@@ -23,7 +23,7 @@ READ = (
     "resume",
     "objective",
     "output_dir",
-    "models",
+    "accepts",
     "replaces",
     "tiny",
     "debug",
@@ -76,11 +76,11 @@ def check_model(cfg: DictConfig, choices: Mapping[str, Any]) -> None:
         ArgumentError: a model for other experiments.
     """
     model, experiment = choices.get("model"), choices.get("experiment")
-    if cfg.models is None or model in cfg.models or not (CONF / "model" / f"{model}.yaml").is_file():
+    if cfg.accepts is None or model in cfg.accepts or not (CONF / "model" / f"{model}.yaml").is_file():
         return
     others = [name for name, taken in models_taken() if taken is not None and model in taken]
     raise ArgumentError(
-        f"model={model}: experiment={experiment} takes model={', '.join(cfg.models)}. Experiments for model={model}: "
+        f"model={model}: experiment={experiment} takes model={', '.join(cfg.accepts)}. Experiments for model={model}: "
         f"{', '.join(others)}."
     )
 
@@ -88,7 +88,7 @@ def check_model(cfg: DictConfig, choices: Mapping[str, Any]) -> None:
 def models_taken() -> Iterator[tuple[str, list[str] | None]]:
     """Each experiment of the package and the models that it takes (``None``: any)."""
     for path in sorted((CONF / "experiment").glob("*.yaml")):
-        yield path.stem, yaml.safe_load(path.read_text(encoding="utf-8")).get("models")
+        yield path.stem, yaml.safe_load(path.read_text(encoding="utf-8")).get("accepts")
 
 
 def read_paths(plain: Any) -> set[str]:
@@ -120,7 +120,7 @@ def suggestion(override: str, plain: Any, read: Iterable[str]) -> str:
 
 
 def explained(message: str, overrides: Iterable[str], composed: DictConfig | None) -> str:
-    """What Hydra's message about a mistaken override leaves out; "" for other messages.
+    """A remedy for the mistaken override of a message of Hydra; "" for other messages.
 
     Args:
         message: of Hydra.

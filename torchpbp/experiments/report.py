@@ -15,6 +15,7 @@ from typing import Any
 
 import jinja2
 import torch
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from torchpbp.experiments.progress import duration
@@ -35,6 +36,8 @@ def write_report(folder: Path, result: Result, cfg: DictConfig, seconds: float) 
         cfg: its settings.
         seconds: duration of the run.
     """
+    task = str(cfg.task["_target_"]).rpartition(".")[2]
+    title = str(HydraConfig.get().runtime.choices.experiment) if HydraConfig.initialized() else task
     page = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
@@ -45,7 +48,7 @@ def write_report(folder: Path, result: Result, cfg: DictConfig, seconds: float) 
         f"{name}: diagnostics": m.diagnostics() for name, m in result.models.items() if hasattr(m, "diagnostics")
     }
     text = page.get_template("report.html.jinja").render(
-        title=str(cfg.task["_target_"]).rpartition(".")[2].replace("_", " "),
+        title=title.replace("_", " "),
         when=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
         duration=duration(seconds),
         main={name: metrics[name] for name in result.main if name in metrics},

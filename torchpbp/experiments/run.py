@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import ConfigCompositionException, HydraException, InstantiationException
+from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
@@ -148,6 +150,24 @@ def check_unfinished(folder: Path, resume: bool) -> None:
         )
 
 
+class FinishedRuns(Callback):
+    """Refuses to write into the folder of a finished run before Hydra replaces the settings in it."""
+
+    def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
+        self._check(Path(config.hydra.run.dir), config)
+
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        for finished in sorted(Path(config.hydra.sweep.dir).glob("*/metrics.json")):
+            self._check(finished.parent, config)
+
+    def _check(self, folder: Path, config: DictConfig) -> None:
+        resume = any(o.lstrip("+").lower() in ("resume=true", "resume=1") for o in config.hydra.overrides.task)
+        try:
+            check_unfinished(folder, resume)
+        except RunError as error:  # Hydra would turn an exception into a warning
+            raise SystemExit(f"RunError: {error}") from None
+
+
 @contextmanager
 def interruptible(output_dir: str | None) -> Iterator[None]:
     """After Ctrl-C, print the command that resumes; the exit code is that of other programs."""
@@ -218,7 +238,8 @@ def composed_without(message: str, overrides: list[str]) -> DictConfig | None:
     from hydra import compose, initialize_config_dir
 
     kept = [o for o in overrides if f"'{o.lstrip('+~').partition('=')[0]}'" not in message]
-    outside = [sys.argv[i + 1] for i, word in enumerate(sys.argv[:-1]) if word in ("--config-dir", "-cd")]
+    words = " ".join(sys.argv[1:]).replace("--config-dir=", "--config-dir ").split()
+    outside = [folder for word, folder in pairwise(words) if word in ("--config-dir", "-cd")]
     kept += [f"hydra.searchpath=[{','.join(f'file://{Path(folder).absolute()}' for folder in outside)}]"]
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):

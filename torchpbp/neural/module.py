@@ -191,7 +191,8 @@ class PBPModule(LightningModule):
     def configure_gradient_clipping(
         self, optimizer: Any, gradient_clip_val: Any = None, gradient_clip_algorithm: Any = None
     ) -> None:
-        self.clip_gradients(optimizer, gradient_clip_val or self.settings.clip, gradient_clip_algorithm or "norm")
+        largest = self.settings.clip if gradient_clip_val is None else gradient_clip_val  # 0: no clipping
+        self.clip_gradients(optimizer, largest, gradient_clip_algorithm or "norm")
 
     def setup(self, stage: str) -> None:
         if stage != "fit":
