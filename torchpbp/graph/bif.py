@@ -3,46 +3,102 @@
 from __future__ import annotations
 
 import gzip
+import math
 import os
+import re
 import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import BinaryIO
+from typing import NamedTuple, NoReturn
 
-from torchpbp.errors import ArgumentError, DataError
-from torchpbp.files.paths import checked_path, open_for_reading, shown
+import numpy as np
+import numpy.typing as npt
+
+from torchpbp.errors import DataError
+from torchpbp.files.paths import checked_path
 from torchpbp.files.replacing import replacing
-from torchpbp.graph.bif_parser import BIF, parse_bif
-from torchpbp.graph.bif_rows import Table
-from torchpbp.graph.bif_tokens import TOKEN
 
-__all__ = ["BIF", "format_bif", "parse_bif", "read_bif", "write_bif"]
+ROUNDING = 0.02
+"""Printed probabilities are rounded; rows whose sum is within this of 1 are scaled to it."""
+SHOWN = 60
+"""Characters of the text that a message quotes."""
+MARKS = frozenset("{}()[]|,;")
+TOKEN = re.compile(
+    r"""(?P<blank>\s+|//[^\n]*|/\*[\s\S]*?\*/)
+      |"(?P<quoted>[^"\n]*)"
+      |(?P<mark>[{}()\[\]|,;])
+      |(?P<word>(?!/\*)[^\s{}()\[\]|,;"]+)""",
+    re.VERBOSE,
+)
+Table = npt.NDArray[np.float64]
 
 
-LARGEST_FILE = 2**26
-"""Most bytes of text that are read: 64 MiB, also where a compressed file holds more. Published networks have 6 MB at most."""
-CHUNK = 2**20
+@dataclass
+class BIF:
+    """The contents of a file in this format.
+
+    Args:
+        states: name -> labels of its states, in the order of the file.
+        parents: name -> its parents.
+        tables: name -> (states of each parent…, states of name) conditional probabilities.
+    """
+
+    states: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    parents: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    tables: dict[str, Table] = field(default_factory=dict)
+
+    @property
+    def edges(self) -> list[tuple[str, str]]:
+        return [(p, v) for v, parents in self.parents.items() for p in parents]
 
 
 def read_bif(path: str | os.PathLike[str]) -> BIF:
     """Read a file, plain or compressed by gzip.
 
     Raises:
-        DataError: no such file, not in this format (the message has the line), more than ``LARGEST_FILE`` bytes, or
-            tables that are too large (see :func:`parse_bif`).
+        DataError: no such file, or not in this format (the message has the line).
     """
+    source = checked_path(path, "a BIF file").expanduser()
     try:
-        with open_for_reading(_expanded(path), "a BIF file", DataError) as raw:
-            compressed = raw.read(2) == b"\x1f\x8b"
-            raw.seek(0)
-            content = _bounded(gzip.GzipFile(fileobj=raw) if compressed else raw, str(path))
-        text = content.decode("utf-8")
+        content = source.read_bytes()
+        text = (gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content).decode("utf-8")
+    except FileNotFoundError as error:
+        raise DataError(f"No BIF file at '{source}'.") from error
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: expected text in the Bayesian Interchange Format, got other bytes.") from error
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"Could not read {path}: {getattr(error, 'strerror', None) or error}.") from error
-    del content  # not needed besides the text
     return parse_bif(text, str(path))
+
+
+def parse_bif(text: str, source: str = "BIF text") -> BIF:
+    """Read a network from text.
+
+    Args:
+        text: in this format; ``property`` lines and comments are skipped.
+        source: name of the text in messages.
+
+    Raises:
+        DataError: not in this format (the message has the line).
+    """
+    return _Parser(text, source).parse()
+
+
+def write_bif(path: str | os.PathLike[str], bif: BIF, name: str = "unknown") -> None:
+    """Write a network atomically; compressed by gzip if the path ends with .gz. Missing folders are created.
+
+    Raises:
+        DataError: the file cannot be written, or a name cannot be written in this format.
+    """
+    target = checked_path(path, "a BIF file").expanduser()
+    try:
+        content = format_bif(bif, name).encode("utf-8")
+        with replacing(target) as temporary:
+            temporary.write_bytes(gzip.compress(content) if target.suffix == ".gz" else content)
+    except (UnicodeEncodeError, OSError) as error:
+        raise DataError(f"Could not write {target}: {getattr(error, 'strerror', None) or error}.") from error
 
 
 def format_bif(bif: BIF, name: str = "unknown") -> str:
@@ -56,62 +112,222 @@ def format_bif(bif: BIF, name: str = "unknown") -> str:
         if not parents:
             lines.append(f"probability ( {_quoted(v)} ) {{\n  table {_numbers(table)};\n}}")
             continue
-        given = ", ".join(_quoted(p) for p in parents)
+        condition = ", ".join(_quoted(p) for p in parents)
         rows = [
             f"  ({', '.join(_quoted(bif.states[p][i]) for p, i in zip(parents, at, strict=True))}) {_numbers(table[at])};"
             for at in product(*(range(n) for n in table.shape[:-1]))
         ]
-        lines.append(f"probability ( {_quoted(v)} | {given} ) {{\n" + "\n".join(rows) + "\n}")
+        lines.append(f"probability ( {_quoted(v)} | {condition} ) {{\n" + "\n".join(rows) + "\n}")
     return "\n".join(lines) + "\n"
 
 
-def write_bif(path: str | os.PathLike[str], bif: BIF, name: str = "unknown") -> None:
-    """Write a network atomically; compressed by gzip if the path ends with .gz. Missing folders are created.
+class _Token(NamedTuple):
+    """A word or mark of the text; an empty one is the end.
 
-    Raises:
-        DataError: the file cannot be written, or a name cannot be written in this format.
+    Args:
+        text: without quotation marks.
+        line: where it begins.
+        quoted: a word in quotation marks is a name even if it looks like a mark.
     """
-    target = _expanded(path)
-    try:
-        content = format_bif(bif, name).encode("utf-8")
-        with replacing(target) as temporary:
-            temporary.write_bytes(gzip.compress(content) if target.suffix == ".gz" else content)
-    except UnicodeEncodeError as error:
-        raise DataError(
-            f"Could not write {target}: {error.object[error.start : error.end]!r} is not valid text."
-        ) from error
-    except OSError as error:
-        raise DataError(f"Could not write {shown(target)}: {error.strerror or error}.") from error
+
+    text: str
+    line: int
+    quoted: bool = False
 
 
-def _expanded(path: str | os.PathLike[str]) -> Path:
-    """The path of a file, ~ standing for the user's folder.
+def _tokens(text: str, source: str) -> Iterator[_Token]:
+    """Words and marks without comments; an empty one ends them."""
+    place, line = 0, 1
+    while place < len(text):
+        match = TOKEN.match(text, place)
+        if match is None:
+            fault = "comment /*" if text.startswith("/*", place) else "quotation mark"
+            raise DataError(f"{source}, line {line}: a {fault} is not closed.")
+        kind, end = match.lastgroup or "", match.end()
+        if kind == "blank":
+            line += text.count("\n", place, end)
+        else:
+            yield _Token(match[kind], line, kind == "quoted")
+        place = end
+    yield _Token("", line)
 
-    Raises:
-        ArgumentError: not a path, or of a user that does not exist.
-    """
-    checked = checked_path(path, "a BIF file")
-    try:
-        return checked.expanduser()
-    except RuntimeError as error:
-        raise ArgumentError(f"Expected the path of a BIF file, got {str(checked)!r} ({error}).") from error
 
+class _Parser:
+    """Recursive descent over the tokens, with one token of lookahead."""
 
-def _bounded(stream: BinaryIO | gzip.GzipFile, source: str) -> bytearray:
-    """All bytes of a stream.
+    def __init__(self, text: str, source: str) -> None:
+        self._source = source
+        self._tokens = _tokens(text, source)
+        self._token = next(self._tokens)
+        self._line = 1  # of the token before
+        self._result = BIF()
 
-    Raises:
-        DataError: there are more than ``LARGEST_FILE``; no more than one beyond is read.
-    """
-    content = bytearray()
-    while chunk := stream.read(min(CHUNK, LARGEST_FILE + 1 - len(content))):
-        content += chunk
-        if len(content) > LARGEST_FILE:
+    def parse(self) -> BIF:
+        while not self._at(""):
+            kind = self._take()
+            if kind == "network":
+                self._skip_to("{")
+                self._skip_block()
+            elif kind == "variable":
+                self._variable()
+            elif kind == "probability":
+                self._probability()
+            else:
+                self._fail("network, variable or probability", kind, back=True)
+        if not self._result.states:
+            self._fail("a variable", "none")
+        missing = [v for v in self._result.states if v not in self._result.tables]
+        if missing:
+            listed = ", ".join(missing[:10]) + (" …" if len(missing) > 10 else "")
+            raise DataError(f"{self._source}: no probabilities for the variables {listed}.")
+        return self._result
+
+    def _variable(self) -> None:
+        name = self._take()
+        if name in self._result.states:
+            self._fail(f"each variable once, but '{name}' came before", name, back=True)
+        self._expect("{")
+        labels: tuple[str, ...] = ()
+        while not self._at("}"):
+            if self._at("property"):
+                self._skip_to(";")
+                continue
+            for mark in ("type", "discrete", "["):
+                self._expect(mark)
+            count = self._take()
+            self._expect("]")
+            self._expect("{")
+            labels = tuple(self._words("}"))
+            self._expect(";")
+            if count != str(len(labels)) or len(set(labels)) != len(labels) or not labels:
+                found = f"{len(labels)}: {', '.join(labels)}"
+                self._fail(f"{count} different states of '{name}'", found, back=True)
+        self._expect("}")
+        if not labels:
+            self._fail(f"the type of '{name}'", "none")
+        self._result.states[name] = labels
+
+    def _probability(self) -> None:
+        self._expect("(")
+        name = self._declared(self._take())
+        parents: tuple[str, ...] = ()
+        if self._at("|"):
+            self._take()
+            parents = tuple(self._declared(p) for p in self._words(")"))
+        else:
+            self._expect(")")
+        if name in self._result.tables:
+            self._fail(f"one table per variable, but '{name}' has one", name)
+        shape = [len(self._result.states[v]) for v in (*parents, name)]
+        try:
+            table = np.full(shape, np.nan)
+        except (ValueError, MemoryError):
+            self._fail("a table that fits into memory", f"{len(shape)} variables with {math.prod(shape):,} entries")
+        default = np.full(shape[-1], np.nan)
+        once = f"the probabilities of '{name}' once"
+        self._expect("{")
+        while not self._at("}"):
+            kind = self._take()
+            if kind == "property":
+                self._skip_to(";")
+            elif kind == "table":
+                if not np.isnan(table).all():
+                    self._fail(once, "a table besides others", back=True)
+                numbers = self._probabilities(math.prod(shape), name)
+                table = np.moveaxis(numbers.reshape(shape[-1], *shape[:-1]), 0, -1)
+            elif kind == "default":
+                default = self._probabilities(shape[-1], name)
+            elif kind == "(":
+                labels = list(self._words(")"))
+                place = self._place(labels, parents, name)
+                if not np.isnan(table[place]).all():
+                    self._fail(once, f"({', '.join(labels)}) again", back=True)
+                table[place] = self._probabilities(shape[-1], name)
+            else:
+                self._fail("table, default or a row of states", kind, back=True)
+        self._expect("}")
+        self._result.parents[name] = parents
+        self._result.tables[name] = self._scaled(np.where(np.isnan(table), default, table), name)
+
+    def _place(self, labels: Sequence[str], parents: Sequence[str], name: str) -> tuple[int, ...]:
+        """Index of a row of the table."""
+        states = [self._result.states[p] for p in parents]
+        if len(labels) != len(parents) or any(x not in s for x, s in zip(labels, states, strict=True)):
+            self._fail(f"states of {', '.join(parents) or 'no parents'} for '{name}'", ", ".join(labels))
+        return tuple(s.index(x) for x, s in zip(labels, states, strict=True))
+
+    def _probabilities(self, count: int, name: str) -> Table:
+        words = list(self._words(";"))
+        try:
+            row = np.array([float(word) for word in words])
+        except ValueError:
+            self._fail(f"probabilities of '{name}'", ", ".join(words), back=True)
+        if len(row) != count or not (np.isfinite(row) & (row >= 0)).all():
+            self._fail(f"{count} probabilities of '{name}'", ", ".join(words), back=True)
+        return row
+
+    def _scaled(self, table: Table, name: str) -> Table:
+        if np.isnan(table).any():
+            raise DataError(f"{self._source}: the probabilities of '{name}' leave out some states of its parents.")
+        total = table.sum(axis=-1, keepdims=True)
+        distance = np.abs(total - 1)
+        if distance.max() > ROUNDING:
+            worst = float(total.flat[distance.argmax()])
             raise DataError(
-                f"{source}: expected at most {LARGEST_FILE:,} bytes of text, got more. If it is meant to be that large, raise "
-                "torchpbp.graph.bif.LARGEST_FILE."
+                f"{self._source}: expected probabilities of '{name}' that sum to 1, got a sum of {worst:.4g}."
             )
-    return content
+        return np.asarray(table / total)
+
+    # -- tokens --------------------------------------------------------------------------------------------------
+
+    def _at(self, wanted: str) -> bool:
+        """Whether a mark or keyword comes next; the empty string is the end."""
+        return not self._token.quoted and self._token.text == wanted
+
+    def _take(self) -> str:
+        if self._at(""):
+            self._fail("more", "the end of the file")
+        taken, self._token = self._token, next(self._tokens)
+        self._line = taken.line
+        return taken.text
+
+    def _expect(self, wanted: str) -> None:
+        if not self._at(wanted):
+            self._fail(f"'{wanted}'", "the end of the file" if self._at("") else self._token.text)
+        self._take()
+
+    def _words(self, end: str) -> Iterator[str]:
+        """Words up to an end mark, with or without commas."""
+        while not self._at(end):
+            mark = not self._token.quoted and self._token.text in MARKS
+            word = self._take()
+            if not mark:
+                yield word
+            elif word != ",":
+                self._fail(f"'{end}'", word, back=True)
+        self._take()
+
+    def _skip_to(self, mark: str) -> None:
+        while not self._at(mark):
+            self._take()
+        self._take()
+
+    def _skip_block(self) -> None:
+        depth = 1
+        while depth:
+            depth += self._at("{") - self._at("}")
+            self._take()
+
+    def _declared(self, name: str) -> str:
+        if name not in self._result.states:
+            self._fail("a variable declared before", name, back=True)
+        return name
+
+    def _fail(self, wanted: str, got: str, back: bool = False) -> NoReturn:
+        """Report what was expected instead of the next token, or with ``back`` instead of the one before."""
+        line = self._line if back else self._token.line
+        short = got if len(got) <= SHOWN else f"{got[:SHOWN]}…"
+        raise DataError(f"{self._source}, line {line}: expected {wanted}, got {short!r}.")
 
 
 def _numbers(row: Table) -> str:
@@ -120,11 +336,8 @@ def _numbers(row: Table) -> str:
 
 def _quoted(word: str) -> str:
     """A name as it is, or in quotation marks if it would be read as several tokens."""
-    if not isinstance(word, str):
-        raise DataError(f"Expected a string as a name, got {word!r}.")
     match = TOKEN.fullmatch(word)
-    plain = match is not None and match.lastgroup == "word" and not word.startswith(("//", "/*"))
-    if plain:
+    if match is not None and match.lastgroup == "word" and not word.startswith("//"):
         return word
     if '"' in word or "\n" in word:
         raise DataError(f"{word!r}: names in this format cannot contain quotation marks or line breaks.")
