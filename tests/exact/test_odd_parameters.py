@@ -19,8 +19,7 @@ PLAIN = {("a", "b"): [[1.0, 2.0, 3.0], [2.0, 1.0, 1.0]], ("b", "c"): [[1.0, 4.0]
 
 
 @pytest.mark.parametrize("size", [1e-300, 1e-200, 1e200, 1e307])
-@pytest.mark.parametrize("method", ["hugin", "shafer-shenoy"])
-def test_the_size_of_a_factor_does_not_matter(size: float, method: Any) -> None:
+def test_the_size_of_a_factor_does_not_matter(size: float) -> None:
     """Two factors on one edge: their product alone would be 0 or infinite."""
     again = {("b", "a"): np.ones((3, 2))}
     plain = DiscreteNetwork.from_factors(CHAIN, {**PLAIN, **again})
@@ -28,14 +27,12 @@ def test_the_size_of_a_factor_does_not_matter(size: float, method: Any) -> None:
     evidence = {"a": [0, 1, -1], "c": [1, -1, 0]}
     exact = Oracle.of(plain)
     rows = [{}, *({v: np.eye(CHAIN.num_states(v))[[s]]} for v, s in (("a", 1), ("c", 0)))]
-    for v, expected in plain.posteriors(evidence, method=method).items():
-        torch.testing.assert_close(scaled.posteriors(evidence, method=method)[v], expected)
-    torch.testing.assert_close(
-        scaled.log_evidence(evidence, method=method), plain.log_evidence(evidence, method=method)
-    )
+    for v, expected in plain.posteriors(evidence).items():
+        torch.testing.assert_close(scaled.posteriors(evidence)[v], expected)
+    torch.testing.assert_close(scaled.log_evidence(evidence), plain.log_evidence(evidence))
     for weights in rows:
         given = {v: torch.from_numpy(w) for v, w in weights.items()}
-        np.testing.assert_allclose(scaled.posterior("b", given, method=method), exact.posterior("b", weights))
+        np.testing.assert_allclose(scaled.posterior("b", given), exact.posterior("b", weights))
     torch.testing.assert_close(scaled.joint(("a", "b", "c")), plain.joint(("a", "b", "c")))
     # The same uniform numbers draw the same states, unless one lies within rounding of where two states meet.
     drawn, expected = (torch.stack(list(n.sample(500, seed=1).values())) for n in (scaled, plain))

@@ -23,7 +23,7 @@ from torchpbp.exact.calibration import PotentialTree, Scope
 from torchpbp.exact.elimination import plain_states
 from torchpbp.exact.pgmpy_networks import make_network, read_network
 from torchpbp.exact.prior import Prior
-from torchpbp.exact.queries import Method, Queries
+from torchpbp.exact.queries import Queries
 from torchpbp.exact.tables import check_tables, check_variables, checked_table, device_of
 from torchpbp.files.checkpoint import checked_labels
 from torchpbp.files.tensors import with_own_storage
@@ -300,13 +300,12 @@ class DiscreteNetwork(JointQueries, Sampling, LatentQueries):
         """All variables: latents may be observed and asked about too."""
         return dict(self.states)
 
-    def posterior(self, query: str | Sequence[str], evidence: EvidenceLike = None, method: Method = "hugin") -> Any:
+    def posterior(self, query: str | Sequence[str], evidence: EvidenceLike = None) -> Any:
         """P(query | evidence), exactly.
 
         Args:
             query: a variable, latent or not, or several for their joint distribution.
             evidence: see :data:`torchpbp.inputs.EvidenceLike`; latents may be observed here too.
-            method: belief update ("hugin"), or sum-product messages ("shafer-shenoy"), which is slower.
 
         Returns:
             (batch, states) for one variable; (batch, states, states, …) for several. A DataFrame for a DataFrame.
@@ -314,33 +313,33 @@ class DiscreteNetwork(JointQueries, Sampling, LatentQueries):
         Raises:
             DataError: evidence of probability 0, naming the first such row.
         """
-        quick = self._posterior_of_one(self.query_names(query), evidence, method)
+        quick = self._posterior_of_one(self.query_names(query), evidence)
         if quick is not None:
             return quick
 
         def answer(names: Scope, checked: Evidence) -> Tensor:
-            quick = self._posterior_of_one(names, checked, method)
-            return self._queries.posterior(names, checked, method) if quick is None else quick
+            quick = self._posterior_of_one(names, checked)
+            return self._queries.posterior(names, checked) if quick is None else quick
 
         return self._ask(query, evidence, answer)
 
-    def posteriors(self, evidence: EvidenceLike = None, method: Method = "hugin", include_latent: bool = False) -> Any:
+    def posteriors(self, evidence: EvidenceLike = None, include_latent: bool = False) -> Any:
         """Posteriors of all variables not observed in every row, from one upward and one downward pass.
 
         Returns:
             name -> (batch, states); a row that observes the variable holds a one-hot distribution. A DataFrame for a DataFrame.
         """
         pool = self.graph.names if include_latent else self.graph.observed
-        return self._ask_all(evidence, lambda names, checked: self._queries.posteriors(names, checked, method), pool)
+        return self._ask_all(evidence, lambda names, checked: self._queries.posteriors(names, checked), pool)
 
     def clique_posteriors(self, scopes: Sequence[Scope], evidence: Evidence) -> dict[Scope, Tensor]:
         """scope -> (batch, states…) posterior of variables that share a clique, such as those of a table, given checked evidence."""
         return self._queries.clique_posteriors(scopes, evidence)
 
-    def log_evidence(self, evidence: EvidenceLike = None, method: Method = "hugin") -> Tensor:
+    def log_evidence(self, evidence: EvidenceLike = None) -> Tensor:
         """(batch,) log P(evidence); -inf where the evidence is impossible."""
         checked = self.read_evidence(evidence)
-        return checked.scaled(self._queries.log_evidence(checked, method))
+        return checked.scaled(self._queries.log_evidence(checked))
 
     def joint(self, variables: str | Iterable[str]) -> Tensor:
         """Marginal table P(variables), any subset in any order, or that of one variable.
@@ -432,11 +431,11 @@ class DiscreteNetwork(JointQueries, Sampling, LatentQueries):
     def _prior(self) -> Prior:
         return Prior(self.potential_tree, self.states)
 
-    def _posterior_of_one(self, names: Scope, evidence: EvidenceLike, method: Method) -> Tensor | None:
+    def _posterior_of_one(self, names: Scope, evidence: EvidenceLike) -> Tensor | None:
         """(1, states) posterior of one variable in one row; ``None`` where the question is not that simple."""
         if len(names) != 1 or names[0] not in self.states:
             return None
-        return self._queries.posterior_of_one(names, plain_states(evidence, self.states, self.labels), method)
+        return self._queries.posterior_of_one(names, plain_states(evidence, self.states, self.labels))
 
     def __repr__(self) -> str:
         return f"DiscreteNetwork({self.graph!r})"

@@ -1,27 +1,25 @@
-"""Which engine answers which question: elimination, belief update or sum-product, and in how large batches."""
+"""Exact answers of a network: single rows by elimination, batches by belief update in chunks of rows."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-from torchpbp.errors import DataError, QueryError
+from torchpbp.errors import DataError
 from torchpbp.exact.belief_update import Beliefs, BeliefUpdate
-from torchpbp.exact.calibration import Calibration, PotentialTree, Scope, potential_tree, shafer_shenoy
+from torchpbp.exact.calibration import PotentialTree, Scope, potential_tree, shafer_shenoy
 from torchpbp.exact.elimination import Elimination
 from torchpbp.exact.prior import draw_states
 from torchpbp.graph.clique_tree import CliqueTree, build_clique_tree
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.inputs.evidence import Evidence
 
-Method = Literal["hugin", "shafer-shenoy"]
-METHODS = get_args(Method)
 ROWS_PER_CHUNK = 1 << 16
+"""Of posteriors of cliques."""
 
 
 class Queries:
@@ -71,43 +69,43 @@ class Queries:
         """Logarithm of what the tree's potentials sum to; 0 for conditional probability tables."""
         return self._belief_update({}, 1, wanted=0).log_evidence[0]
 
-    def posterior_of_one(self, names: Scope, observed: Mapping[str, int] | None, method: Method) -> Tensor | None:
+    def posterior_of_one(self, names: Scope, observed: Mapping[str, int] | None) -> Tensor | None:
         """(1, states) posterior of one variable in one row by elimination; ``None`` where it is no case for that.
 
         Args:
             names: of the query.
             observed: name -> state; ``None`` for evidence of another form.
-            method: as for :meth:`posterior`.
         """
-        if observed is None or len(names) > 1 or method != "hugin" or self.elimination is None or names[0] in observed:
+        if observed is None or len(names) > 1 or self.elimination is None or names[0] in observed:
             return None
         marginal = self.elimination.posterior(names[0], observed)
         return None if marginal is None else torch.from_numpy(marginal).unsqueeze(0).to(self.device)
 
-    def posterior(self, names: Scope, evidence: Evidence, method: Method) -> Tensor:
+    def posterior(self, names: Scope, evidence: Evidence) -> Tensor:
         """(batch, states…) P(names | evidence)."""
         if len(names) > 1:
-            return self._joint_posterior(names, evidence, method)
-        return self._marginals(names, evidence, method, self.potential_tree.top[names[0]])[names[0]]
+            return self._joint_posterior(names, evidence)
+        return self._marginals(names, evidence, self.potential_tree.top[names[0]])[names[0]]
 
-    def posteriors(self, wanted: Sequence[str], evidence: Evidence, method: Method) -> dict[str, Tensor]:
+    def posteriors(self, wanted: Sequence[str], evidence: Evidence) -> dict[str, Tensor]:
         """name -> (batch, states), from one upward and one downward pass."""
-        return self._marginals(wanted, evidence, method)
+        return self._marginals(wanted, evidence)
 
     def clique_posteriors(self, scopes: Sequence[Scope], evidence: Evidence) -> dict[Scope, Tensor]:
         """scope -> (batch, states…) posterior of variables that share a clique, from one upward and one downward pass."""
         cliques = [set(s) for s in self.potential_tree.scopes]
         nodes = {s: next(n for n, clique in enumerate(cliques) if clique.issuperset(s)) for s in scopes}
-        chunks = [
-            [c.marginal(n, s) for s, n in nodes.items()]
-            for c in self._calibrations(evidence, "shafer-shenoy")
-            if isinstance(c, Calibration)
-        ]
+        chunks = []
+        for start, rows in _chunks(evidence, ROWS_PER_CHUNK):
+            weights = {v: w.mT for v, w in self._weights(rows).items()}
+            calibrated = shafer_shenoy(self.potential_tree, weights, rows.batch)
+            _check_possible(torch.isinf(calibrated.log_evidence), start)
+            chunks.append([calibrated.marginal(n, s) for s, n in nodes.items()])
         return {s: torch.cat([chunk[i] for chunk in chunks]) for i, s in enumerate(nodes)}
 
-    def log_evidence(self, evidence: Evidence, method: Method) -> Tensor:
+    def log_evidence(self, evidence: Evidence) -> Tensor:
         """(batch,) log P(evidence); -inf where it is impossible."""
-        return self._log_sums(evidence, method) - self.log_partition
+        return self._log_sums(evidence) - self.log_partition
 
     def sample(self, names: Sequence[str], evidence: Evidence, generator: torch.Generator) -> dict[str, Tensor]:
         """name -> (batch,) int64 states, one draw of each row: variable by variable, given those drawn before."""
@@ -115,27 +113,23 @@ class Queries:
         for v in names:
             if v in hard and bool((hard[v] >= 0).all()):
                 continue
-            posterior = self.posterior((v,), Evidence(evidence.batch, hard, soft), "hugin")  # one-hot where observed
+            posterior = self.posterior((v,), Evidence(evidence.batch, hard, soft))  # one-hot where observed
             hard[v] = draw_states(posterior.cumsum(dim=1), generator)
             soft.pop(v, None)
         return {v: hard[v] for v in names}
 
     # -- inner workings ------------------------------------------------------------------------------------------
 
-    def _marginals(
-        self, names: Sequence[str], evidence: Evidence, method: Method, wanted: int | None = None
-    ) -> dict[str, Tensor]:
-        """name -> (batch, states); the clique that all of them are in, if it is one, need not be told others."""
-        chunks = [[self._marginal(c, v) for v in names] for c in self._calibrations(evidence, method, wanted)]
+    def _marginals(self, names: Sequence[str], evidence: Evidence, wanted: int | None = None) -> dict[str, Tensor]:
+        """name -> (batch, states); with ``wanted``, all names are in that clique, and others receive no messages."""
+        chunks = []
+        for start, rows in _chunks(evidence, self._belief_update.rows_at_once):
+            beliefs = self._beliefs(rows, wanted)
+            _check_possible(torch.isinf(beliefs.log_evidence), start)
+            chunks.append([beliefs.marginal(v) for v in names])
         if len(chunks) == 1:
             return {v: p.mT for v, p in zip(names, chunks[0], strict=True)}
         return {v: torch.cat(parts, dim=1).mT for v, parts in zip(names, zip(*chunks, strict=True), strict=True)}
-
-    def _marginal(self, calibrated: Beliefs | Calibration, name: str) -> Tensor:
-        """(states, batch) posterior."""
-        if isinstance(calibrated, Beliefs):
-            return calibrated.marginal(name)
-        return calibrated.marginal(self.potential_tree.top[name], (name,)).mT
 
     @cached_property
     def _belief_update(self) -> BeliefUpdate:
@@ -156,36 +150,15 @@ class Queries:
             weights.update(zip(names, allowed.to(torch.float64).unbind(), strict=True))
         return weights
 
-    def _chunks(self, evidence: Evidence, method: Method) -> Iterable[Evidence]:
-        if method not in METHODS:
-            raise QueryError(f"method: expected one of {list(METHODS)}, got {method!r}.")
-        most = self._belief_update.rows_at_once if method == "hugin" else ROWS_PER_CHUNK
-        parts = max(1, math.ceil(evidence.batch / most))
-        step = max(1, math.ceil(evidence.batch / parts))  # parts of equal size
-        for start in range(0, max(1, evidence.batch), step):
-            yield evidence.rows(slice(start, start + step))
+    def _beliefs(self, rows: Evidence, wanted: int | None) -> Beliefs:
+        return self._belief_update(self._weights(rows), rows.batch, wanted)
 
-    def _calibrated(self, rows: Evidence, method: Method, wanted: int | None = None) -> Beliefs | Calibration:
-        weights = self._weights(rows)
-        if method == "shafer-shenoy":
-            return shafer_shenoy(self.potential_tree, {v: w.mT for v, w in weights.items()}, rows.batch)
-        return self._belief_update(weights, rows.batch, wanted)
-
-    def _calibrations(
-        self, evidence: Evidence, method: Method, wanted: int | None = None
-    ) -> Iterable[Beliefs | Calibration]:
-        start = 0
-        for rows in self._chunks(evidence, method):
-            result = self._calibrated(rows, method, wanted)
-            _check_possible(torch.isinf(result.log_evidence), start)
-            start += rows.batch
-            yield result
-
-    def _log_sums(self, evidence: Evidence, method: Method) -> Tensor:
+    def _log_sums(self, evidence: Evidence) -> Tensor:
         """(batch,) before the partition function is taken off."""
-        return torch.cat([self._calibrated(rows, method, 0).log_evidence for rows in self._chunks(evidence, method)])
+        chunks = _chunks(evidence, self._belief_update.rows_at_once)
+        return torch.cat([self._beliefs(rows, 0).log_evidence for _, rows in chunks])
 
-    def _joint_posterior(self, names: Scope, evidence: Evidence, method: Method) -> Tensor:
+    def _joint_posterior(self, names: Scope, evidence: Evidence) -> Tensor:
         """Each joint state of the query as further evidence, in one larger batch."""
         shape = [self.states[v] for v in names]
         cells = math.prod(shape)
@@ -195,9 +168,17 @@ class Queries:
         for i, v in enumerate(names):
             pick = self._eye(self.states[v])[grid[:, i]].repeat(evidence.batch, 1)
             weights[v] = weights[v] * pick if v in weights else pick
-        logs = self._log_sums(Evidence(wide.batch, {}, weights), method).reshape(evidence.batch, cells)
+        logs = self._log_sums(Evidence(wide.batch, {}, weights)).reshape(evidence.batch, cells)
         _check_possible(torch.isinf(logs).all(dim=1), 0)
         return torch.softmax(logs, dim=1).reshape(evidence.batch, *shape)
+
+
+def _chunks(evidence: Evidence, most: int) -> Iterable[tuple[int, Evidence]]:
+    """Parts of equal size, of at most so many rows, each with the number of its first row."""
+    parts = max(1, math.ceil(evidence.batch / most))
+    step = max(1, math.ceil(evidence.batch / parts))
+    for start in range(0, max(1, evidence.batch), step):
+        yield start, evidence.rows(slice(start, start + step))
 
 
 def _moderate(table: Tensor) -> Tensor:

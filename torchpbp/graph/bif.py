@@ -10,7 +10,6 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 import numpy as np
