@@ -29,7 +29,7 @@ from torchpbp.settings import Settings, flag, non_negative, setting, whole
 from torchpbp.settings import seed as seed_constraint
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class EMSettings(Settings):
     """Settings of :class:`EM`, described there."""
 

@@ -33,7 +33,7 @@ def _exponents() -> Constraint:
     return Constraint("one or more numbers above 0.5 and at most 1, where online EM converges, in a list", read)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class OnlineEMSettings(EMSettings):
     """Settings of :class:`OnlineEM`, described there."""
 

@@ -40,7 +40,7 @@ from torchpbp.settings import Settings, flag, optional, positive, setting, whole
 from torchpbp.settings import seed as seed_constraint
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SpectralSettings(Settings):
     """Settings of :class:`SpectralJunctionTree`, described there."""
 
@@ -109,7 +109,16 @@ class SpectralJunctionTree(SpectralAnswers):
         seed: int = 0,
         budget: float | None = BUDGET,
     ) -> None:
-        self._configure(graph, SpectralSettings(rank, pool, largest_group, strict, checked_root(root), seed, budget))
+        settings = SpectralSettings(
+            rank=rank,
+            pool=pool,
+            largest_group=largest_group,
+            strict=strict,
+            root=checked_root(root),
+            seed=seed,
+            budget=budget,
+        )
+        self._configure(graph, settings)
         plan = plan_tree(self._tree, self.options)
         self._adopt_plan(plan, outside_choices(plan, self.options))
 
@@ -127,13 +136,13 @@ class SpectralJunctionTree(SpectralAnswers):
             raise StructureError(f"Latent variables {unknown} have no number of states. Pass rank=<int> to set it.")
         self.graph, self.settings = graph, settings
         self.options = PlanOptions(
-            settings.rank,
-            settings.pool,
-            settings.pool,
-            settings.largest_group,
-            settings.strict,
-            PROBE_SEED + settings.seed,
-            settings.budget,
+            rank=settings.rank,
+            singles=settings.pool,
+            pool=settings.pool,
+            largest_group=settings.largest_group,
+            strict=settings.strict,
+            seed=PROBE_SEED + settings.seed,
+            budget=settings.budget,
         )
         self.states = {v: graph.num_states(v) for v in graph.observed}
         known = graph.with_states({v: settings.rank for v in unknown if settings.rank is not None})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,7 @@ from torchpbp.inference.observable import Observable
 from torchpbp.inputs.missing_values import observed
 from torchpbp.learning.feature_fitting import Tables
 from torchpbp.learning.fitting import FitResult, Fitter
-from torchpbp.learning.stage1 import Regressor, RowRegressor
+from torchpbp.learning.stage1 import RowRegressor
 from torchpbp.learning.two_stage import Solution, learn, stacked
 from torchpbp.moments.class_rows import ClassRows, class_tables
 from torchpbp.moments.joint_tables import JointTables
@@ -28,29 +29,26 @@ class ClassFitter(Fitter):
     Rows without a class are left out, except that feature maps of continuous variables are fitted to all rows.
 
     Args:
-        observables, kernel_map, regressor, ridge, whitening, seed, device: as for :class:`Fitter`, the class variable among the
-            observables.
+        observables, kernel_map: as for :class:`Fitter`, the class variable among the observables.
         condition: the class variable.
         shrinkage: pseudo-rows from the pooled distribution that are added to each class. Moments are weighted for it; a regressor
             that looks at rows gets as many rows of all classes.
+        options: of :class:`Fitter`.
     """
 
     def __init__(
         self,
         observables: Mapping[str, Observable],
         kernel_map: KernelMap | None,
-        regressor: Regressor,
-        ridge: tuple[float, float],
-        whitening: float,
-        seed: int,
+        *,
         condition: str,
         shrinkage: float,
-        device: torch.device | str = "cpu",
+        **options: Any,
     ) -> None:
-        super().__init__(observables, kernel_map, regressor, ridge, whitening, seed, device)
+        super().__init__(observables, kernel_map, **options)
         self.condition, self.shrinkage = condition, shrinkage
         others = {v: o for v, o in self.observables.items() if v != condition}
-        self._single = Fitter(others, kernel_map, regressor, ridge, whitening, seed, device)
+        self._single = Fitter(others, kernel_map, **options)
 
     def fit(self, tables: Tables, plans: Mapping[int, Plan]) -> FitResult:
         (plan,) = plans.values()

@@ -81,6 +81,7 @@ class Fitter:
         self,
         observables: Mapping[str, Observable],
         kernel_map: KernelMap | None,
+        *,
         regressor: Regressor,
         ridge: tuple[float, float],
         whitening: float,

@@ -26,7 +26,7 @@ from torchpbp.planning.plan import Plan
 from torchpbp.settings import Settings, positive, seed, setting, whole
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class KernelRidgeSettings(Settings):
     """What :class:`KernelRidge` takes."""
 
@@ -48,7 +48,7 @@ class KernelRidge(RowRegressor):
     """
 
     def __init__(self, landmarks: int = 200, contrast: float = 0.5, bandwidth: float = 1.0, seed: int = 0) -> None:
-        self.settings = KernelRidgeSettings(landmarks, contrast, bandwidth, seed)
+        self.settings = KernelRidgeSettings(landmarks=landmarks, contrast=contrast, bandwidth=bandwidth, seed=seed)
 
     def learn(self, plan: Plan, moments: Moments, rows: TrainingRows | None, penalties: Penalties) -> Stage1:
         if rows is None:

@@ -59,10 +59,16 @@ def class_shapes(graph: LatentGraph, condition: str | None) -> dict[str, tuple[i
 def make_fitter(model: TwoStageModel) -> Fitter:
     """What carries out a fit with a model's settings."""
     s = model.settings
-    options = (model.observables, model.kernel_map, model.regressor, s.ridge, s.whitening, s.seed)
+    options: Any = {
+        "regressor": model.regressor,
+        "ridge": s.ridge,
+        "whitening": s.whitening,
+        "seed": s.seed,
+        "device": model.device,
+    }
     if s.condition is None:
-        return Fitter(*options, device=model.device)
-    return ClassFitter(*options, s.condition, s.shrinkage, device=model.device)
+        return Fitter(model.observables, model.kernel_map, **options)
+    return ClassFitter(model.observables, model.kernel_map, condition=s.condition, shrinkage=s.shrinkage, **options)
 
 
 @torch.no_grad()

@@ -78,7 +78,7 @@ PROBE_SEED = 20200207
 """Sets the random draws behind generic ranks apart from other seeds."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TwoStageSettings(Settings):
     """Settings of a two-stage fit, see :class:`~torchpbp.PBP`."""
 
@@ -103,7 +103,13 @@ class TwoStageSettings(Settings):
         """Options of the plan; its rank is left open where it is chosen on data."""
         rank = None if self.rank == "auto" else self.rank
         return PlanOptions(
-            rank, self.singles, self.pool, self.largest_group, self.strict, PROBE_SEED + self.seed, self.budget
+            rank=rank,
+            singles=self.singles,
+            pool=self.pool,
+            largest_group=self.largest_group,
+            strict=self.strict,
+            seed=PROBE_SEED + self.seed,
+            budget=self.budget,
         )
 
 
@@ -148,10 +154,21 @@ class TwoStageModel(OperatorModel, Learner):
     ) -> None:
         super().__init__()
         require_graph(graph, type(self).__name__)
-        # mypy does not know that constraints bring values to the declared types
-        plan_options = (singles, pool, largest_group, strict, max_rank, root)
-        options: Any = (rank, ridge, whitening, *plan_options, seed, condition, shrinkage, budget)
-        self.settings = TwoStageSettings(*options)
+        self.settings = TwoStageSettings(
+            rank=rank,
+            ridge=ridge,
+            whitening=whitening,
+            singles=singles,
+            pool=pool,
+            largest_group=largest_group,
+            strict=strict,
+            max_rank=max_rank,
+            root=root,  # type: ignore[arg-type]
+            seed=seed,
+            condition=condition,
+            shrinkage=shrinkage,
+            budget=budget,
+        )
         self.dtype: torch.dtype = floating_dtype().check("dtype", dtype)
         regressors = instance(Regressor, expected="Ridge(), KernelRidge(), MLP() or Messages()")
         self.regressor: Regressor = regressors.check("regressor", Ridge() if regressor is None else regressor)

@@ -64,7 +64,7 @@ def _options() -> Constraint:
     return instance(Mapping, expected="names and values, such as a dict")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class MLPSettings(Settings):
     """What decides the result of :class:`MLP`."""
 
@@ -132,9 +132,18 @@ class MLP(RowRegressor):
         checkpoint: str | os.PathLike[str] | None = None,
         seed: int = 0,
     ) -> None:
-        widths: Any = hidden  # any sequence; the constraint makes it a tuple
         self.settings = MLPSettings(
-            widths, folds, linear, missing, epochs, patience, batch_size, learning_rate, weight_decay, dtype, seed
+            hidden=hidden,  # type: ignore[arg-type]
+            folds=folds,
+            linear=linear,
+            missing=missing,
+            epochs=epochs,
+            patience=patience,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            weight_decay=weight_decay,
+            dtype=dtype,
+            seed=seed,
         )
         self.trainer: dict[str, Any] = _options().check("trainer", trainer or {})
         self.checkpoint = None if checkpoint is None else Path(checkpoint)

@@ -38,7 +38,7 @@ PREPARED_ROWS = 20_000
 """Rows, at most, from which kernel maps and the scales of inputs are taken before training."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ModuleSettings(Settings):
     """Settings of :class:`PBPModule`, see there."""
 
@@ -136,9 +136,22 @@ class PBPModule(LightningModule):
     ) -> None:
         super().__init__()
         instance(PBP, expected="a torchpbp.PBP model").check("model", model)
-        options: Any = (hide, most_hidden, support, hidden, instruments, residual, link, gradient)
-        rates: Any = (learning_rate, weight_decay, warmup, clip, validation_rows, seed)
-        self.settings = ModuleSettings(*options, *rates)
+        self.settings = ModuleSettings(
+            hide=hide,
+            most_hidden=most_hidden,
+            support=support,
+            hidden=hidden,  # type: ignore[arg-type]
+            instruments=instruments,
+            residual=residual,
+            link=link,
+            gradient=gradient,
+            learning_rate=learning_rate,
+            weight_decay=weight_decay,
+            warmup=warmup,
+            clip=clip,
+            validation_rows=validation_rows,
+            seed=seed,
+        )
         self.model = model
         self.target = _checked_target(model, target)
         own = self.settings

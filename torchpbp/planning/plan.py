@@ -17,7 +17,7 @@ Group = tuple[str, ...]
 """Observables whose features are taken together, as an outer product."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PlanOptions(Settings):
     """How a plan is made.
 

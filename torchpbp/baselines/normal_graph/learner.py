@@ -28,7 +28,7 @@ from torchpbp.settings import Settings, choice, flag, non_negative, setting, who
 from torchpbp.settings import seed as seed_constraint
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class NormalGraphSettings(Settings):
     """Settings of :class:`NormalGraphLearner`, described there."""
 
@@ -112,9 +112,17 @@ class NormalGraphLearner(NetworkLearner):
         require_graph(graph, "NormalGraphLearner")
         super().__init__(graph)
         self.settings = NormalGraphSettings(
-            rule, epochs, inner_iterations, restarts, start, delta, history, seed, progress
+            rule=rule,
+            epochs=epochs,
+            inner_iterations=inner_iterations,
+            restarts=restarts,
+            start=start,
+            delta=delta,
+            history=history,
+            seed=seed,
+            progress=progress,
         )
-        self.rule = Rule(rule, inner_iterations, delta)
+        self.rule = Rule(name=rule, iterations=inner_iterations, delta=delta)
         self.converted = convert(graph)
         self.runs: list[NormalGraphRun] = []
         self.trace = LearningTrace()

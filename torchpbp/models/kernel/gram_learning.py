@@ -95,7 +95,7 @@ def ranges(domains: Mapping[str, Domain], rows: Tensor, widths: Tensor) -> Tenso
     return result
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class OperatorSettings:
     """How operators are solved for.
 

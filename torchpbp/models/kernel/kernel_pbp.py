@@ -109,19 +109,19 @@ class KernelPBP(GramAnswers):
                 f"KernelPBP: expected at most {MOST_STATES:,} states, {many[:8]} have more. Declare them Continuous()."
             )
         self.settings = KernelPBPSettings(
-            bandwidth,
-            evidence_bandwidth,
-            ridge,
-            core_leaves,
-            instrument_leaves,
-            landmarks,
-            sequences,  # type: ignore[arg-type]
-            positive,
-            checked_root(root),
-            fill,
-            dtype,
-            max_bytes,
-            seed,
+            bandwidth=bandwidth,
+            evidence_bandwidth=evidence_bandwidth,
+            ridge=ridge,
+            core_leaves=core_leaves,
+            instrument_leaves=instrument_leaves,
+            landmarks=landmarks,
+            sequences=sequences,  # type: ignore[arg-type]
+            positive=positive,
+            root=checked_root(root),
+            fill=fill,
+            dtype=dtype,
+            max_bytes=max_bytes,
+            seed=seed,
         )
         for widths in (self.settings.bandwidth, self._evidence_bandwidth):
             check_bandwidth(widths, graph)
@@ -216,7 +216,8 @@ class KernelPBP(GramAnswers):
         return [p for p in self.plan.separators if not self.tree.leaf_observables[p.node]]
 
     def _operator_settings(self) -> OperatorSettings:
-        return OperatorSettings(self.settings.ridge, self.settings.landmarks, self.settings.dtype, self.settings.seed)
+        s = self.settings
+        return OperatorSettings(ridge=s.ridge, landmarks=s.landmarks, dtype=s.dtype, seed=s.seed)
 
     def extra_repr(self) -> str:
         if not any(self.missing.values()):

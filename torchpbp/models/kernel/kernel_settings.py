@@ -12,7 +12,7 @@ from torchpbp.settings import positive as positive_number
 from torchpbp.settings import seed as seed_constraint
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class KernelPBPSettings(Settings):
     """Settings of :class:`~torchpbp.KernelPBP`, described there."""
 

@@ -41,7 +41,7 @@ CONCLUSIONS = {
 """What may be concluded from the states of a latent with so many views."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class MaximumLikelihoodSettings(Settings):
     """Settings of :class:`MaximumLikelihood`, described there."""
 
@@ -107,7 +107,15 @@ class MaximumLikelihood(NetworkLearner, Intervals):
         seed: int = 0,
         progress: bool = True,
     ) -> None:
-        settings = MaximumLikelihoodSettings(prior, tolerance, max_steps, states, most_states, seed, progress)
+        settings = MaximumLikelihoodSettings(
+            prior=prior,
+            tolerance=tolerance,
+            max_steps=max_steps,
+            states=states,
+            most_states=most_states,
+            seed=seed,
+            progress=progress,
+        )
         _check_graph(graph, settings.states is not None)
         super().__init__(graph)
         self.settings = settings
