@@ -10,7 +10,8 @@ from tests.learning.nets import GRAPHS, attached, mixed_model, random_leaves
 from torchpbp import PBP
 from torchpbp.inference.leaf_features import LeafFeatures
 from torchpbp.learning.message_nets import MessageNets
-from torchpbp.learning.net_moments import BatchRows, ClassLayout, MomentSums, complete_rows, row_products, zero_sums
+from torchpbp.learning.net_moments import BatchRows, ClassLayout, MomentSums, fully_observed_rows, zero_sums
+from torchpbp.moments.feature_moments import row_products
 
 LABELS = torch.tensor([2, 0, 0, -1, 2, 0, 0, 2, -1, 0] * 3)
 """Four classes: 0 with five rows in ten, 2 with three, 1 and 3 with none; two rows in ten have no class."""
@@ -18,7 +19,7 @@ LABELS = torch.tensor([2, 0, 0, -1, 2, 0, 0, 2, -1, 0] * 3)
 
 def sums_of(nets: MessageNets, leaves: LeafFeatures, layout: ClassLayout) -> MomentSums:
     messages, instruments = nets.messages(leaves), nets.instrument_features(leaves, leaves.seen)
-    return BatchRows(nets, leaves, messages, instruments, layout, complete_rows(nets, leaves)).sums()
+    return BatchRows(nets, leaves, messages, instruments, layout, fully_observed_rows(nets, leaves)).sums()
 
 
 def by_loop(nets: MessageNets, leaves: LeafFeatures, labels: Tensor, classes: int, weights: Tensor) -> MomentSums:

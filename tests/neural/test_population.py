@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torchpbp import PBP, Continuous, DiscreteNetwork, LatentGraph, PBPModule, templates
 from torchpbp.learning.message_nets import Masking
 from torchpbp.learning.net_fitting import Rows
-from torchpbp.learning.population import joint_states
+from torchpbp.learning.population import population_rows
 
 EXACT = 1e-8
 GRAPHS = {
@@ -133,7 +133,7 @@ def test_one_hot_encoders(name: str, condition: bool, left_out: int) -> None:
         condition=target if condition else None,
     )
     module = exact_module(model, target)
-    joint = joint_states(truth, states, "the test")
+    joint = population_rows(truth, states, "the test")
     table = one_hot(dict(zip(joint.names, joint.content.unbind(1), strict=True)), states, (target,))
     model.fit_nets(lambda: iter([Rows(table, joint.weights)]), 1e-15, Masking(0.0, 0.0), shrinkage=0.0)
 

@@ -16,7 +16,7 @@ from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.inputs.columns import DataLike
 from torchpbp.models.likelihood.expectation import ExpectationStep
-from torchpbp.models.likelihood.layout import TableLayout
+from torchpbp.models.likelihood.layout import FamilyLayout
 from torchpbp.models.likelihood.rows import WeightedRows, distinct_rows, read_rows
 from torchpbp.settings import Constraint, between, non_negative, setting, several, whole
 
@@ -135,6 +135,6 @@ class OnlineEM(EM):
         return final, self._runs(objectives, candidates)
 
 
-def _expected(layout: TableLayout, network: DiscreteNetwork) -> Tensor:
+def _expected(layout: FamilyLayout, network: DiscreteNetwork) -> Tensor:
     """(entries,) what a network expects of one row."""
     return layout.vector({scope: network.joint(scope) for scope in layout.scopes})

@@ -17,11 +17,11 @@ from torchpbp.errors import StructureError
 from torchpbp.exact.contraction import contract
 from torchpbp.graph.clique_tree import CliqueTree
 from torchpbp.graph.cost import table_cost
+from torchpbp.graph.domains import Scope
 
 ROW = object()
 """Mode label of the batch dimension."""
 
-Scope = tuple[str, ...]
 Part = tuple[Tensor, tuple[Hashable, ...]]
 """A tensor with its modes."""
 

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from torchpbp.exact.calibration import Scope
 from torchpbp.graph.clique_tree import CliqueTree
+from torchpbp.graph.domains import Scope
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.inputs.evidence import Evidence, EvidenceLike
 

@@ -19,7 +19,7 @@ from torchpbp.contract.frames import state_labels
 from torchpbp.contract.latent_queries import LatentQueries
 from torchpbp.contract.model_files import SaveOptions
 from torchpbp.errors import QueryError, RankWarning, StructureError, warn_caller
-from torchpbp.exact.calibration import PotentialTree, Scope
+from torchpbp.exact.calibration import PotentialTree
 from torchpbp.exact.elimination import plain_states
 from torchpbp.exact.pgmpy_networks import make_network, read_network
 from torchpbp.exact.prior import Prior
@@ -30,7 +30,7 @@ from torchpbp.files.tensors import with_own_storage
 from torchpbp.graph.bif import BIF, read_bif, write_bif
 from torchpbp.graph.clique_tree import families
 from torchpbp.graph.cost import BUDGET, table_cost
-from torchpbp.graph.domains import require_single_values
+from torchpbp.graph.domains import Scope, require_single_values
 from torchpbp.graph.latent_graph import Domain, LatentGraph, require_graph
 from torchpbp.inputs.evidence import Evidence, EvidenceLike, query_names
 from torchpbp.lazy import pandas as pd

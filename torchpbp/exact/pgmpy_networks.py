@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchpbp.exact.calibration import Scope
+from torchpbp.graph.domains import Scope
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.graph.pgmpy_models import make_pgmpy, read_pgmpy
 

@@ -9,8 +9,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from torchpbp.exact.calibration import PotentialTree, Scope, shafer_shenoy
+from torchpbp.exact.calibration import PotentialTree, shafer_shenoy
 from torchpbp.exact.contraction import contract
+from torchpbp.graph.domains import Scope
 
 ROWS_PER_CHUNK = 1 << 16
 CELLS_PER_CHUNK = 1 << 24

@@ -11,10 +11,11 @@ from torch import Tensor
 
 from torchpbp.errors import DataError
 from torchpbp.exact.belief_update import Beliefs, BeliefUpdate
-from torchpbp.exact.calibration import PotentialTree, Scope, potential_tree, shafer_shenoy
+from torchpbp.exact.calibration import PotentialTree, potential_tree, shafer_shenoy
 from torchpbp.exact.elimination import Elimination
 from torchpbp.exact.prior import draw_states
 from torchpbp.graph.clique_tree import CliqueTree, build_clique_tree
+from torchpbp.graph.domains import Scope
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.inputs.evidence import Evidence
 

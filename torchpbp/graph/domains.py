@@ -11,6 +11,8 @@ from typing import Any
 from torchpbp.errors import ArgumentError, StructureError
 from torchpbp.settings import LARGEST, finite, optional, several, shortened, whole
 
+Scope = tuple[str, ...]
+"""Variables of a table, in the order of its axes."""
 SHAPE = several(whole(1), expected="a tuple of positive whole numbers, such as (2,) or (1, 16, 8)")
 
 

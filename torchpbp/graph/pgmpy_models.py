@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from torchpbp.errors import StructureError
+from torchpbp.graph.domains import Scope
 
 Table = npt.NDArray[np.float64]
-Scope = tuple[str, ...]
 
 
 @dataclass(frozen=True)

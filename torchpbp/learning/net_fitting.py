@@ -14,7 +14,7 @@ from torchpbp.errors import DataError
 from torchpbp.features.encoded import spread_of
 from torchpbp.inference.leaf_features import LeafFeatures, LeafReader
 from torchpbp.learning.message_nets import Masking, MessageNets, NetBank
-from torchpbp.learning.net_moments import BatchRows, ClassLayout, MomentSums, complete_rows, zero_sums
+from torchpbp.learning.net_moments import BatchRows, ClassLayout, MomentSums, fully_observed_rows, zero_sums
 from torchpbp.learning.net_stage1 import NetStage1
 from torchpbp.learning.stage1 import Penalties
 from torchpbp.learning.two_stage import Solution, solve
@@ -148,7 +148,7 @@ def fit_nets(
         layout = ClassLayout(labels, classes, len(part.seen), device, part.weights)
         class_rows += layout.filled.sum(dim=1)
         messages, instruments = nets.messages(leaves), nets.instrument_features(leaves, part.shown)
-        sums = sums + BatchRows(nets, leaves, messages, instruments, layout, complete_rows(nets, leaves)).sums()
+        sums = sums + BatchRows(nets, leaves, messages, instruments, layout, fully_observed_rows(nets, leaves)).sums()
     sums = MomentSums(tuple(map(sum_over_processes, sums.sums)), tuple(map(sum_over_processes, sums.counts)))
     class_rows = sum_over_processes(class_rows)
     _check_counts(nets, sums)

@@ -16,6 +16,7 @@ from torchpbp.distributed import shared_sums
 from torchpbp.inference.leaf_features import LeafFeatures
 from torchpbp.learning.least_squares import cholesky_factor
 from torchpbp.learning.message_nets import Family, MessageNets
+from torchpbp.moments.feature_moments import row_products
 
 REGRESSION_RIDGE = 1e-2
 """Ridge of the regressions by which nets of instruments are trained, whose outputs have variance 1."""
@@ -79,7 +80,7 @@ def zero_sums(nets: MessageNets, classes: int, device: torch.device | str = "cpu
     return MomentSums(tuple(sums), tuple(counts))
 
 
-def complete_rows(nets: MessageNets, leaves: LeafFeatures) -> dict[int, Tensor] | None:
+def fully_observed_rows(nets: MessageNets, leaves: LeafFeatures) -> dict[int, Tensor] | None:
     """Per separator, and 0 for the root, (rows,) 1 where a row observes all that it is learned from; None: always."""
     if leaves.seen.device.type != "meta" and bool(leaves.seen.all()):
         return None
@@ -96,7 +97,7 @@ class BatchRows:
         messages: θ of each separator, (rows, rank).
         instruments: η of each separator that is solved for, (rows, m).
         layout: rows of each class.
-        complete: see :func:`complete_rows`.
+        complete: see :func:`fully_observed_rows`.
     """
 
     def __init__(
@@ -190,14 +191,6 @@ def _below(family: Family, leaves: LeafFeatures, messages: Mapping[int, Tensor])
     if family.leaf:
         return [[leaves.features[group[k]] for group in family.leaf] for k in range(len(family.sizes))]
     return [[messages[n] for n in nodes] for nodes in family.below]
-
-
-def row_products(parts: Sequence[Tensor]) -> Tensor:
-    """Row-wise outer products of (…, d_k) tensors, (…, ∏ d_k)."""
-    result = parts[0]
-    for part in parts[1:]:
-        result = (result.unsqueeze(-1) * part.unsqueeze(-2)).flatten(-2)
-    return result
 
 
 class ClassLayout:

@@ -29,7 +29,9 @@ def learn_population(plan: Plan, network: DiscreteNetwork, regressor: Regressor)
         regressor: stage-1 method; one that needs rows gets each joint state of the observables, weighted.
     """
     states = {v: network.states[v] for v in network.graph.observed}
-    rows = joint_states(network, states, f"a model with {regressor!r}") if isinstance(regressor, RowRegressor) else None
+    rows = (
+        population_rows(network, states, f"a model with {regressor!r}") if isinstance(regressor, RowRegressor) else None
+    )
     tables = JointTables(regressor.required_tables(plan), states, device=network.device)
     tables.fill(network.joint)
     return learn(plan, TableMoments(tables), regressor, Penalties(0.0, 0.0), rows)
@@ -52,7 +54,7 @@ def learn_class_population(
     shares, by_class = class_tables(tables, name, 0.0)
     rows: list[TrainingRows | None] = [None] * len(shares)
     if isinstance(regressor, RowRegressor):
-        worlds = joint_states(network, states, f"a model with {regressor!r}")
+        worlds = population_rows(network, states, f"a model with {regressor!r}")
         rows = [worlds.given(name, label if share else None) for label, share in enumerate(shares.counts.tolist())]
     solutions = [
         learn(plan, TableMoments(own), regressor, Penalties(0.0, 0.0), part)
@@ -61,7 +63,7 @@ def learn_class_population(
     return stacked(solutions), shares
 
 
-def joint_states(network: DiscreteNetwork, states: dict[str, int], method: str) -> TrainingRows:
+def population_rows(network: DiscreteNetwork, states: dict[str, int], method: str) -> TrainingRows:
     """Each joint state of the observables that has a probability, with that as weight.
 
     Args:

@@ -21,7 +21,7 @@ from torchpbp.inputs.sources import DataLike, open_data, with_progress
 from torchpbp.learning.fitting import check_labels, clipping_floor
 from torchpbp.learning.message_nets import Masking, MessageNets
 from torchpbp.learning.net_fitting import Batches, Rows, fit_nets
-from torchpbp.learning.population import joint_states
+from torchpbp.learning.population import population_rows
 from torchpbp.models.conditioning import warn_of_classes
 from torchpbp.models.saved_nets import attach_saved, pack_nets
 from torchpbp.models.two_stage_model import EXACT_FLOOR, TwoStageModel
@@ -133,7 +133,7 @@ class NetModel(TwoStageModel):
             return super().fit_population(network)
         self.check_population(network)
         states = {v: network.states[v] for v in network.graph.observed}
-        joint = joint_states(network, states, "a model with nets")
+        joint = population_rows(network, states, "a model with nets")
         table = dict(zip(joint.names, joint.content.unbind(dim=1), strict=True))
         # Each joint state is one row: what is hidden of it would depend on it, and must not.
         self.fit_nets(lambda: iter([Rows(table, joint.weights)]), EXACT_FLOOR, Masking(0.0, 0.0), shrinkage=0.0)

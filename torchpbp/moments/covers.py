@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-Scope = tuple[str, ...]
+from torchpbp.graph.domains import Scope
 
 LARGEST_COVER = 1 << 16
 """Cells of a cover of several tables: 512 KB of counts."""

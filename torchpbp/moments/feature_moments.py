@@ -121,7 +121,7 @@ class FeatureMoments(Moments):
             single = {v: self._single(v, batch[v], seen.get(v)) for v in names}
             one = self._like.new_ones(count, 1)
             weights = one.squeeze(1) if self._weight is None else self._weight(batch)
-            yield weights, seen, {g: row_products([single[v] for v in g], one) for g in groups}
+            yield weights, seen, {g: row_products([one, *(single[v] for v in g)]) for g in groups}
 
     def _weighted(self, weights: Tensor, features: Tensor) -> Tensor:
         """Rows times their weights."""
@@ -207,7 +207,7 @@ class FeatureMoments(Moments):
             for k, ((below, features, near), total) in enumerate(zip(questions, totals, strict=True)):
                 own, chosen = _select(weights, batch, [*below, *near], seen, needed[k])
                 parts = [chosen[g] if features is None else chosen[g] @ features[i] for i, g in enumerate(below)]
-                left = self._weighted(own, row_products(parts, own.new_ones(len(own), 1)))
+                left = self._weighted(own, row_products([own.new_ones(len(own), 1), *parts]))
                 right = torch.cat([left[:, :0], *(chosen[g] for g in near)], dim=1)
                 counts[k] += own.sum()
                 total[0].add_(left.sum(dim=0).reshape(total[0].shape))
@@ -246,9 +246,9 @@ def _select(
     return weights[chosen], {g: features[g][chosen] for g in wanted}
 
 
-def row_products(parts: Sequence[Tensor], one: Tensor) -> Tensor:
-    """Row-wise Kronecker product of (rows, d_k) matrices, (rows, ∏ d_k); (rows, 1) ones where there are none."""
-    result = one
-    for part in parts:
-        result = (result.unsqueeze(2) * part.unsqueeze(1)).flatten(1)
+def row_products(parts: Sequence[Tensor]) -> Tensor:
+    """Row-wise Kronecker product of (…, d_k) tensors, (…, ∏ d_k)."""
+    result = parts[0]
+    for part in parts[1:]:
+        result = (result.unsqueeze(-1) * part.unsqueeze(-2)).flatten(-2)
     return result

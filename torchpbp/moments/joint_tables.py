@@ -18,10 +18,11 @@ from torch import Tensor
 
 from torchpbp.distributed import gather_objects, sum_over_processes
 from torchpbp.errors import DataError, NotFittedError, StructureError
+from torchpbp.graph.domains import Scope
 from torchpbp.inputs.arrays import require_device
 from torchpbp.inputs.sources import narrow_dtype
 from torchpbp.moments.covers import Cover, RowCounter
-from torchpbp.moments.table_layout import Scope, TableLayout, table_layout
+from torchpbp.moments.table_layout import TableLayout, table_layout
 from torchpbp.moments.table_reading import reading
 
 INDEX_BUDGET = 1 << 19

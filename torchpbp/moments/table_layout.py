@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from torchpbp.errors import StructureError
+from torchpbp.graph.domains import Scope
 from torchpbp.moments.covers import find_covers
-
-Scope = tuple[str, ...]
 
 LARGEST_TABLE = 1 << 31
 """Most cells of one table, 16 GiB: the last limit, where the budget of a plan has been lifted."""

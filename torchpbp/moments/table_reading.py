@@ -13,7 +13,8 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from torchpbp.moments.table_layout import Scope, TableLayout
+from torchpbp.graph.domains import Scope
+from torchpbp.moments.table_layout import TableLayout
 
 Cells = npt.NDArray[np.int64]
 """Numbers of cells; 0 stands for a cell that is always 0."""

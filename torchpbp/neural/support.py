@@ -12,7 +12,7 @@ from torchpbp.distributed import shared_sums
 from torchpbp.inference.leaf_features import LeafFeatures, LeafReader, Statistics
 from torchpbp.inference.operator_tree import OperatorTree
 from torchpbp.learning.net_fitting import penalties_of
-from torchpbp.learning.net_moments import BatchRows, ClassLayout, complete_rows
+from torchpbp.learning.net_moments import BatchRows, ClassLayout, fully_observed_rows
 from torchpbp.learning.net_stage1 import NetStage1
 from torchpbp.learning.stage1 import Penalties
 from torchpbp.learning.two_stage import solve
@@ -56,7 +56,7 @@ def solve_support(
     with full_precision(seen.device):
         statistics = reader.batch_statistics(encoded, seen)
         leaves = reader.features(table, encoded, seen, statistics)
-        complete = complete_rows(nets, leaves)
+        complete = fully_observed_rows(nets, leaves)
         labels = None if condition is None else table[condition]
         layout = ClassLayout(labels, model.classes, len(seen), seen.device)
         messages = nets.messages(leaves, complete)

@@ -13,7 +13,7 @@ from torchpbp import DiscreteNetwork, LatentGraph, templates
 from torchpbp.inputs.distinct_rows import counted_rows, numbered
 from torchpbp.models.likelihood import expectation, lookup
 from torchpbp.models.likelihood.expectation import ExpectationStep, systematic_sample
-from torchpbp.models.likelihood.layout import TableLayout
+from torchpbp.models.likelihood.layout import FamilyLayout
 
 
 def enumerated(network: DiscreteNetwork, rows: dict[str, torch.Tensor], counts: torch.Tensor):
@@ -40,7 +40,7 @@ def enumerated(network: DiscreteNetwork, rows: dict[str, torch.Tensor], counts: 
     return total, result
 
 
-def vectors_of(layout: TableLayout, *networks: DiscreteNetwork) -> torch.Tensor:
+def vectors_of(layout: FamilyLayout, *networks: DiscreteNetwork) -> torch.Tensor:
     return torch.stack([layout.vector(dict(n.factors)) for n in networks])
 
 
@@ -117,7 +117,7 @@ def test_many_variables_do_not_underflow(name):
 
 
 def test_the_step_that_maximises():
-    layout = TableLayout(LatentGraph([("a", "b")], {"a": 2, "b": 3}, latent=["a"]))
+    layout = FamilyLayout(LatentGraph([("a", "b")], {"a": 2, "b": 3}, latent=["a"]))
     counts = torch.tensor([[3.0, 1.0, 4.0, 4.0, 2.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
     third = 1 / 3
     expected = torch.tensor([[0.75, 0.25, 0.4, 0.4, 0.2, third, third, third]], dtype=torch.float64)
@@ -137,7 +137,7 @@ def test_equal_rows_have_equal_numbers():
 
 def test_tables_and_vectors():
     network = DiscreteNetwork.random(templates.loopy_network(), seed=1)
-    layout = TableLayout(network.graph)
+    layout = FamilyLayout(network.graph)
     tables = layout.tables(vectors_of(layout, network, network))
     for scope, table in network.factors:
         torch.testing.assert_close(tables[scope], torch.stack([table, table]))
@@ -171,7 +171,7 @@ def test_many_groups_of_missing_inner_variables_become_one(monkeypatch):
     )
     network = DiscreteNetwork.random(graph, 1)
     rows = with_missing_values(network.sample(60, seed=2), 0.4, seed=3)
-    vectors = vectors_of(TableLayout(graph), network)
+    vectors = vectors_of(FamilyLayout(graph), network)
     expected = ExpectationStep(graph, rows, torch.ones(60))
     assert len(expected.groups) > 4
     monkeypatch.setattr(expectation, "MOST_GROUPS", 4)

@@ -13,7 +13,7 @@ import torchpbp
 from torchpbp import DiscreteNetwork, LatentGraph, MaximumLikelihood, templates
 from torchpbp.errors import ArgumentError, IdentificationWarning, NotFittedError, StructureError
 from torchpbp.models.likelihood.intervals import expected_scores
-from torchpbp.models.likelihood.layout import TableLayout
+from torchpbp.models.likelihood.layout import FamilyLayout
 
 TRUTH = DiscreteNetwork.random(templates.naive_bayes(4, 2, 3), seed=3)
 ROWS = TRUTH.sample(3_000, seed=1)
@@ -27,7 +27,7 @@ def model() -> MaximumLikelihood:
 def test_scores_are_derivatives_of_the_log_evidence():
     """Against differences of the log-evidence along each logit, with latents observed, weights and missing values."""
     network = DiscreteNetwork.random(templates.diamond(2, 3), seed=1)
-    layout = TableLayout(network.graph)
+    layout = FamilyLayout(network.graph)
     vector = layout.vector(dict(network.factors))
     weights = torch.tensor([[1.0, 0.5, 0.2], [0.3, 1.0, 0.0]], dtype=torch.float64)
     given = network.read_evidence({"a1": [0, -1], "B": [1, -1], "d1": [2, 2], "c2": weights})

@@ -8,7 +8,7 @@ from torch.autograd.functional import hessian
 
 from torchpbp import DiscreteNetwork, templates
 from torchpbp.models.likelihood.expectation import ExpectationStep
-from torchpbp.models.likelihood.layout import TableLayout
+from torchpbp.models.likelihood.layout import FamilyLayout
 from torchpbp.models.likelihood.polish import polish
 
 GRAPHS = {
@@ -18,9 +18,9 @@ GRAPHS = {
 }
 
 
-def start(name: str, seed: int = 1) -> tuple[TableLayout, torch.Tensor]:
+def start(name: str, seed: int = 1) -> tuple[FamilyLayout, torch.Tensor]:
     network = DiscreteNetwork.random(GRAPHS[name], seed=seed)
-    layout = TableLayout(network.graph)
+    layout = FamilyLayout(network.graph)
     return layout, layout.vector(dict(network.factors))
 
 

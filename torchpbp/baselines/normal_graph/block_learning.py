@@ -19,7 +19,7 @@ STARTS: tuple[Start, ...] = ("messages", "parameters", "uniform")
 
 
 @dataclass(frozen=True)
-class WeightedRows:
+class BlockRows:
     """Training and test rows at the free ends of a graph.
 
     Args:
@@ -35,7 +35,7 @@ class WeightedRows:
     def __len__(self) -> int:
         return self.mask.shape[-1]
 
-    def merged(self) -> WeightedRows:
+    def merged(self) -> BlockRows:
         """Equal rows once, with their weights added. What is learned from exact messages stays the same."""
         if not self.evidence:
             return self
@@ -45,7 +45,7 @@ class WeightedRows:
         mask, held_out = (
             w.new_zeros(*w.shape[:-1], len(unique)).index_add(-1, inverse, w) for w in (self.mask, self.held_out)
         )
-        return WeightedRows(dict(zip(self.evidence, parts, strict=True)), mask, held_out)
+        return BlockRows(dict(zip(self.evidence, parts, strict=True)), mask, held_out)
 
 
 @dataclass
@@ -68,7 +68,7 @@ class LearningTrace:
 
 def learn(
     graph: NormalGraph,
-    rows: WeightedRows,
+    rows: BlockRows,
     rule: Rule,
     epochs: int,
     seeds: Sequence[int],
@@ -138,7 +138,7 @@ def learn_block(
     return torch.stack(values), torch.stack(tests), torch.stack(course)
 
 
-def random_messages(graph: NormalGraph, rows: WeightedRows, generators: Sequence[torch.Generator]) -> BranchMessages:
+def random_messages(graph: NormalGraph, rows: BlockRows, generators: Sequence[torch.Generator]) -> BranchMessages:
     """Messages of independent uniform numbers, normalised; at free ends, what really enters there."""
     result = BranchMessages(graph)
     fixed = _messages_at_free_ends(graph, rows, len(generators))
@@ -154,7 +154,7 @@ def random_messages(graph: NormalGraph, rows: WeightedRows, generators: Sequence
     return result
 
 
-def _messages_at_free_ends(graph: NormalGraph, rows: WeightedRows, starts: int) -> dict[Message, Tensor]:
+def _messages_at_free_ends(graph: NormalGraph, rows: BlockRows, starts: int) -> dict[Message, Tensor]:
     """Messages at the free ends: weights given, or no information."""
     result: dict[Message, Tensor] = {}
     for branch, direction in graph.free_ends():
@@ -194,7 +194,7 @@ def _learn_blocks(
     return result
 
 
-def _record(trace: LearningTrace, messages: BranchMessages, rows: WeightedRows) -> None:
+def _record(trace: LearningTrace, messages: BranchMessages, rows: BlockRows) -> None:
     evidence = messages.log_evidence()
     aggregated = torch.zeros_like(evidence)
     for branch in rows.evidence:

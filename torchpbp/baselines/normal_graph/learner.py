@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from torchpbp.baselines.normal_graph.block_learning import STARTS, LearningTrace, Start, WeightedRows, learn
+from torchpbp.baselines.normal_graph.block_learning import STARTS, BlockRows, LearningTrace, Start, learn
 from torchpbp.baselines.normal_graph.conversion import convert, tables_from_thetas, thetas_from_tables
 from torchpbp.baselines.normal_graph.rules import RULES, Rule
 from torchpbp.contract.model_files import SaveOptions
@@ -173,7 +173,7 @@ class NormalGraphLearner(NetworkLearner):
             raise DataError("fit_evidence: expected evidence on at least one observable, got none.")
         learned_from = _checked_mask(mask, read.batch).to(device)
         entry = self.converted.entry
-        rows = WeightedRows({entry[v]: w for v, w in weights.items()}, learned_from, (learned_from == 0).double())
+        rows = BlockRows({entry[v]: w for v, w in weights.items()}, learned_from, (learned_from == 0).double())
         seeds = [self.settings.seed * 1_000_003 + restart for restart in range(self.settings.restarts)]
         settings = self.settings
         name = f"normal graph, {settings.rule}"

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from torchpbp.baselines.normal_graph import RULES, NormalGraphLearner, learn
-from torchpbp.baselines.normal_graph.block_learning import WeightedRows
+from torchpbp.baselines.normal_graph.block_learning import BlockRows
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.experiments.grid import Run
 from torchpbp.experiments.normal_graph.pictures import Floats
@@ -119,7 +119,7 @@ def learn_rule(model: MakeModel, case: Case, rule: str) -> dict[str, Any]:
         ]
         for v in case.graph.observed
     }
-    together, settings = WeightedRows(evidence, masks, held_out), made.settings
+    together, settings = BlockRows(evidence, masks, held_out), made.settings
     trace = learn(made.converted.graph, together, made.rule, settings.epochs, case.seeds, settings.start, case.history)[
         1
     ]

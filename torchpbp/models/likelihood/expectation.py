@@ -16,7 +16,7 @@ from torchpbp.errors import DataError
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.inputs.distinct_rows import numbered
 from torchpbp.models.likelihood.hidden_tree import HiddenTree
-from torchpbp.models.likelihood.layout import TableLayout
+from torchpbp.models.likelihood.layout import FamilyLayout
 from torchpbp.models.likelihood.passes import Passes
 from torchpbp.models.likelihood.row_group import RowGroup
 
@@ -64,7 +64,7 @@ class ExpectationStep:
             raise DataError("Expected at least one row, got none.")
         self.graph, self.table, self.weights = graph, dict(rows), weights.double()
         device = self.weights.device
-        self.layout = TableLayout(graph, device)
+        self.layout = FamilyLayout(graph, device)
         self._held: dict[int, list[tuple[RowGroup, Passes, Tensor]]] = {}
         self._samples: dict[int, ExpectationStep] = {}
         self._trees = {} if trees is None else trees
@@ -103,7 +103,7 @@ class ExpectationStep:
         """Log-likelihood of the rows, and expected counts.
 
         Args:
-            vectors: (runs, entries) tables P(last of a scope | the others), as :class:`TableLayout` lays them out.
+            vectors: (runs, entries) tables P(last of a scope | the others), as :class:`FamilyLayout` lays them out.
             chosen: numbers of the rows to look at, of those in this process; all by default.
 
         Returns:

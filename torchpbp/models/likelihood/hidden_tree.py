@@ -6,8 +6,8 @@ import math
 from collections import Counter
 from collections.abc import Collection
 
-from torchpbp.exact.calibration import Scope
 from torchpbp.graph.clique_tree import CliqueTree, build_clique_tree
+from torchpbp.graph.domains import Scope
 from torchpbp.graph.latent_graph import LatentGraph
 
 RESCALE_AFTER = 16

@@ -21,7 +21,7 @@ from torchpbp.errors import IdentificationWarning, warn_caller
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.inference.observable import joint_states
 from torchpbp.inputs.evidence import Evidence
-from torchpbp.models.likelihood.layout import TableLayout
+from torchpbp.models.likelihood.layout import FamilyLayout
 
 UNIDENTIFIED = 1e-7
 """Share of complete rows' information below which a direction counts as not identified."""
@@ -49,7 +49,7 @@ class Precision:
 
     @classmethod
     def of(
-        cls, network: DiscreteNetwork, layout: TableLayout, information: Tensor, rows: float, prior: float
+        cls, network: DiscreteNetwork, layout: FamilyLayout, information: Tensor, rows: float, prior: float
     ) -> Precision:
         """From the information of the free logits.
 
@@ -95,7 +95,7 @@ class Precision:
 @torch.no_grad()
 def delta_interval(
     network: DiscreteNetwork,
-    layout: TableLayout,
+    layout: FamilyLayout,
     precision: Precision,
     names: tuple[str, ...],
     evidence: Evidence,
@@ -143,7 +143,7 @@ def delta_interval(
     return Interval(estimate, lower, upper)
 
 
-def expected_scores(network: DiscreteNetwork, layout: TableLayout, evidence: Evidence) -> Tensor:
+def expected_scores(network: DiscreteNetwork, layout: FamilyLayout, evidence: Evidence) -> Tensor:
     """(rows, free) E[d log P(all variables) / dη | evidence]: the derivative of the log-evidence by the free logits."""
     tables, columns = dict(network.factors), []
     for scope, posterior in network.clique_posteriors(layout.scopes, evidence).items():

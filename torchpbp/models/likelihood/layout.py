@@ -9,11 +9,11 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from torchpbp.exact.calibration import Scope
+from torchpbp.graph.domains import Scope
 from torchpbp.graph.latent_graph import LatentGraph
 
 
-class TableLayout:
+class FamilyLayout:
     """The tables of a graph as a vector, so that a run is a row of a matrix.
 
     Args:

@@ -24,7 +24,7 @@ from torchpbp.models.likelihood.choice import CHOICES, choose_states
 from torchpbp.models.likelihood.climb import Climb, climb
 from torchpbp.models.likelihood.expectation import ExpectationStep
 from torchpbp.models.likelihood.intervals import Precision, delta_interval
-from torchpbp.models.likelihood.layout import TableLayout
+from torchpbp.models.likelihood.layout import FamilyLayout
 from torchpbp.models.likelihood.polish import MOST_PARAMETERS
 from torchpbp.models.likelihood.rows import WeightedRows, read_rows
 from torchpbp.models.network_learner import NetworkLearner
@@ -85,7 +85,7 @@ class MaximumLikelihood(NetworkLearner, Intervals):
             larger the more the observables depend on each other in ways that the graph does not have; see
             :meth:`pair_residuals`.
         information: (free parameters, free parameters) empirical Fisher information of the logits, laid out as
-            :class:`~torchpbp.models.likelihood.layout.TableLayout` does; None beyond 4,000 parameters.
+            :class:`~torchpbp.models.likelihood.layout.FamilyLayout` does; None beyond 4,000 parameters.
 
     Example:
         >>> from torchpbp import DiscreteNetwork, templates
@@ -130,9 +130,9 @@ class MaximumLikelihood(NetworkLearner, Intervals):
         self._given = graph
 
     @property
-    def layout(self) -> TableLayout:
+    def layout(self) -> FamilyLayout:
         """How the tables make up a vector of parameters."""
-        return TableLayout(self.graph, self.device)
+        return FamilyLayout(self.graph, self.device)
 
     def parameters_vector(self) -> Tensor:
         """(entries,) all tables, as :attr:`layout` lays them out."""

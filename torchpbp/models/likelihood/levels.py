@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from torchpbp.exact.calibration import Scope
+from torchpbp.graph.domains import Scope
 from torchpbp.models.likelihood.lookup import Lookup
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from torchpbp.exact.calibration import Scope
+from torchpbp.graph.domains import Scope
 from torchpbp.models.likelihood.hidden_tree import RESCALE_AFTER, HiddenTree
 from torchpbp.models.likelihood.levels import Family, Levels
 from torchpbp.models.likelihood.lookup import Lookup, Tally

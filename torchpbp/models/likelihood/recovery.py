@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from torchpbp.distributed import gather_rows
-from torchpbp.exact.calibration import Scope
+from torchpbp.graph.domains import Scope
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.graph.views import Separation, Views, find_views, references
 from torchpbp.models.likelihood.moments import FormMoments

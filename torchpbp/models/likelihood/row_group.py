@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from torchpbp.exact.calibration import Scope
+from torchpbp.graph.domains import Scope
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.inputs.distinct_rows import numbered
 from torchpbp.models.likelihood.hidden_tree import HiddenTree
