@@ -133,6 +133,17 @@ def warn_of_no_question(reason: str) -> None:
     )
 
 
+def warn_of_observed_query(names: Iterable[str], evidence: Evidence) -> None:
+    """Warn where every row observes a variable that is asked about: the column was probably left in by mistake."""
+    observed_names = [v for v in names if evidence.batch and evidence.observed_everywhere(v)]
+    if observed_names:
+        warn_caller(
+            f"Query of '{observed_names[0]}': every row observes it, so that nothing is predicted. Leave it out of the evidence "
+            "to predict it from the other variables.",
+            QueryWarning,
+        )
+
+
 def query_names(query: Any) -> tuple[str, ...]:
     """The names in a query, which may be a single one."""
     try:

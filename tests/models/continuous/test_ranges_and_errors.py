@@ -71,7 +71,6 @@ def test_bad_questions(model):
         (lambda: model.posterior(("x", "c")), QueryError, "'x' is continuous"),
         (lambda: model.posterior(("x", "y")), QueryError, "is continuous"),
         (lambda: model.posterior("h"), QueryError, "it is latent"),
-        (lambda: model.posterior("x", {"x": [1.0]}), QueryError, "also in the evidence"),
         (lambda: model.posterior("x", at=torch.zeros(2, 2)), ShapeError, r"expected \(n,\) points"),
         (lambda: model.posterior("x", at=[0.0, NAN]), QueryError, "at: expected finite points"),
         (lambda: model.posterior("x", at=[math.inf]), QueryError, "at: expected finite points"),
