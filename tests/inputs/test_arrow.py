@@ -159,7 +159,7 @@ def test_known_labels_are_kept():
     ("table", "message"),
     [
         (pa.table({"x": X}), r"missing columns \['y'\]. The data has: x"),
-        (pa.table({"x": [0.0], "y": [0]}), "column 'x' holds float64 values: expected integer states"),
+        (pa.table({"x": [0.0, 0.5], "y": [0, 1]}), "column 'x', row 1: expected a whole number from 0 to 2, got 0.5"),
         (pa.table({"x": [0, None], "y": [0, 0]}), r"column 'x': 1 of 2 values are missing \(first at row 1\)"),
         (pa.table({"x": pa.nulls(2), "y": [0, 0]}), r"column 'x': 2 of 2 values are missing \(all of them\)"),
         (pa.table({"x": ["a", None], "y": [0, 0]}), "column 'x': 1 of 2 values are missing"),

@@ -175,7 +175,7 @@ def test_rows_and_columns_without_values():
     ("data", "message"),
     [
         ({"x": [0, -2], "y": [0, 1]}, "row 1: state -2 is out of range; expected 0 to 2, or -1 for a missing value"),
-        ({"x": [0.5, NAN], "y": [0, 1]}, "row 0: expected a whole number from 0 to 2, or NaN for a missing value"),
+        ({"x": [0.5, NAN], "y": [0, 1]}, "row 0: expected a whole number from 0 to 2, got 0.5"),
         ({"x": [0, 1], "y": [0, math.inf]}, "column 'y', row 1: expected a finite number, got inf"),
         ({"x": [0, 1], "y": [None, "a"]}, "column 'y': expected numbers, got 'a'"),
         ({"x": [0, 1], "y": [1j, 0]}, "column 'y': expected numbers, got complex128 values"),

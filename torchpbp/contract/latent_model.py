@@ -14,7 +14,14 @@ from torchpbp.contract.model_files import Saved
 from torchpbp.errors import NotFittedError, QueryError
 from torchpbp.graph.latent_graph import Continuous, Domain, LatentGraph
 from torchpbp.inputs.columns import ColumnReader, DataLike
-from torchpbp.inputs.evidence import Evidence, EvidenceLike, left_to_ask, query_names, read_evidence, warn_of_observed_query
+from torchpbp.inputs.evidence import (
+    Evidence,
+    EvidenceLike,
+    left_to_ask,
+    query_names,
+    read_evidence,
+    warn_of_observed_query,
+)
 from torchpbp.lazy import is_frame
 from torchpbp.lazy import pandas as pd
 

@@ -16,6 +16,7 @@ from torch.utils.dlpack import from_dlpack
 from torchpbp.errors import DataError
 from torchpbp.files.paths import checked_path, open_for_reading, reading_fault
 from torchpbp.graph.latent_graph import Domain
+from torchpbp.inputs.labels import require_unique
 from torchpbp.lazy import pandas as pd
 
 BATCHES_AHEAD = 1
@@ -83,9 +84,7 @@ class ArrowRows:
         absent = [v for v in states if v not in present]
         if absent:
             raise DataError(f"missing columns {absent}. The data has: {', '.join(present[:20]) or 'none'}.")
-        twice = [v for v in states if present.count(v) > 1]
-        if twice:
-            raise DataError(f"columns {twice} occur more than once. Give each column its own name.")
+        require_unique(present, states, "")
         with _reading():
             self.length: int = data.count_rows() if _kind(data) == "Dataset" else data.num_rows
 
@@ -185,6 +184,8 @@ def _column(
         array, kind = array.dictionary_decode(), kind.value_type
     if types.is_null(kind):
         return np.full(len(array), -1) if discrete else np.full(len(array), np.nan)
+    if types.is_boolean(kind) and discrete:
+        return np.asarray(array.to_numpy(zero_copy_only=False))  # objects where some are missing
     if types.is_boolean(kind):
         array, kind = array.cast(pyarrow.uint8()), pyarrow.uint8()
     if types.is_integer(kind):

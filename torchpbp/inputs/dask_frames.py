@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from tqdm.auto import tqdm
 
 from torchpbp.errors import TorchPBPError
+from torchpbp.inputs.labels import BOOLEANS
 from torchpbp.inputs.partitioned import PartitionedTable, merge_in_tree
 from torchpbp.inputs.sources import PATIENCE
 
@@ -33,7 +34,9 @@ class DaskTable(PartitionedTable):
             if dtype == "category":
                 column = self._frame[v].cat
                 result[v] = tuple(column.categories) if column.known else None
-            elif dtype.kind not in "biufmM":  # objects and strings
+            elif dtype.kind == "b":
+                result[v] = BOOLEANS
+            elif dtype.kind not in "iufmM":  # objects and strings
                 result[v] = None
         return result
 

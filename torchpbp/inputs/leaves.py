@@ -1,11 +1,12 @@
-"""Values of variables that are vectors or images: columns of shape (rows, *shape), read as floating-point tensors.
+"""Columns of vectors or images, in shape (rows, *shape): tensors, arrays, lists and columns of arrays, pairs (values, seen).
 
-A value is there as a whole or missing as a whole. Missing ones are NaN in all entries, None in a list or column of arrays, or
+A value is observed or missing as a whole. Missing ones are NaN in all entries, None in a list or column of arrays, or
 marked by the second part of a pair (values, seen).
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,15 +15,14 @@ import torch
 from torch import Tensor
 
 from torchpbp.errors import DataError, ShapeError
-from torchpbp.graph.domains import Continuous
-from torchpbp.inputs.arrays import as_array, dense_tensor, name_of, unmasked
-from torchpbp.inputs.labels import numeric_tensor
+from torchpbp.inputs.arrays import as_array, dense_tensor, name_of, number_tensor, unmasked
+from torchpbp.lazy import is_categorical, is_series
 from torchpbp.lazy import pandas as pd
 
 
 @dataclass(frozen=True)
 class Leaves:
-    """A column of vectors or images as it came: nothing is converted before a part of it is read.
+    """A column of vectors or images; nothing is converted before a part of it is read.
 
     Args:
         values: (rows, *shape) tensor or array of numbers, or (rows,) array of objects, each of them a value or missing.
@@ -43,7 +43,7 @@ class Leaves:
     def read(self, where: str, start: int = 0) -> Tensor:
         """(rows, *shape) values, float32 if they came as float32 or bytes, otherwise float64; NaN in all of a missing one.
 
-        Gradients pass to the values that are there.
+        Gradients pass to the observed values.
 
         Args:
             where: begins errors; names the variable.
@@ -57,42 +57,37 @@ class Leaves:
         if isinstance(values, np.ndarray) and values.dtype == object and values.ndim == 1:
             values = self._filled(values, where, start)
         if isinstance(values, np.ndarray):
-            values = numeric_tensor(where, values, None, ANY, "numbers", start)
+            values = number_tensor(where, values, "numbers")
         values = floating(values)
         if self.seen is not None:
             values = torch.where(along(self.seen.to(values.device), values), values, torch.nan)
-        self._check_whole(values.detach(), where, start)
+        self._check_complete(values.detach(), where, start)
         return values
 
     def _filled(self, entries: np.ndarray, where: str, start: int) -> Tensor | np.ndarray:
-        """(rows, *shape) numbers, or objects, of an array of values with None, NaN or pandas NA in place of missing ones."""
+        """(rows, *shape) numbers of an array of values with None, NaN or pandas NA in place of missing ones."""
         present = np.flatnonzero(~np.asarray(pd.isna(entries)))
         if not len(present):
             return np.full((len(entries), *self.shape), np.nan)
         some = list(entries[present])
+        for i, value in enumerate(some):
+            found = shape_of_array(value)
+            if found != self.shape:
+                kind = "entries of different lengths" if found is None else f"{kind_of_array(value)} of shape {found}"
+                raise ShapeError(
+                    f"{where}, row {start + int(present[i])}: expected numbers of shape {self.shape}, got {kind}."
+                )
         stacked = _stacked(where, some)
-        if stacked is None or tuple(stacked.shape[1:]) != self.shape:
-            wrong = next((i for i, x in enumerate(some) if shape_of_array(x) != self.shape), 0)
-            found = shape_of_array(some[wrong])
-            raise ShapeError(
-                f"{where}, row {start + int(present[wrong])}: expected numbers of shape {self.shape}, got "
-                f"{'entries of different lengths' if found is None else f'{kind_of_array(some[wrong])} of shape {found}'}."
-            )
         if len(present) == len(entries):
             return stacked
-        if isinstance(stacked, Tensor):
-            stacked = floating(stacked)
-            result = stacked.new_full((len(entries), *self.shape), torch.nan)
-            return result.index_put((torch.from_numpy(present).to(result.device),), stacked)
-        if stacked.dtype.kind not in "biufO":
-            return stacked  # no numbers, which the caller reports
-        kind = stacked.dtype if stacked.dtype in (np.float32, object) else np.float64
-        filled = np.full((len(entries), *self.shape), np.nan, np.float32 if stacked.dtype == np.uint8 else kind)
-        filled[present] = stacked
-        return filled
+        if isinstance(stacked, np.ndarray):
+            stacked = number_tensor(where, stacked, "numbers")
+        stacked = floating(stacked)
+        filled = stacked.new_full((len(entries), *self.shape), torch.nan)
+        return filled.index_put((torch.from_numpy(present).to(filled.device),), stacked)
 
-    def _check_whole(self, values: Tensor, where: str, start: int) -> None:
-        """Raise if some value is there in part."""
+    def _check_complete(self, values: Tensor, where: str, start: int) -> None:
+        """Raise if a value is observed in part."""
         gaps = values.isnan().flatten(1)
         empty = gaps.all(dim=1)
         partial = gaps.any(dim=1) & ~empty
@@ -111,8 +106,43 @@ class Leaves:
             )
 
 
-ANY = Continuous()
-"""Numbers without bounds; bounds are checked once missing values are known."""
+def open_leaves(where: str, value: Any, shape: tuple[int, ...], single: bool = False) -> Leaves:
+    """A column of vectors or images in any form.
+
+    Args:
+        where: begins errors; names the variable.
+        value: (rows, *shape) tensor or array; list, Series or array of objects with a value of this shape, or None, for each
+            row; or a pair of such values and (rows,) booleans, true where the value is observed.
+        shape: of one value.
+        single: whether one value without a dimension for rows is taken for one row.
+
+    Raises:
+        DataError: values that are not numbers, booleans of another type.
+        ShapeError: another shape, or booleans for another number of rows.
+    """
+    pair = _pair(value)
+    values, marks = (value, None) if pair is None else pair
+    alone = single and not is_series(values)  # a Series has rows, whatever its length
+    rows = _with_rows(where, _as_rows(where, values), shape, alone)
+    return Leaves(rows, shape, None if marks is None else _seen(where, marks, len(rows), alone))
+
+
+def check_seen(where: str, seen: Tensor, rows: int) -> Tensor:
+    """The second part of a pair (values, seen), if it has one boolean for each row.
+
+    Args:
+        where: begins errors.
+        seen: the second part.
+        rows: number of values.
+    """
+    if seen.dtype != torch.bool:
+        raise _no_booleans(where, name_of(seen.dtype))
+    if tuple(seen.shape) != (rows,):
+        raise ShapeError(
+            f"{where}: expected a pair (values, seen) with seen of shape ({rows},), one boolean for each row of values; got "
+            f"shape {tuple(seen.shape)}."
+        )
+    return seen
 
 
 def floating(values: Tensor) -> Tensor:
@@ -123,23 +153,6 @@ def floating(values: Tensor) -> Tensor:
 def along(rows: Tensor, values: Tensor) -> Tensor:
     """(rows,) booleans in a shape that goes with (rows, …) values."""
     return rows.view(-1, *[1] * (values.ndim - 1))
-
-
-def _stacked(where: str, rows: list[Any]) -> Tensor | np.ndarray | None:
-    """Values one above the other; None if they have different shapes, or none."""
-    shapes = {shape_of_array(row) for row in rows}
-    if len(shapes) > 1 or shapes & {(), None}:
-        return None
-    if not any(isinstance(row, Tensor) for row in rows):
-        return np.stack([unmasked(row) if isinstance(row, np.ndarray) else np.asarray(row) for row in rows])
-    tensors = [  # numpy would cut gradients off
-        dense_tensor(where, row)
-        if isinstance(row, Tensor)
-        else numeric_tensor(where, as_array(where, row, "numbers"), None, ANY, "numbers")
-        for row in rows
-    ]
-    same = len({t.dtype for t in tensors}) == 1
-    return torch.stack(tensors if same else [t.to(torch.float64) for t in tensors])
 
 
 def shape_of_array(value: Any) -> tuple[int, ...] | None:
@@ -160,3 +173,105 @@ def kind_of_array(value: Any) -> str:
         return str(np.asarray(value).dtype)
     except (ValueError, TypeError, RuntimeError):
         return "object"
+
+
+def _no_booleans(where: str, kind: str) -> DataError:
+    return DataError(
+        f"{where}: expected a pair (values, seen) with booleans as seen, true where the value is observed; got {kind}. Convert "
+        "it: seen.to(torch.bool)."
+    )
+
+
+def _pair(value: Any) -> tuple[Any, Any] | None:
+    """The parts of a pair (values, seen); None for values alone, two rows of them included.
+
+    A list is a pair only where its second part holds booleans: DataLoaders make such lists of tuples.
+    """
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        return None
+    values, seen = value
+    shape, marks = shape_of_array(values), shape_of_array(seen)
+    if kind_of_array(seen) == "bool":
+        found = kind_of_array(values) != "bool" or shape != marks
+    else:  # reported as a pair without booleans
+        found = isinstance(value, tuple) and marks is not None and len(marks) == 1 and (shape is None or len(shape) > 1)
+    return (values, seen) if found else None
+
+
+def _as_rows(where: str, value: Any) -> Tensor | np.ndarray:
+    """A tensor or array of numbers, or an array of objects."""
+    if isinstance(value, Tensor):
+        return dense_tensor(where, value)
+    if is_series(value):
+        value = value.array
+    if is_categorical(value):
+        raise DataError(f"{where}: expected arrays of numbers, got a category column.")
+    if isinstance(value, list | tuple) and any(isinstance(row, Tensor | np.ma.MaskedArray) for row in value):
+        return np.fromiter(value, dtype=object, count=len(value))  # numpy would cut off gradients and masks
+    try:
+        return as_array(where, value, "arrays of numbers")
+    except DataError:
+        if not isinstance(value, list | tuple):
+            raise
+        return np.fromiter(value, dtype=object, count=len(value))  # rows of different shapes, missing ones among them
+
+
+def _with_rows(where: str, values: Tensor | np.ndarray, shape: tuple[int, ...], single: bool) -> Tensor | np.ndarray:
+    """(rows, *shape) numbers, or (rows,) objects."""
+    found = tuple(values.shape)
+    objects = isinstance(values, np.ndarray) and values.dtype == object
+    if found[1:] == shape or (objects and len(found) == 1):
+        return values
+    if single and found == shape:
+        return values[None]
+    if len(found) == 0 and single and bool(_isnan(values)):
+        return np.full(1, None, dtype=object)
+    if len(found) == 1 and bool(_isnan(values).all()):  # no rows, or none with a value
+        return np.full(found, None, dtype=object)
+    remedy = ""
+    if len(found) > 1 and _same_order(found[1:], shape):
+        remedy = f" Reshape them: values.reshape(-1, {', '.join(map(str, shape))})."
+    alone = f", or one value of shape {shape}" if single else ""
+    raise ShapeError(
+        f"{where}: expected values of shape (rows, {', '.join(map(str, shape))}){alone}; got {kind_of_array(values)} of shape "
+        f"{found}.{remedy}"
+    )
+
+
+def _same_order(found: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Whether one shape is the other one made flat, or with dimensions of size 1 in other places: axes keep their order."""
+    flat = math.prod(found) == math.prod(shape) and 1 in (len(found), len(shape))
+    return flat or [n for n in found if n > 1] == [n for n in shape if n > 1]
+
+
+def _seen(where: str, marks: Any, rows: int, single: bool) -> Tensor:
+    """(rows,) booleans."""
+    if isinstance(marks, Tensor):
+        seen = dense_tensor(where, marks)
+    else:
+        array = as_array(where, marks.array if is_series(marks) else marks, "booleans")
+        if array.dtype.kind != "b":
+            raise _no_booleans(where, str(array.dtype))
+        seen = torch.from_numpy(array.copy())
+    return check_seen(where, seen.reshape(1) if single and seen.ndim == 0 else seen, rows)
+
+
+def _isnan(values: Tensor | np.ndarray) -> Any:
+    """Where there is no number; false for numbers that cannot be NaN."""
+    if isinstance(values, Tensor):
+        return values.isnan() if values.is_floating_point() else torch.zeros(values.shape, dtype=torch.bool)
+    return np.asarray(pd.isna(values))
+
+
+def _stacked(where: str, rows: list[Any]) -> Tensor | np.ndarray:
+    """Values of one shape, one above the other."""
+    if not any(isinstance(row, Tensor) for row in rows):
+        return np.stack([unmasked(row) if isinstance(row, np.ndarray) else np.asarray(row) for row in rows])
+    tensors = [  # numpy would cut gradients off
+        dense_tensor(where, row)
+        if isinstance(row, Tensor)
+        else number_tensor(where, as_array(where, row, "numbers"), "numbers")
+        for row in rows
+    ]
+    same = len({t.dtype for t in tensors}) == 1
+    return torch.stack(tensors if same else [t.to(torch.float64) for t in tensors])

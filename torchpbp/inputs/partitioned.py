@@ -18,7 +18,7 @@ from torchpbp.errors import DataError
 from torchpbp.graph.domains import Domain
 from torchpbp.inputs.arrow import has_dictionary
 from torchpbp.inputs.columns import ROWS_PER_BATCH, ColumnReader
-from torchpbp.inputs.labels import warn_of_few_labels
+from torchpbp.inputs.labels import BOOLEANS, require_unique, warn_of_few_labels
 from torchpbp.inputs.missing_values import MissingValues
 from torchpbp.inputs.sources import cluster_engine
 from torchpbp.lazy import is_categorical, is_frame
@@ -108,9 +108,7 @@ class PartitionReader:
         absent = [v for v in states if v not in table.columns]
         if absent:
             raise DataError(f"missing columns {absent}. The data has: {', '.join(table.columns[:20]) or 'none'}.")
-        twice = [v for v in states if table.columns.count(v) > 1]
-        if twice:
-            raise DataError(f"columns {twice} occur more than once. Give each column its own name.")
+        require_unique(table.columns, states, "")
         known = ColumnReader(states, labels, missing=True)
         discrete = {v: n for v, n in states.items() if isinstance(n, int)}
         declared = table.declared_labels([v for v in discrete if v not in known.labels])
@@ -118,7 +116,7 @@ class PartitionReader:
         if wanted:
             search = functools.partial(_labels, {v: states[v] for v in wanted})
             declared |= {v: x for v, (_, x) in table.map_reduce(search, _all_labels, wanted, "labels").items()}
-        new = {v: tuple(found) for v, found in declared.items() if found}
+        new = {v: tuple(x) for v, x in declared.items() if x and (x != BOOLEANS or discrete[v] == len(BOOLEANS))}
         for v, found in new.items():
             known.learn_labels(v, list(found))
         warn_of_few_labels(new, discrete)

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from torchpbp.errors import TorchPBPError
 from torchpbp.inputs.arrow import holds_labels
+from torchpbp.inputs.labels import BOOLEANS
 from torchpbp.inputs.partitioned import PartitionedTable, merge_in_tree
 
 T = TypeVar("T")
@@ -31,7 +32,10 @@ class RayTable(PartitionedTable):
         schema = self._dataset.schema().base_schema
         if not isinstance(schema, pyarrow.Schema):  # blocks are pandas DataFrames
             return {v: None for v in names if schema.types[schema.names.index(v)].kind not in "biuf"}
-        return {v: None for v in names if holds_labels(schema.field(v).type)}
+        booleans: dict[str, tuple[Any, ...] | None] = {
+            v: BOOLEANS for v in names if pyarrow.types.is_boolean(schema.field(v).type)
+        }
+        return booleans | {v: None for v in names if holds_labels(schema.field(v).type)}
 
     def map_reduce(
         self, function: Callable[[Any], T], merge: Callable[[Sequence[T]], T], columns: Sequence[str], description: str
