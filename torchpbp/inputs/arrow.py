@@ -19,6 +19,7 @@ from torchpbp.graph.latent_graph import Domain
 from torchpbp.inputs.labels import require_unique
 from torchpbp.lazy import pandas as pd
 
+SUFFIXES = (".parquet", ".pq")
 BATCHES_AHEAD = 1
 """Batches and files read ahead of the one in use: memory is bounded by a few batches and one row group."""
 
@@ -48,12 +49,12 @@ def open_parquet(path: str | os.PathLike[str]) -> Any:
         raise DataError(reading_fault(target, "a Parquet file or folder", reason)) from reason
     if is_folder and target.resolve() == Path(target.resolve().anchor):
         raise DataError(f"'{path}' is the root of the file system: expected a Parquet file or a folder of such files.")
-    if not is_folder and target.suffix.lower() not in (".parquet", ".pq"):
+    if not is_folder and target.suffix.lower() not in SUFFIXES:
         raise DataError(
             f"'{path}' is not a Parquet file by its name (.parquet, .pq). Read other formats with pandas; its chunksize= gives "
             "mini-batches."
         )
-    if is_folder and not any(f.suffix.lower() in (".parquet", ".pq") for f in target.rglob("*")):
+    if is_folder and not any(f.suffix.lower() in SUFFIXES for f in target.rglob("*")):
         raise DataError(f"The folder '{path}' holds no Parquet files (.parquet, .pq).")
     if not is_folder:
         open_for_reading(target, "a Parquet file", DataError).close()
@@ -146,61 +147,39 @@ def _reading() -> Iterator[None]:
         raise DataError(f"The data cannot be read: {text} A file is damaged, or may not be read.") from error
 
 
-def as_table(batch: Any, states: Mapping[str, Domain], where: str = "", shared: Collection[str] = ()) -> dict[str, Any]:
-    """Columns of a RecordBatch or Table that are wanted, as numbers or pandas categories.
+def as_table(batch: Any, states: Mapping[str, Domain], shared: Collection[str] = ()) -> dict[str, Any]:
+    """Columns of a RecordBatch or Table that are wanted, as tensors, arrays or pandas categories.
 
     Args:
         batch: the rows.
         states: variables wanted, with their numbers of states.
-        where: begins errors.
-        shared: variables not known by labels, whose states may be tensors over Arrow's own memory, only to be read.
+        shared: variables not known by labels, whose states may be tensors over Arrow's memory, only to be read.
     """
     if _kind(batch) == "Table":
         batch = batch.unify_dictionaries().combine_chunks()
     present = [v for v in batch.schema.names if v in states]
-    return {v: _column(v, _whole(batch.column(v)), isinstance(states[v], int), where, v in shared) for v in present}
+    return {v: _column(_chunk(batch.column(v)), isinstance(states[v], int), v in shared) for v in present}
 
 
-def _whole(column: Any) -> Any:
+def _chunk(column: Any) -> Any:
     return column.combine_chunks() if hasattr(column, "combine_chunks") else column
 
 
-def _column(
-    name: str, array: Any, discrete: bool, where: str, shared: bool = False
-) -> Tensor | np.ndarray | pd.Categorical:
+def _column(array: Any, discrete: bool, shared: bool) -> Tensor | np.ndarray | pd.Categorical:
     import pyarrow
     from pyarrow import types
 
     kind = array.type
-    if discrete and types.is_integer(kind) and not array.null_count:  # most columns, so they come first
-        if shared and (kind.bit_width == 8 or types.is_signed_integer(kind)):
-            return from_dlpack(array)
-        return np.asarray(array.to_numpy(zero_copy_only=False))
+    countable = types.is_signed_integer(kind) or types.is_uint8(kind)
+    if discrete and shared and countable and not array.null_count:
+        return from_dlpack(array)
     if discrete and holds_labels(kind):
         coded = _encoded(array)
         codes = coded.indices.cast(pyarrow.int32()).fill_null(-1).to_numpy(zero_copy_only=False)
         return pd.Categorical.from_codes(codes, categories=pd.Index(coded.dictionary.to_pylist(), dtype=object))
     if types.is_dictionary(kind):
-        array, kind = array.dictionary_decode(), kind.value_type
-    if types.is_null(kind):
-        return np.full(len(array), -1) if discrete else np.full(len(array), np.nan)
-    if types.is_boolean(kind) and discrete:
-        return np.asarray(array.to_numpy(zero_copy_only=False))  # objects where some are missing
-    if types.is_boolean(kind):
-        array, kind = array.cast(pyarrow.uint8()), pyarrow.uint8()
-    if types.is_integer(kind):
-        if not discrete:
-            return np.asarray(array.cast(pyarrow.float64(), safe=False).to_numpy(zero_copy_only=False))
-        try:
-            return np.asarray(
-                array.cast(pyarrow.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
-            )  # a missing state
-        except pyarrow.ArrowInvalid:  # unsigned numbers beyond int64, which the reader names
-            return np.array(array.to_pylist(), dtype=object)
-    if types.is_floating(kind) or types.is_decimal(kind):
-        return np.asarray(array.cast(pyarrow.float64(), safe=False).to_numpy(zero_copy_only=False))
-    expected = "integers, booleans, strings or a dictionary of labels" if discrete else "numbers"
-    raise DataError(f"{where}column '{name}' has Arrow type {kind}: expected {expected}. Cast the column.")
+        array = array.dictionary_decode()
+    return np.asarray(array.to_numpy(zero_copy_only=False))  # NaN, or None among objects, where values are missing
 
 
 def has_dictionary(table: Any, name: str) -> bool:
@@ -227,7 +206,7 @@ def _encoded(column: Any) -> Any:
     """A dictionary array whose labels are distinct and none of them missing."""
     from pyarrow import types
 
-    array = _whole(column)
+    array = _chunk(column)
     if not types.is_dictionary(array.type):
         return array.dictionary_encode()
     if array.dictionary.null_count or len(array.dictionary.unique()) < len(array.dictionary):

@@ -120,7 +120,7 @@ def _as_table(batch: Any, number: int, states: Mapping[str, Domain], columns: Se
     where = f"mini-batch {number}, "
     if arrow.is_batch(batch):
         _single_values_only(states, "an Arrow table", where)
-        return arrow.as_table(batch, states, where)
+        return arrow.as_table(batch, states)
     if isinstance(batch, Tensor | np.ndarray):
         return _array_columns(batch, states, columns, where)
     if isinstance(batch, tuple | list) and batch and all(isinstance(part, Tensor | np.ndarray) for part in batch):
