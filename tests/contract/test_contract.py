@@ -480,7 +480,7 @@ def test_learners_return_themselves_and_count_missing_values(name: str) -> None:
     assert model.labels == {"x1": tuple(COLOURS)}
     table.loc[:24, "x2"] = None
     if name == "SpectralJunctionTree":
-        with pytest.raises(DataError, match="values are missing .*, and this learner needs complete rows"):
+        with pytest.raises(DataError, match=r"values are missing .*, and this learner needs complete rows"):
             model.fit(table)
         return
     assert model.fit(table).missing == {"x1": 0.0, "x2": 0.25, "x3": 0.0, "x4": 0.0}

@@ -13,10 +13,10 @@ from torchpbp.distributed import gather_objects
 from torchpbp.errors import DataError
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.inputs.arrays import as_array, dense_tensor, number_tensor, require_device
+from torchpbp.inputs.clusters import partitioned
 from torchpbp.inputs.columns import ColumnReader, DataLike
 from torchpbp.inputs.distinct_rows import counted_rows, distinct_cluster_rows
 from torchpbp.inputs.missing_values import MissingValues
-from torchpbp.inputs.partitioned import partitioned
 from torchpbp.lazy import is_frame, is_series
 from torchpbp.learning.fitting import check_labels
 
