@@ -17,7 +17,7 @@ from torchpbp import EM, PBP, Continuous, DiscreteNetwork, KernelPBP, LatentGrap
 from torchpbp.errors import DataError, DataWarning, LabelWarning, StructureError
 from torchpbp.inputs import ColumnReader
 from torchpbp.inputs.clusters import FAN_IN, PartitionedTable, partitioned
-from torchpbp.inputs.distinct_rows import distinct_cluster_rows
+from torchpbp.moments.distinct_rows import distinct_cluster_rows
 
 
 class Parts(PartitionedTable):

@@ -15,10 +15,10 @@ from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.inputs.arrays import as_array, dense_tensor, number_tensor, require_device
 from torchpbp.inputs.clusters import partitioned
 from torchpbp.inputs.columns import ColumnReader, DataLike
-from torchpbp.inputs.distinct_rows import counted_rows, distinct_cluster_rows
 from torchpbp.inputs.missing_values import MissingValues
 from torchpbp.lazy import is_frame, is_series
 from torchpbp.learning.fitting import check_labels
+from torchpbp.moments.distinct_rows import counted_rows, distinct_cluster_rows
 
 
 @dataclass(frozen=True)
