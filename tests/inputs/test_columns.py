@@ -55,22 +55,6 @@ def test_columns_in_many_forms(x):
     assert read({"x": x, "y": Y}) == [X, Y]
 
 
-@pytest.mark.parametrize(
-    "y",
-    [
-        [True, False, False, True],
-        np.array(Y, dtype=bool),
-        torch.tensor(Y, dtype=torch.bool),
-        pd.Series(Y, dtype=bool),
-        pd.Series(Y, dtype="boolean"),
-        pd.Series(np.array(Y, dtype=bool), dtype="category"),
-    ],
-    ids=lambda y: f"{type(y).__name__}-{getattr(y, 'dtype', '')}",
-)
-def test_boolean_columns(y):
-    assert read({"x": X, "y": y}) == [X, Y]
-
-
 def test_rows_follow_the_order_of_the_states_and_other_columns_are_ignored():
     frame = pd.DataFrame({"other": ["a", None, "c", "d"], "y": Y, "x": X})
     assert read(frame) == [X, Y]

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from torchpbp.errors import DataError, DataWarning
 from torchpbp.graph.latent_graph import Continuous
-from torchpbp.inputs import ColumnReader, observed, read_evidence
+from torchpbp.inputs import ColumnReader, observed
 from torchpbp.inputs.missing_values import MissingValues, informative
 
 NAN = math.nan
@@ -90,14 +90,6 @@ def test_integers_of_a_continuous_variable():
     masked = np.ma.array([1, 2, 3, -1], mask=[0, 1, 0, 0])
     for y in (masked, pd.Series([1, None, 3, -1], dtype="Int64"), pa.array([1, None, 3, -1]).to_pandas()):
         assert same(read({"x": X, "y": y})[1], [1, NAN, 3, -1])
-
-
-def test_labels_with_missing_values():
-    for x in (["b", None, "c", "a"], pd.Series(["b", pd.NA, "c", "a"], dtype="string")):
-        reader = ColumnReader({"x": 3}, missing=True)
-        (table,) = reader.tables({"x": x})
-        assert table["x"].tolist() == [1, -1, 2, 0]
-        assert reader.labels == {"x": ("a", "b", "c")}
 
 
 @pytest.mark.parametrize("rows", [1, 3, 100])
@@ -191,10 +183,3 @@ def test_masked_values_raise_where_rows_must_be_complete():
     for data in ({"x": masked, "y": [0, 1]}, {"x": [0, 1], "y": masked}, {"x": [0, 1], "y": masked.astype(float)}):
         with pytest.raises(DataError, match="1 of 2 values are missing"):
             list(ColumnReader(STATES).tables(data))
-
-
-def test_masked_evidence_is_not_observed():
-    masked = np.ma.array([1, 9], mask=[0, 1])
-    read_back = read_evidence({"x": masked, "y": masked.astype(float)}, STATES)
-    assert read_back.hard["x"].tolist() == [1, -1]
-    assert same(read_back.real["y"].tolist(), [1.0, NAN])
