@@ -33,7 +33,7 @@ from torchpbp.inputs.labels import (
     states_from_labels,
     warn_of_few_labels,
 )
-from torchpbp.inputs.leaves import Leaves, open_leaves
+from torchpbp.inputs.leaves import leaf_values, open_leaves
 from torchpbp.inputs.missing_values import MissingValues
 from torchpbp.inputs.sources import DataLike, TableLike, narrow_dtype, open_data
 from torchpbp.inputs.values import check_values, training_values
@@ -81,13 +81,15 @@ class Column:
         domain: of the variable.
         labels: of its states; None where label and state are the same number.
         first: number of its first row, for errors.
+        seen: (rows,) booleans of vectors or images, false where the value is missing; None: see ``content``.
     """
 
     where: str
-    content: Tensor | np.ndarray | Leaves
+    content: Tensor | np.ndarray
     domain: Domain
     labels: Sequence[Any] | None = None
     first: int = 0
+    seen: Tensor | None = None
 
     @classmethod
     def open(
@@ -107,8 +109,8 @@ class Column:
             first: number of the first row, for errors.
         """
         if shape := shape_of(domain):
-            return cls(where, open_leaves(where, value, shape, single), domain, None, first)
-        content: Tensor | np.ndarray
+            content, seen = open_leaves(where, value, shape, single)
+            return cls(where, content, domain, None, first, seen)
         if isinstance(value, list | tuple) and value and all(isinstance(row, Tensor) for row in value):
             if len({row.shape for row in value}) > 1:
                 raise ShapeError(f"{where}: got tensors of different shapes. Give each row the same.")
@@ -136,7 +138,7 @@ class Column:
 
     def require_one_dimension(self) -> None:
         """Raise a ShapeError unless there is one state or number per row."""
-        if not isinstance(self.content, Leaves) and self.content.ndim != 1:
+        if not shape_of(self.domain) and self.content.ndim != 1:
             raise _wrong_shape(self.where, self.content, self.domain)
 
     def tensor(self, rows: slice | None = None, shared: bool = False) -> Tensor:
@@ -148,8 +150,9 @@ class Column:
         """
         content = self.content if rows is None else self.content[rows]
         start = self.first if rows is None else self.first + rows.start
-        if isinstance(content, Leaves):
-            return content.read(self.where, start)
+        if shape := shape_of(self.domain):
+            seen = self.seen if self.seen is None or rows is None else self.seen[rows]
+            return leaf_values(self.where, content, shape, seen, start)
         if isinstance(content, Tensor):
             return content
         labels = self.labels
@@ -368,7 +371,7 @@ class ColumnReader:
             raise ShapeError(
                 f"{where}columns have different lengths: {lengths}. Give each column the same number of rows."
             )
-        _require_one_device({v: c.content for v, c in columns.items()}, where)
+        _require_one_device({v: c.content for v, c in columns.items() if not shape_of(c.domain)}, where)
         return columns
 
     def _open(self, name: str, value: Any, where: str, streaming: bool, total: int) -> Column:
@@ -413,7 +416,7 @@ class ColumnReader:
         return states if absent is None else states.masked_fill(absent, extra), absent
 
 
-def _require_one_device(columns: Mapping[str, Tensor | np.ndarray | Leaves], where: str) -> None:
+def _require_one_device(columns: Mapping[str, Tensor | np.ndarray], where: str) -> None:
     """Raise a DeviceError for tensors on different devices; columns of other kinds are on the CPU."""
     tensors = {v: c for v, c in columns.items() if isinstance(c, Tensor)}
     if not tensors:

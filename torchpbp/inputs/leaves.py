@@ -7,7 +7,6 @@ marked by the second part of a pair (values, seen).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,94 +19,10 @@ from torchpbp.lazy import is_categorical, is_series
 from torchpbp.lazy import pandas as pd
 
 
-@dataclass(frozen=True)
-class Leaves:
-    """A column of vectors or images; nothing is converted before a part of it is read.
-
-    Args:
-        values: (rows, *shape) tensor or array of numbers, or (rows,) array of objects, each of them a value or missing.
-        shape: of one value.
-        seen: (rows,) booleans, false where the value is missing, whatever ``values`` holds there; None: see ``values``.
-    """
-
-    values: Tensor | np.ndarray
-    shape: tuple[int, ...]
-    seen: Tensor | None = None
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def __getitem__(self, rows: slice) -> Leaves:
-        return Leaves(self.values[rows], self.shape, None if self.seen is None else self.seen[rows])
-
-    def read(self, where: str, start: int = 0) -> Tensor:
-        """(rows, *shape) values, float32 if they came as float32 or bytes, otherwise float64; NaN in all of a missing one.
-
-        Gradients pass to the observed values.
-
-        Args:
-            where: begins errors; names the variable.
-            start: number of the first row, for errors.
-
-        Raises:
-            DataError: values that are not numbers; a value of which only some entries are NaN, or that is NaN though seen.
-            ShapeError: values of another shape.
-        """
-        values = self.values
-        if isinstance(values, np.ndarray) and values.dtype == object and values.ndim == 1:
-            values = self._filled(values, where, start)
-        if isinstance(values, np.ndarray):
-            values = number_tensor(where, values, "numbers")
-        values = floating(values)
-        if self.seen is not None:
-            values = torch.where(along(self.seen.to(values.device), values), values, torch.nan)
-        self._check_complete(values.detach(), where, start)
-        return values
-
-    def _filled(self, entries: np.ndarray, where: str, start: int) -> Tensor | np.ndarray:
-        """(rows, *shape) numbers of an array of values with None, NaN or pandas NA in place of missing ones."""
-        present = np.flatnonzero(~np.asarray(pd.isna(entries)))
-        if not len(present):
-            return np.full((len(entries), *self.shape), np.nan)
-        some = list(entries[present])
-        for i, value in enumerate(some):
-            found = shape_of_array(value)
-            if found != self.shape:
-                kind = "entries of different lengths" if found is None else f"{kind_of_array(value)} of shape {found}"
-                raise ShapeError(
-                    f"{where}, row {start + int(present[i])}: expected numbers of shape {self.shape}, got {kind}."
-                )
-        stacked = _stacked(where, some)
-        if len(present) == len(entries):
-            return stacked
-        if isinstance(stacked, np.ndarray):
-            stacked = number_tensor(where, stacked, "numbers")
-        stacked = floating(stacked)
-        filled = stacked.new_full((len(entries), *self.shape), torch.nan)
-        return filled.index_put((torch.from_numpy(present).to(filled.device),), stacked)
-
-    def _check_complete(self, values: Tensor, where: str, start: int) -> None:
-        """Raise if a value is observed in part."""
-        gaps = values.isnan().flatten(1)
-        empty = gaps.all(dim=1)
-        partial = gaps.any(dim=1) & ~empty
-        if bool(partial.any()):
-            row = int(partial.nonzero()[0])
-            entry = tuple(values[row].isnan().nonzero()[0].tolist())
-            raise DataError(
-                f"{where}, row {start + row}: {int(gaps[row].sum())} of {gaps.shape[1]} entries are NaN (the first at {entry}). "
-                "A vector or image is observed or missing as a whole: fill these entries in, or make all of them NaN."
-            )
-        if self.seen is not None and bool((empty & self.seen.to(empty.device)).any()):
-            row = int((empty & self.seen.to(empty.device)).nonzero()[0])
-            raise DataError(
-                f"{where}, row {start + row}: the value is marked as seen, but all its entries are NaN. Mark it as missing in "
-                "the second part of the pair (values, seen)."
-            )
-
-
-def open_leaves(where: str, value: Any, shape: tuple[int, ...], single: bool = False) -> Leaves:
-    """A column of vectors or images in any form.
+def open_leaves(
+    where: str, value: Any, shape: tuple[int, ...], single: bool = False
+) -> tuple[Tensor | np.ndarray, Tensor | None]:
+    """A column of vectors or images in any form, unconverted: values and booleans as :func:`leaf_values` takes them.
 
     Args:
         where: begins errors; names the variable.
@@ -124,7 +39,78 @@ def open_leaves(where: str, value: Any, shape: tuple[int, ...], single: bool = F
     values, marks = (value, None) if pair is None else pair
     alone = single and not is_series(values)  # a Series has rows, whatever its length
     rows = _with_rows(where, _as_rows(where, values), shape, alone)
-    return Leaves(rows, shape, None if marks is None else _seen(where, marks, len(rows), alone))
+    return rows, None if marks is None else _seen(where, marks, len(rows), alone)
+
+
+def leaf_values(
+    where: str, values: Tensor | np.ndarray, shape: tuple[int, ...], seen: Tensor | None = None, start: int = 0
+) -> Tensor:
+    """(rows, *shape) values, float32 if they came as float32 or bytes, otherwise float64; NaN in all of a missing one.
+
+    Gradients pass to the observed values.
+
+    Args:
+        where: begins errors; names the variable.
+        values: (rows, *shape) tensor or array of numbers, or (rows,) array of objects, each of them a value or missing.
+        shape: of one value.
+        seen: (rows,) booleans, false where the value is missing, whatever ``values`` holds there; None: see ``values``.
+        start: number of the first row, for errors.
+
+    Raises:
+        DataError: values that are not numbers; a value of which only some entries are NaN, or that is NaN though seen.
+        ShapeError: values of another shape.
+    """
+    if isinstance(values, np.ndarray) and values.dtype == object and values.ndim == 1:
+        values = _filled(where, values, shape, start)
+    if isinstance(values, np.ndarray):
+        values = number_tensor(where, values, "numbers")
+    values = floating(values)
+    if seen is not None:
+        seen = seen.to(values.device)
+        values = torch.where(along(seen, values), values, torch.nan)
+    _check_complete(where, values.detach(), seen, start)
+    return values
+
+
+def _filled(where: str, entries: np.ndarray, shape: tuple[int, ...], start: int) -> Tensor | np.ndarray:
+    """(rows, *shape) numbers of an array of values with None, NaN or pandas NA in place of missing ones."""
+    present = np.flatnonzero(~np.asarray(pd.isna(entries)))
+    if not len(present):
+        return np.full((len(entries), *shape), np.nan)
+    some = list(entries[present])
+    for i, value in enumerate(some):
+        found = shape_of_array(value)
+        if found != shape:
+            kind = "entries of different lengths" if found is None else f"{kind_of_array(value)} of shape {found}"
+            raise ShapeError(f"{where}, row {start + int(present[i])}: expected numbers of shape {shape}, got {kind}.")
+    stacked = _stacked(where, some)
+    if len(present) == len(entries):
+        return stacked
+    if isinstance(stacked, np.ndarray):
+        stacked = number_tensor(where, stacked, "numbers")
+    stacked = floating(stacked)
+    filled = stacked.new_full((len(entries), *shape), torch.nan)
+    return filled.index_put((torch.from_numpy(present).to(filled.device),), stacked)
+
+
+def _check_complete(where: str, values: Tensor, seen: Tensor | None, start: int) -> None:
+    """Raise if a value is observed in part, or missing though it is marked as seen."""
+    gaps = values.isnan().flatten(1)
+    empty = gaps.all(dim=1)
+    partial = gaps.any(dim=1) & ~empty
+    if bool(partial.any()):
+        row = int(partial.nonzero()[0])
+        entry = tuple(values[row].isnan().nonzero()[0].tolist())
+        raise DataError(
+            f"{where}, row {start + row}: {int(gaps[row].sum())} of {gaps.shape[1]} entries are NaN (the first at {entry}). "
+            "A vector or image is observed or missing as a whole: fill these entries in, or make all of them NaN."
+        )
+    if seen is not None and bool((empty & seen).any()):
+        row = int((empty & seen).nonzero()[0])
+        raise DataError(
+            f"{where}, row {start + row}: the value is marked as seen, but all its entries are NaN. Mark it as missing in "
+            "the second part of the pair (values, seen)."
+        )
 
 
 def check_seen(where: str, seen: Tensor, rows: int) -> Tensor:
