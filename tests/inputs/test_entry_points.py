@@ -330,6 +330,8 @@ def test_tables_are_completed_in_the_form_of_their_columns() -> None:
     assert not full.isna().any(axis=None)
     for v in frame:
         assert full.loc[frame[v].notna(), v].tolist() == frame[v].dropna().tolist()
+    twice = complete_table(frame.set_axis([7] * len(frame)), dict.fromkeys(GRAPH.observed, 2))
+    pd.testing.assert_frame_equal(twice.reset_index(drop=True), full)
     tensors = complete_table({"x1": torch.from_numpy(Y == 1), "x2": torch.tensor(CODES)}, {"x1": 2, "x2": 2})
     assert tensors["x1"].dtype == torch.bool
 

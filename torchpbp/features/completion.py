@@ -129,7 +129,7 @@ def _completed_frame(frame: pd.DataFrame, domains: Mapping[str, Domain], seed: i
             values = filled[v].numpy()
             labels = reader.labels.get(v)
             drawn = values if labels is None else np.array(labels, dtype=object)[values]
-            result[v] = result[v].mask(gaps, pd.Series(drawn, index=result.index))
+            result[v] = result[v].mask(gaps, drawn)
     return result.infer_objects()
 
 

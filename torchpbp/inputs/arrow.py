@@ -80,7 +80,7 @@ class ArrowRows:
 
     def __init__(self, data: Any, states: Mapping[str, Domain]) -> None:
         self._data, self._states = data, dict(states)
-        self._known: set[str] = set()
+        self._labelled: set[str] = set()
         present = data.schema.names
         absent = [v for v in states if v not in present]
         if absent:
@@ -92,7 +92,7 @@ class ArrowRows:
     def tables(self, rows: int) -> Iterator[dict[str, Any]]:
         """Batches of at most so many rows."""
         for batch in self._batches(list(self._states), rows):
-            yield as_table(batch, self._states, shared=self._states.keys() - self._known)
+            yield as_table(batch, self._states, shared=self._states.keys() - self._labelled)
 
     def labels(self, known: Iterable[str]) -> dict[str, list[Any]]:
         """Labels of columns of strings, sorted, and of dictionary columns, in the order of the dictionaries.
@@ -103,7 +103,7 @@ class ArrowRows:
         Args:
             known: variables that need none.
         """
-        self._known = set(known)
+        self._labelled = set(known)
         wanted = [
             v
             for v, states in self._states.items()

@@ -285,18 +285,18 @@ class PartitionReader:
         if absent:
             raise DataError(f"missing columns {absent}. The data has: {', '.join(table.columns[:20]) or 'none'}.")
         require_unique(table.columns, states, "")
-        known = ColumnReader(states, labels, missing=True)
+        reader = ColumnReader(states, labels, missing=True)
         discrete = {v: n for v, n in states.items() if isinstance(n, int)}
-        declared = table.declared_labels([v for v in discrete if v not in known.labels])
+        declared = table.declared_labels([v for v in discrete if v not in reader.labels])
         wanted = [v for v, found in declared.items() if found is None]
         if wanted:
             search = functools.partial(_labels, {v: states[v] for v in wanted})
             declared |= {v: x for v, (_, x) in table.map_reduce(search, _all_labels, wanted, "labels").items()}
         new = {v: tuple(x) for v, x in declared.items() if x and (x != BOOLEANS or discrete[v] == len(BOOLEANS))}
         for v, found in new.items():
-            known.learn_labels(v, list(found))
+            reader.learn_labels(v, list(found))
         warn_of_few_labels(new, discrete)
-        return cls(dict(states), known.labels, batch_size)
+        return cls(dict(states), reader.labels, batch_size)
 
     def tables(self, partition: Any, narrow: bool = False) -> tuple[Iterator[dict[str, Tensor]], MissingValues]:
         """Tables of a partition, none of an empty one, and what is missing in them once they are read.

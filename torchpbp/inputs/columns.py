@@ -257,7 +257,7 @@ class ColumnReader:
 
     Args:
         states: number of states (or range, if continuous) of each variable wanted; other columns are ignored.
-        labels: labels of variables known from before.
+        labels: labels of the states of variables that have been declared or learned before.
         missing: allow missing values.
         quiet: do not warn of labels that are fewer than states; another reader of the same data does.
         device: where states and values go; None: they stay where the columns are, tables without a device on the CPU.
@@ -280,7 +280,7 @@ class ColumnReader:
         self._read_before = False
         self._counts = {v: d for v, d in self.states.items() if isinstance(d, int)}
         self.labels: dict[str, tuple[Any, ...]] = {k: tuple(v) for k, v in (labels or {}).items()}
-        self._known = set(self.labels)
+        self._declared = set(self.labels)
         self._quiet = quiet
         self._entries = sum(math.prod(shape) for d in self.states.values() if (shape := shape_of(d)))
 
@@ -331,7 +331,7 @@ class ColumnReader:
         if total == 0:
             raise DataError("The training data is empty: expected at least one row, got none.")
         if not self._read_before and not self._quiet:
-            warn_of_few_labels({v: x for v, x in self.labels.items() if v not in self._known}, self._counts)
+            warn_of_few_labels({v: x for v, x in self.labels.items() if v not in self._declared}, self._counts)
         self._read_before = True
 
     def learn_labels(self, name: str, categories: list[Any], where: str = "") -> None:
