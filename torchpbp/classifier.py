@@ -30,10 +30,12 @@ from torchpbp.files.loading import LEARNERS, class_in_file, from_content, model_
 from torchpbp.files.tensors import with_own_storage
 from torchpbp.graph.domains import require_single_values
 from torchpbp.graph.latent_graph import LatentGraph
-from torchpbp.inputs.classes import checked_classes, read_classes, written_classes
-from torchpbp.inputs.columns import ColumnReader
-from torchpbp.inputs.feature_tables import FeatureReader, feature_names
+from torchpbp.inputs.arrays import as_array, dense_tensor, unmasked
+from torchpbp.inputs.columns import ColumnReader, read_column
+from torchpbp.inputs.labels import check_alignment, require_unique
 from torchpbp.lazy import is_frame
+from torchpbp.lazy import pandas as pd
+from torchpbp.settings import shortened
 
 LONGEST_CLASSES = 1 << 24
 """Bytes that classes may take beyond those of the longest: an array of strings can be wider than they are."""
@@ -127,25 +129,22 @@ class GenerativeClassifier(Saved, ClassifierMixin, BaseEstimator):
 
         Args:
             X: (rows, features) array or tensor, or a DataFrame whose columns are the observables; others are passed over.
-            y: (rows,) classes.
+            y: (rows,) classes, none of them missing. A Series has the index of a DataFrame ``X``.
         """
         if self.prior not in ("empirical", "uniform"):
             raise ArgumentError(f"prior: expected 'empirical' or 'uniform', got {self.prior!r}.")
         graph = self._resolved_graph(X)
         require_single_values(graph.variables, "GenerativeClassifier")
-        reader = FeatureReader(graph)
-        columns = reader.columns(X, learn=True)
+        features = _features(X, graph.observed)
         if y is None:
             raise DataError("This classifier requires y to be passed, but the target y is None.")
-        labels = checked_classes(y)
-        rows = len(next(iter(columns.values())))
+        check_alignment({"X": X, "y": y}, "GenerativeClassifier.fit:")
+        labels = _checked_classes(y)
+        rows = len(next(iter(features.values())))
         if labels.ndim != 1 or len(labels) != rows:
             raise ShapeError(f"y: expected one class for each of the {rows} rows, got shape {labels.shape}.")
-        if rows == 0:
-            raise DataError("The training data is empty: expected at least one row, got none.")
-        check_classification_targets(labels)
-        # By the rows of X: the models, each with its class alone, would count rows in their own way.
-        (columns,) = ColumnReader({v: graph.variables[v] for v in graph.observed}, missing=True).tables(columns, rows)
+        reader = ColumnReader({v: graph.variables[v] for v in graph.observed}, graph.labels, missing=True)
+        (columns,) = reader.tables(features, max(1, rows))  # errors and labels are those of all classes together
         classes, counts = np.unique(labels, return_counts=True)
         single = classes[counts == 1].tolist()
         if single:
@@ -160,7 +159,7 @@ class GenerativeClassifier(Saved, ClassifierMixin, BaseEstimator):
             models.append(copy.deepcopy(new).fit({v: c[chosen] for v, c in columns.items()}))
         named = is_frame(X) and all(isinstance(c, str) for c in X.columns)
         log_prior = np.log(counts / counts.sum()) if self.prior == "empirical" else np.zeros(len(classes))
-        self._keep(classes, models, graph, reader, named, log_prior)
+        self._keep(classes, models, graph, reader.labels, named, log_prior)
         return self
 
     def _keep(
@@ -168,12 +167,12 @@ class GenerativeClassifier(Saved, ClassifierMixin, BaseEstimator):
         classes: np.ndarray,
         models: list[Any],
         graph: LatentGraph,
-        reader: FeatureReader,
+        labels: dict[str, tuple[Any, ...]],
         named: bool,
         log_prior: np.ndarray,
     ) -> None:
         self.classes_, self.models_, self._log_prior = classes, models, log_prior
-        self.graph_, self.labels_, self._reader = graph, reader.labels, reader
+        self.graph_, self.labels_ = graph, labels
         self.n_features_in_ = len(graph.observed)
         if named:
             self.feature_names_in_ = np.array(graph.observed, dtype=object)
@@ -185,7 +184,10 @@ class GenerativeClassifier(Saved, ClassifierMixin, BaseEstimator):
     def log_scores(self, X: Any) -> np.ndarray:
         """(rows, classes) log-evidence plus log-prior."""
         self._require_fitted()
-        columns = self._reader.columns(X)
+        columns = {
+            v: read_column(f"X, column '{v}'", column, self.graph_.variables[v], self.labels_.get(v))
+            for v, column in _features(X, self.graph_.observed).items()
+        }
         with torch.no_grad():
             bar = tqdm(self.models_, desc="scoring", unit="class", disable=not self.progress)
             scores = torch.stack([model.log_evidence(columns).double() for model in bar], dim=1)
@@ -235,7 +237,7 @@ class GenerativeClassifier(Saved, ClassifierMixin, BaseEstimator):
         known = isinstance(self.learner, type) and LEARNERS.get(learner) == self.learner.__module__
         return {
             "graph": self.graph_.to_dict(),
-            "classes": written_classes(self.classes_),
+            "classes": _written_classes(self.classes_),
             "models": [
                 packed(m, f"GenerativeClassifier, model of class {c}", options)
                 for c, m in zip(self.classes_, self.models_, strict=True)
@@ -253,7 +255,7 @@ class GenerativeClassifier(Saved, ClassifierMixin, BaseEstimator):
     def unpack(cls, content: Mapping[str, Any], name: object) -> GenerativeClassifier:
         """The classifier with its fitted models."""
         _check_classes(content["classes"], name)
-        graph, classes = LatentGraph.from_dict(content["graph"]), read_classes(content["classes"])
+        graph, classes = LatentGraph.from_dict(content["graph"]), _read_classes(content["classes"])
         bar = tqdm(
             list(zip(classes, content["models"], strict=True)), desc="loading", unit="class", delay=2, leave=False
         )
@@ -264,8 +266,8 @@ class GenerativeClassifier(Saved, ClassifierMixin, BaseEstimator):
                 f"'{name}': expected a prior for each of {len(classes)} classes, got {log_prior.shape}."
             )
         require_finite({"log_prior": content["log_prior"]}, name)
-        reader = FeatureReader(graph)
-        differing = [v for m in models for v, n in reader.counts.items() if m.graph.variables.get(v) != n]
+        counts = {v: n for v in graph.observed if isinstance(n := graph.variables[v], int)}
+        differing = [v for m in models for v, n in counts.items() if m.graph.variables.get(v) != n]
         if differing:
             raise CheckpointError(
                 f"'{name}': its models give {differing[:8]} other numbers of states than its own graph. {REMEDY}"
@@ -278,8 +280,8 @@ class GenerativeClassifier(Saved, ClassifierMixin, BaseEstimator):
         first = content["models"][0]
         learner = class_in_file(first, name).unfitted(first) if options is None else model_class(made_by)
         model = cls(graph, learner, options or None, content["prior"], content["progress"])
-        reader.labels = checked_labels(content["labels"], graph.variables, name)
-        model._keep(classes, models, graph, reader, bool(content["named"]), log_prior)
+        labels = checked_labels(content["labels"], graph.variables, name)
+        model._keep(classes, models, graph, labels, bool(content["named"]), log_prior)
         return model
 
     def to(self, device: torch.device | str) -> GenerativeClassifier:
@@ -304,7 +306,7 @@ class GenerativeClassifier(Saved, ClassifierMixin, BaseEstimator):
         if isinstance(self.graph, LatentGraph):
             return self.graph
         if callable(self.graph):
-            return self.graph(feature_names(X))
+            return self.graph(list(_features(X)))
         if _is_model(self.learner):
             return self.learner.graph
         raise StructureError("GenerativeClassifier: pass graph=, or a model as learner=.")
@@ -328,6 +330,92 @@ class GenerativeClassifier(Saved, ClassifierMixin, BaseEstimator):
         if not isinstance(self.options, Mapping | None):
             raise StructureError(f"options: expected names and values for the learner, got {self.options!r}.")
         return self.learner(graph, **(self.options or {}))
+
+
+def _features(X: Any, names: Sequence[str] | None = None) -> dict[str, Any]:
+    """Columns of a table by name.
+
+    Args:
+        X: DataFrame, or (rows, features) array or tensor, whose columns are named x0, x1, … where ``names`` is None.
+        names: of the columns wanted, in the order of an array; all by default.
+    """
+    if is_frame(X):
+        found = [str(c) for c in X.columns]
+        wanted = found if names is None else names
+        require_unique(found, wanted, "X: ")
+        missing = [v for v in wanted if v not in found]
+        if missing:
+            raise DataError(f"X: missing columns {missing}. It has: {shortened(', '.join(found))}.")
+        return {v: X.iloc[:, found.index(v)] for v in wanted}
+    if hasattr(X, "toarray") and hasattr(X, "nnz"):  # scipy.sparse
+        raise DataError("X: expected a dense table, got a sparse one. Use X.toarray().")
+    table = (
+        dense_tensor("X", X).detach().cpu() if isinstance(X, torch.Tensor) else as_array("X", X, "a table of numbers")
+    )
+    if isinstance(table, np.ndarray) and table.dtype.kind == "c":
+        raise DataError("X: Complex data not supported, expected real numbers.")
+    if table.ndim != 2:
+        raise ShapeError(
+            f"X: expected shape (rows, features), got {tuple(table.shape)}. Reshape your data: X.reshape(1, -1) is one row."
+        )
+    if table.shape[1] == 0:
+        raise DataError(
+            f"X: Found array with 0 feature(s) (shape={tuple(table.shape)}) while a minimum of 1 is required."
+        )
+    wanted = [f"x{i}" for i in range(table.shape[1])] if names is None else names
+    if table.shape[1] != len(wanted):
+        raise ShapeError(
+            f"X has {table.shape[1]} features, but GenerativeClassifier is expecting {len(wanted)} features as input: "
+            f"expected shape (rows, {len(wanted)}) for the observables {shortened(', '.join(wanted))}; got {tuple(table.shape)}."
+        )
+    return {v: table[:, i] for i, v in enumerate(wanted)}
+
+
+def _checked_classes(y: Any) -> np.ndarray:
+    """(rows,) classes; a single column is taken as one, with a warning, as everywhere in scikit-learn."""
+    if isinstance(y, torch.Tensor):
+        y = dense_tensor("y", y).detach().cpu().resolve_neg()
+        y = y.float() if y.dtype == torch.bfloat16 else y  # numpy has none
+    try:
+        labels = unmasked(y) if isinstance(y, np.ndarray) else np.asarray(y)
+    except (TypeError, ValueError, RuntimeError):
+        raise DataError(f"y: expected one class per row, got {shortened(y, 60)}.") from None
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        text = "A column-vector y was passed when a 1d array was expected. Pass y.ravel()."
+        warnings.warn(text, sklearn.exceptions.DataConversionWarning, stacklevel=3)
+        labels = labels.ravel()
+    bad = np.asarray(pd.isna(labels)) | (np.isinf(labels) if labels.dtype.kind in "fc" else False)
+    if labels.ndim == 1 and bad.any():
+        row = int(np.flatnonzero(bad)[0])
+        raise DataError(
+            f"y, row {row}: expected a class, got {labels[row]} ({int(bad.sum())} rows have None, NaN or infinity, or are masked). "
+            "Leave out the rows without a class."
+        )
+    try:
+        check_classification_targets(labels)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"y: {error}") from None
+    return labels
+
+
+def _written_classes(classes: np.ndarray) -> dict[str, Any]:
+    """Classes as plain values, with their type.
+
+    Raises:
+        CheckpointError: dates, bytes and other types that a model file does not hold.
+    """
+    if classes.dtype.kind not in "biufUO" or classes.dtype == np.longdouble:
+        raise CheckpointError(
+            f"Classes of type {classes.dtype} cannot be saved: expected numbers or strings. Fit with y.astype(str)."
+        )
+    return {"dtype": "O" if classes.dtype.kind == "O" else classes.dtype.str, "values": classes.tolist()}
+
+
+def _read_classes(saved: Mapping[str, Any]) -> np.ndarray:
+    """Inverse of :func:`_written_classes`."""
+    result = np.empty(len(saved["values"]), dtype=np.dtype(saved["dtype"]))
+    result[:] = saved["values"]
+    return result
 
 
 def _check_classes(saved: Mapping[str, Any], path: object) -> None:

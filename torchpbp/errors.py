@@ -32,7 +32,7 @@ class DataError(TorchPBPError, ValueError):
 
 
 class QueryError(TorchPBPError, ValueError):
-    """The question cannot be asked of this model (latent, unknown or already observed variable)."""
+    """The question cannot be asked of this model (a latent or unknown variable)."""
 
 
 class DeviceError(TorchPBPError, RuntimeError):
@@ -76,7 +76,7 @@ class IdentificationWarning(TorchPBPWarning):
 
 
 class QueryWarning(TorchPBPWarning):
-    """The question has an answer, but hardly the one that was meant."""
+    """The query has an answer that is probably not what the caller intended."""
 
 
 def warn_caller(text: str, category: type[TorchPBPWarning]) -> None:

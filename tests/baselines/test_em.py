@@ -48,9 +48,20 @@ def test_the_objective_never_falls(name, prior, missing):
     assert len(model.runs) == 3
     for run in model.runs:
         nothing_left = run.objective[-1] == pytest.approx(run.objective[-2], rel=1e-12)  # to gain
-        assert len(run.objective) == 40 or nothing_left
+        assert len(run.objective) == 41 or nothing_left  # the start, and 40 steps
         assert all(b >= a - 1e-10 for a, b in itertools.pairwise(run.objective))
         assert run.objective[-1] > run.objective[0]
+
+
+@pytest.mark.parametrize("learner", [EM, OnlineEM])
+@pytest.mark.parametrize("max_steps", [1, 3, 200])
+def test_the_last_objective_is_that_of_the_tables(learner, max_steps):
+    graph = GRAPHS["diamond"]
+    data = DiscreteNetwork.random(graph, seed=3).sample(300, seed=4)
+    model = learner(graph, restarts=2, max_steps=max_steps, prior=0.0, progress=False).fit(data)
+    best = max(run.objective[-1] for run in model.runs)
+    assert best == pytest.approx(model.score(data), rel=1e-9)
+    assert best == model.diagnostics()["objective"].max()
 
 
 def test_without_hidden_variables_one_iteration_counts():

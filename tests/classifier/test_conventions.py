@@ -110,7 +110,7 @@ def test_bad_labels(table):
     fitted = GenerativeClassifier(graph, PBP).fit(frame, y)
     with pytest.raises(DataError, match=r"'x1'.*unseen category 'tiny'"):
         fitted.predict(frame.astype({"x1": object}).replace({"x1": {"large": "tiny"}}))
-    with pytest.raises(DataError, match="column 'x2' has 4 labels, but the graph gives it 2 states"):
+    with pytest.raises(DataError, match="column 'x2' has 4 categories, but the graph gives it 2 states"):
         GenerativeClassifier(graph, PBP).fit(frame.assign(x2=frame["x3"].map(lambda i: "abcd"[i])), y)
 
 

@@ -112,7 +112,6 @@ def test_models_that_are_not_fitted_raise(name: str, tmp_path: Path) -> None:
     [
         ("z", None, "Query of unknown variable 'z'"),
         (None, None, "Expected the name of a variable to query, or several names; got None"),
-        ("x4", {"x4": [0, 1]}, "Query of 'x4': it is also in the evidence"),
         ("x1", {"z": [0]}, "Evidence on unknown variable 'z'"),
     ],
 )
@@ -230,6 +229,28 @@ def test_diagnostics_are_a_table(model: Any) -> None:
     assert isinstance(table, pd.DataFrame)
     assert len(table) >= 1
     assert table.columns.is_unique
+
+
+@pytest.mark.filterwarnings("ignore::torchpbp.errors.QueryWarning")
+def test_a_row_that_observes_the_query_gets_what_it_observes_whatever_the_other_rows_hold(model: Any) -> None:
+    rows = {"x4": torch.tensor([2, -1, 0]), "x2": torch.tensor([0, 1, -1])}
+    together, alone = (
+        model.posterior("x4", rows),
+        torch.cat([model.posterior("x4", {v: x[i : i + 1] for v, x in rows.items()}) for i in range(3)]),
+    )
+    torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(together[[0, 2]], torch.eye(3).to(together)[[2, 0]])
+    torch.testing.assert_close(together, model.posteriors(rows)["x4"], rtol=1e-5, atol=1e-6)
+    assert model.map_states("x4", rows).tolist() == [2, int(together[1].argmax()), 0]
+    assert model.posterior("x4", {"x4": [1]}).tolist() == [[0.0, pytest.approx(1.0), 0.0]]
+    assert model.posterior("x4", {v: x[:0] for v, x in rows.items()}).shape == (0, 3)
+
+
+def test_a_query_that_every_row_observes_is_warned_of(model: Any) -> None:
+    frame = pd.DataFrame({"x4": [0, 1], "x2": [0, 1]})
+    for ask in (model.posterior, model.map_states):
+        with pytest.warns(QueryWarning, match="Query of 'x4': every row observes it"):
+            assert len(ask("x4", frame)) == 2
 
 
 # -- tables ----------------------------------------------------------------------------------------------------------
@@ -459,7 +480,7 @@ def test_learners_return_themselves_and_count_missing_values(name: str) -> None:
     assert model.labels == {"x1": tuple(COLOURS)}
     table.loc[:24, "x2"] = None
     if name == "SpectralJunctionTree":
-        with pytest.raises(DataError, match="NaN, and this learner takes no missing values"):
+        with pytest.raises(DataError, match=r"values are missing .*, and this learner needs complete rows"):
             model.fit(table)
         return
     assert model.fit(table).missing == {"x1": 0.0, "x2": 0.25, "x3": 0.0, "x4": 0.0}

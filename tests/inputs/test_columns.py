@@ -55,22 +55,6 @@ def test_columns_in_many_forms(x):
     assert read({"x": x, "y": Y}) == [X, Y]
 
 
-@pytest.mark.parametrize(
-    "y",
-    [
-        [True, False, False, True],
-        np.array(Y, dtype=bool),
-        torch.tensor(Y, dtype=torch.bool),
-        pd.Series(Y, dtype=bool),
-        pd.Series(Y, dtype="boolean"),
-        pd.Series(np.array(Y, dtype=bool), dtype="category"),
-    ],
-    ids=lambda y: f"{type(y).__name__}-{getattr(y, 'dtype', '')}",
-)
-def test_boolean_columns(y):
-    assert read({"x": X, "y": y}) == [X, Y]
-
-
 def test_rows_follow_the_order_of_the_states_and_other_columns_are_ignored():
     frame = pd.DataFrame({"other": ["a", None, "c", "d"], "y": Y, "x": X})
     assert read(frame) == [X, Y]
@@ -194,24 +178,27 @@ def test_a_stream_is_read_one_table_at_a_time():
         (pd.DataFrame({"y": Y}), DataError, r"missing columns \['x'\]. The data has: y"),
         ([{"x": X, "y": Y}, {"x": X}], DataError, r"mini-batch 1, missing columns \['y'\]"),
         (
-            {"x": [0.0, 1.0], "y": [0, 1]},
+            {"x": torch.rand(2) / 2 + 0.1, "y": [0, 1]},
             DataError,
-            r"column 'x' holds float64 values: expected integer states from 0 to 2",
+            "column 'x', row 0: expected a whole number from 0 to 2",
         ),
-        ({"x": torch.rand(2), "y": [0, 1]}, DataError, "column 'x' holds float32 values.*Cast it to integers"),
         (
             {"x": [1j, 0], "y": [0, 1]},
             DataError,
-            "column 'x': expected integer states from 0 to 2, got complex128 values",
+            "column 'x': expected states from 0 to 2, got complex128 values",
         ),
-        ({"x": [0.5, 1], "y": [0, 1]}, DataError, r"or declare the variable Continuous\(\)"),
+        ({"x": [0.5, 1], "y": [0, 1]}, DataError, r"row 0: .*got 0.5.*declare the variable Continuous\(\)"),
         (
             {"x": [0, math.nan], "y": [0, 1]},
             DataError,
-            "holds NaN, and this learner takes no missing values",
+            r"1 of 2 values are missing \(first at row 1\), and this learner needs complete rows",
         ),
         ({"x": pd.Series([0, None], dtype="Int64"), "y": [0, 1]}, DataError, "missing"),
-        ({"x": np.array([0, 0.5], dtype=object), "y": [0, 1]}, DataError, "column 'x' holds float64 values"),
+        (
+            {"x": np.array([0, 0.5], dtype=object), "y": [0, 1]},
+            DataError,
+            "column 'x', row 1: expected a whole number .*got 0.5",
+        ),
         ({"x": [0, None], "y": [0, 1]}, DataError, r"column 'x': 1 of 2 values are missing \(first at row 1\)"),
         ({"x": [-1, -1], "y": [0, 1]}, DataError, r"2 of 2 values are missing \(all of them\)"),
         ({"x": [None, None], "y": [0, 1]}, DataError, r"2 of 2 values are missing \(all of them\)"),
@@ -230,14 +217,14 @@ def test_a_stream_is_read_one_table_at_a_time():
             "mini-batch 1, column 'x', row 0: state 9 is out of range",
         ),
         ({"x": X, "y": Y[:2]}, ShapeError, r"columns have different lengths: {'x': 4, 'y': 2}"),
-        ({"x": [[0, 1]], "y": [[0, 1]]}, ShapeError, r"column 'x': expected one state per row, got shape \(1, 2\)"),
-        ({"x": 1, "y": 0}, ShapeError, r"column 'x': expected one state per row, got shape \(\)"),
-        ({"x": torch.tensor(1), "y": 0}, ShapeError, r"got shape \(\)"),
+        ({"x": [[0, 1]], "y": [[0, 1]]}, ShapeError, r"column 'x': expected one state per row.*of shape \(1, 2\)"),
+        ({"x": 1, "y": 0}, ShapeError, r"column 'x': expected one state per row.*of shape \(\)\. A list of rows"),
+        ({"x": torch.tensor(1), "y": 0}, ShapeError, r"of shape \(\)"),
         ([{"x": 1, "y": 0}], ShapeError, "mini-batch 0, column 'x': expected one state per row"),  # rows, not batches
         (
             {"x": [[0], [1, 2]], "y": [0, 1]},
             DataError,
-            "column 'x': expected integer states from 0 to 2, got entries of different lengths",
+            "column 'x': expected states from 0 to 2, got entries of different lengths",
         ),
         ({"x": list("abcd"), "y": Y}, DataError, "column 'x' has 4 categories, but the graph gives it 3 states"),
         (
@@ -322,5 +309,5 @@ def test_labels_in_one_batch_and_numbers_in_the_next():
 
 def test_a_data_frame_with_a_column_twice():
     frame = pd.DataFrame([[0, 1, 0]], columns=["x", "x", "y"])
-    with pytest.raises(ShapeError, match="column 'x': expected one state per row"):
+    with pytest.raises(DataError, match=r"columns \['x'\] occur more than once"):
         list(ColumnReader(STATES).batches(frame))

@@ -80,7 +80,6 @@ def test_vectors_in_many_forms(form: str) -> None:
     [
         (torch.float32, torch.float32),
         (torch.uint8, torch.float32),
-        (torch.float8_e5m2, torch.float32),
         (torch.float16, torch.float64),
         (torch.float64, torch.float64),
         (torch.bool, torch.float64),

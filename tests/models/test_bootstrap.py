@@ -11,8 +11,8 @@ import torch
 
 from torchpbp import PBP, Continuous, DiscreteNetwork, KernelRidge, LatentGraph, templates
 from torchpbp.errors import ArgumentError, DataError, DataWarning, QueryError, StructureError
-from torchpbp.inputs.distinct_rows import numbered
 from torchpbp.models.bootstrap import answers, replicated_trees
+from torchpbp.moments.distinct_rows import numbered
 
 TRUTH = DiscreteNetwork.random(templates.diamond(observed_states=3), seed=1)
 ROWS = TRUTH.sample(2_000, seed=0)

@@ -115,7 +115,7 @@ def test_arguments_of_another_type_raise(make: Callable[[], Any], text: str) -> 
         (
             lambda m: m.posterior("x1", {"x2": [0.2, 0.3, 0.5]}),
             DataError,
-            r"Weights over states have shape \(batch, 3\)",
+            r"weights over states, in evidence, have shape \(batch, 3\)",
         ),
         (lambda m: m.posterior("x1", {"x2": [torch.ones(3), torch.ones(2)]}), ShapeError, "different shapes"),
         (lambda m: PBPLayer(m)(None), DataError, "a layer takes a dict of tensors by name"),
@@ -227,7 +227,7 @@ def test_a_classifier_rejects_rows_outside_the_declared_range() -> None:
     y = np.arange(40) % 2
     classifier = GenerativeClassifier(graph, KernelPBP).fit(x, y)
     x[3, 0] = 1.5
-    with pytest.raises(DataError, match=r"Evidence on 'a', row 3: value 1\.5 lies outside the declared range"):
+    with pytest.raises(DataError, match=r"X, column 'a', row 3: value 1\.5 lies outside the declared range"):
         classifier.predict(x)
     with pytest.raises(DataError, match=r"column 'a', row 3: value 1\.5 lies outside the declared range"):
         GenerativeClassifier(graph, KernelPBP).fit(x, y)

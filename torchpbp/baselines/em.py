@@ -47,7 +47,8 @@ class Run:
 
     Args:
         seed: of the start.
-        objective: after each step, the log-likelihood per row plus the prior's term.
+        objective: at the start (but for online EM) and after each step, the log-likelihood per row plus the prior's term;
+            the last one is that of the tables returned.
         converged: whether it met the tolerance within the steps allowed.
         exponent: of the step sizes of stepwise online EM.
     """
@@ -194,17 +195,15 @@ class EM(NetworkLearner):
         final = vectors.clone()
         objectives: list[list[float]] = [[] for _ in candidates]
         going = list(range(len(candidates)))
-        for _ in range(self.settings.max_steps):
+        for taken in range(self.settings.max_steps + 1):
             log_likelihood, counts = step(vectors)
             stay = self._record(objectives, going, log_likelihood, vectors, step.rows)
             final[going] = vectors
-            bar.update()
             going = [going[i] for i in stay]
-            if not going:
+            if not going or taken == self.settings.max_steps:
                 break
             vectors = step.layout.maximised(counts[stay], self.settings.prior)
-        if going:
-            final[going] = vectors
+            bar.update()
         return final, self._runs(objectives, candidates)
 
     def _record(
@@ -246,7 +245,7 @@ class EM(NetworkLearner):
         self.require_fitted()
         best = _best(self.runs)
         rows = [
-            (r.seed, r.exponent, len(r.objective), r.objective[-1], r.converged, i == best)
+            (r.seed, r.exponent, len(r.objective) - (r.exponent is None), r.objective[-1], r.converged, i == best)
             for i, r in enumerate(self.runs)
         ]
         columns = ["seed", "exponent", "steps", "objective", "converged", "kept"]

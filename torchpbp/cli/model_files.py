@@ -12,6 +12,7 @@ from torchpbp.classifier import GenerativeClassifier
 from torchpbp.contract.frames import state_labels
 from torchpbp.errors import QueryError
 from torchpbp.files.loading import load
+from torchpbp.inputs.labels import is_code_range
 from torchpbp.models.kernel.kernel_pbp import KernelPBP
 from torchpbp.models.two_stage_model import TwoStageModel
 
@@ -113,7 +114,8 @@ def _evidence(model: Any, items: Sequence[str]) -> dict[str, Any]:
         if name in evidence:
             raise QueryError(f"--evidence: '{name}' is given twice.")
         labels = model.labels.get(name)
-        evidence[name] = [_labelled(name, value, labels)] if labels else [_number(name, value)]
+        named = labels and (not is_code_range(labels) or value in map(str, labels))
+        evidence[name] = [_labelled(name, value, labels)] if named else [_number(name, value)]
     return evidence
 
 

@@ -18,6 +18,7 @@ from torchpbp.classifier import GenerativeClassifier
 from torchpbp.errors import CheckpointError, DataError
 from torchpbp.files.loading import load
 from torchpbp.files.replacing import replacing
+from torchpbp.inputs.labels import is_code_range
 
 MISSING = frozenset(("", "NA", "N/A", "NaN", "nan", "null", "None", "<NA>"))
 """What a cell says where the value is missing, unless it is a label."""
@@ -194,6 +195,8 @@ def _number(cell: str) -> float:
 
 def _labels(path: str | os.PathLike[str], name: str, cells: pd.Series[str], labels: Sequence[Any]) -> pd.Series[Any]:
     known: dict[str, Any] = dict.fromkeys(MISSING)
+    if is_code_range(labels):  # booleans may be written as numbers
+        known |= {str(state): label for state, label in enumerate(labels)}
     known |= {str(label): label for label in labels}
     bad = ~cells.isin(list(known))
     if bad.any():

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.inputs.evidence import EvidenceLike
+from torchpbp.inputs.labels import BOOLEANS
 from torchpbp.lazy import is_frame, is_series
 from torchpbp.lazy import pandas as pd
 
@@ -94,9 +95,12 @@ def state_labels(model: Labelled, name: str) -> list[Hashable]:
 
 
 def labelled(model: Labelled, name: str, values: np.ndarray) -> Any:
-    """A column of labels for states; numbers stay as they are where there are no labels."""
-    if not model.labels.get(name):
+    """A column of labels for states, booleans for those of a boolean column; numbers where there are no labels."""
+    labels = model.labels.get(name)
+    if not labels:
         return values
+    if tuple(labels) == BOOLEANS and all(isinstance(label, bool) for label in labels):
+        return values.astype(bool)
     return pd.Categorical.from_codes(values.astype(np.int64).tolist(), pd.Index(state_labels(model, name)))
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torchpbp.contract.frames import as_array, posterior_frame
 from torchpbp.contract.latent_model import LatentModel
-from torchpbp.inputs.evidence import Evidence, EvidenceLike
+from torchpbp.inputs.evidence import Evidence, EvidenceLike, warn_of_observed_query
 from torchpbp.lazy import is_frame
 from torchpbp.lazy import pandas as pd
 from torchpbp.settings import between
@@ -60,7 +60,8 @@ def ask_interval(
     names = () if query is None else model.query_names(query)
     checked = model.read_evidence(evidence)
     if names:
-        model.check_query(names, checked)
+        model.check_query(names)
+        warn_of_observed_query(names, checked)
     result = answer(names, checked)
     if not is_frame(evidence):
         return result

@@ -14,7 +14,14 @@ from torchpbp.contract.model_files import Saved
 from torchpbp.errors import NotFittedError, QueryError
 from torchpbp.graph.latent_graph import Continuous, Domain, LatentGraph
 from torchpbp.inputs.columns import ColumnReader, DataLike
-from torchpbp.inputs.evidence import Evidence, EvidenceLike, left_to_ask, query_names, read_evidence
+from torchpbp.inputs.evidence import (
+    Evidence,
+    EvidenceLike,
+    left_to_ask,
+    query_names,
+    read_evidence,
+    warn_of_observed_query,
+)
 from torchpbp.lazy import is_frame
 from torchpbp.lazy import pandas as pd
 
@@ -56,6 +63,8 @@ class LatentModel(Saved):
             query: a variable; several, for their joint distribution, of models that are
                 :class:`~torchpbp.contract.abilities.JointQueries`.
             evidence: name -> state or value, states or values per row (-1 or NaN: not observed), or (rows, states) weights.
+                A row may observe the query; a discrete variable then has probability 1 at the state observed, whatever the
+                other rows observe.
 
         Returns:
             (rows, states) tensor, (rows, states, states, …) for several variables, or a
@@ -158,7 +167,7 @@ class LatentModel(Saved):
             )
         return names
 
-    def check_query(self, names: Sequence[str], evidence: Evidence) -> None:
+    def check_query(self, names: Sequence[str]) -> None:
         """Raise a QueryError, with the reason, for a question that the model cannot answer."""
         known = self.query_domains()
         if not names or len(set(names)) != len(names):
@@ -171,8 +180,6 @@ class LatentModel(Saved):
                 )
             if name not in known:
                 raise QueryError(f"Query of unknown variable '{name}'. The model observes: {', '.join(known)}.")
-            if evidence.observed_everywhere(name):
-                raise QueryError(f"Query of '{name}': it is also in the evidence. Leave it out of one of the two.")
 
     def _ask(
         self,
@@ -190,7 +197,8 @@ class LatentModel(Saved):
         """
         names = self.query_names(query)
         checked = self.read_evidence(evidence)
-        self.check_query(names, checked)
+        self.check_query(names)
+        warn_of_observed_query(names, checked)
         result = answer(names, checked)
         if not is_frame(evidence):
             return result

@@ -10,7 +10,9 @@ The mean over donors has a smaller error, but too little variance.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any, overload
 
+import numpy as np
 import torch
 from torch import Tensor
 from tqdm.auto import tqdm
@@ -19,10 +21,11 @@ from torchpbp.errors import DataError, ShapeError
 from torchpbp.features.kernels import median_bandwidth
 from torchpbp.graph.domains import require_single_values
 from torchpbp.graph.latent_graph import Continuous, Domain
-from torchpbp.inputs.arrays import dense_tensor
+from torchpbp.inputs.arrays import UNSIGNED, dense_tensor
 from torchpbp.inputs.columns import ColumnReader
 from torchpbp.inputs.missing_values import observed
-from torchpbp.inputs.states import UNSIGNED
+from torchpbp.lazy import is_frame
+from torchpbp.lazy import pandas as pd
 from torchpbp.settings import seed as checked_seed
 
 MOST_DONORS = 4096
@@ -69,16 +72,22 @@ def complete_rows(
     return result
 
 
-def complete_table(table: Mapping[str, Tensor], domains: Mapping[str, Domain], seed: int = 0) -> dict[str, Tensor]:
+@overload
+def complete_table(table: Mapping[str, Tensor], domains: Mapping[str, Domain], seed: int = 0) -> dict[str, Tensor]: ...
+@overload
+def complete_table(table: pd.DataFrame, domains: Mapping[str, Domain], seed: int = 0) -> pd.DataFrame: ...
+def complete_table(table: Any, domains: Mapping[str, Domain], seed: int = 0) -> Any:
     """Fill in the missing values of a table of columns by draws, with half the median distance as bandwidth.
 
     Args:
-        table: name -> (n,) states, -1 where missing, or values, NaN where missing. Each column has some value.
+        table: name -> (n,) states, -1 where missing, or values, NaN where missing; or a DataFrame, whose states may be labels
+            or booleans. Each column has some value.
         domains: of the variables.
         seed: of the draws.
 
     Returns:
-        name -> complete columns, without the rows that had no value at all; the table itself if no value is missing.
+        name -> complete columns, without the rows that had no value at all; the table itself if no value is missing. A
+        DataFrame for a DataFrame, with the index and labels of its rows.
 
     Raises:
         DataError: columns that are absent, are not tensors, hold no value at all, or values that the variable cannot take.
@@ -87,6 +96,8 @@ def complete_table(table: Mapping[str, Tensor], domains: Mapping[str, Domain], s
     """
     checked_seed().check("seed", seed)
     require_single_values(domains, "complete_table")
+    if is_frame(table):
+        return _completed_frame(table, domains, seed)
     table = _checked_columns(table, domains)
     reader = ColumnReader(domains, missing=True, device=None)
     (checked,) = reader.tables({v: table[v] for v in domains}, max(1, len(table[next(iter(domains))])))
@@ -102,6 +113,24 @@ def complete_table(table: Mapping[str, Tensor], domains: Mapping[str, Domain], s
             widths[i] = 0.5 * median_bandwidth(values)
     filled = complete_rows(rows, list(domains.values()), widths, seed=seed)
     return {v: column.to(table[v].dtype) for v, column in zip(domains, filled.T, strict=True)}
+
+
+def _completed_frame(frame: pd.DataFrame, domains: Mapping[str, Domain], seed: int) -> pd.DataFrame:
+    """A DataFrame with its missing values filled in by draws, in the form of its columns."""
+    reader = ColumnReader(domains, missing=True, quiet=True, device=None)
+    (table,) = reader.tables(frame, max(1, len(frame)))
+    seen = torch.stack([observed(table[v]) for v in domains], dim=1)
+    some = seen.any(dim=1)
+    filled = complete_table(table, domains, seed)
+    result = frame.loc[some.numpy(), list(domains)].copy()
+    for i, v in enumerate(domains):
+        gaps = ~seen[some, i].numpy()
+        if gaps.any():
+            values = filled[v].numpy()
+            labels = reader.labels.get(v)
+            drawn = values if labels is None else np.array(labels, dtype=object)[values]
+            result[v] = result[v].mask(gaps, drawn)
+    return result.infer_objects()
 
 
 def _checked_columns(table: Mapping[str, Tensor], domains: Mapping[str, Domain]) -> dict[str, Tensor]:

@@ -1,8 +1,4 @@
-"""Tensors and arrays as callers pass them, brought into a form that can be computed with: dense, real, in memory.
-
-This is the one place that rejects unusual tensors (meta, quantised, nested, complex, packed bits) and values of which no array
-can be made.
-"""
+"""Tensors and arrays of any form as tensors of numbers, and whole numbers among them."""
 
 from __future__ import annotations
 
@@ -13,24 +9,24 @@ import torch
 from torch import Tensor
 
 from torchpbp.errors import DataError, DeviceError
+from torchpbp.lazy import pandas as pd
 from torchpbp.settings import shortened
 
-NUMBERS = {
-    torch.float16,
-    torch.bfloat16,
-    torch.float32,
-    torch.float64,
-    torch.bool,
-    torch.uint8,
-    torch.uint16,
-    torch.uint32,
-}
-NUMBERS |= {torch.uint64, torch.int8, torch.int16, torch.int32, torch.int64}
-"""Dtypes that torch can at least copy and convert."""
+EXACT = 2.0**53
+"""Whole floating-point numbers of this size and beyond each stand for several whole numbers."""
+
+WIDENED = {torch.bool: torch.uint8, torch.uint16: torch.int32, torch.uint32: torch.int64}
+"""Dtypes for which torch has few operations, and dtypes that hold all their values."""
+
+OUTSIDE = torch.iinfo(torch.int64).max
+"""Stands for numbers beyond int64; like them it is out of range of every variable."""
+
+UNSIGNED = {torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64}
+"""Dtypes without a -1 for missing values; a conversion to int64 that yields one has wrapped around."""
 
 
 def dense_tensor(where: str, tensor: Tensor, device: torch.device | str = "cpu") -> Tensor:
-    """The same numbers in a strided tensor; sparse tensors and float8, for which torch has few operations, are converted.
+    """The same real numbers in a strided tensor.
 
     Args:
         where: begins the error.
@@ -38,26 +34,18 @@ def dense_tensor(where: str, tensor: Tensor, device: torch.device | str = "cpu")
         device: of the model. A model on the meta device takes meta tensors.
 
     Raises:
-        DataError: a tensor without numbers to compute with.
+        DataError: complex numbers, or a meta tensor, which has no values.
     """
-    if tensor.is_nested:
-        kind, remedy = "a nested tensor", "Pad its parts to one length: tensor.to_padded_tensor(…)"
-    elif tensor.is_quantized:
-        kind, remedy = "a quantised tensor", "Pass tensor.dequantize()"
-    elif tensor.device.type == "meta" and torch.device(device).type != "meta":
-        kind, remedy = "a meta tensor, which has no values", "Materialise it first"
-    elif tensor.is_complex():
-        kind, remedy = (
-            f"{name_of(tensor.dtype)} values",
-            "Pass the real part, or real and imaginary part as two variables",
+    if tensor.is_complex():
+        raise DataError(
+            f"{where}: expected a tensor of real numbers, got {name_of(tensor.dtype)} values. Pass the real part, or real and "
+            "imaginary part as two variables."
         )
-    elif tensor.dtype in NUMBERS:
-        return tensor if tensor.layout == torch.strided else tensor.to_dense()
-    elif name_of(tensor.dtype).startswith("float8"):
-        return tensor.to(torch.float32)  # holds all their values exactly
-    else:
-        kind, remedy = f"{name_of(tensor.dtype)} values", "Convert them to int64 or float64"
-    raise DataError(f"{where}: expected a tensor of real numbers, got {kind}. {remedy}.")
+    if tensor.device.type == "meta" and torch.device(device).type != "meta":
+        raise DataError(
+            f"{where}: expected a tensor of real numbers, got a meta tensor, which has no values. Materialise it first."
+        )
+    return tensor if tensor.layout == torch.strided else tensor.to_dense()
 
 
 def require_device(where: str, tensor: Tensor, device: torch.device | str, of: str) -> None:
@@ -65,9 +53,9 @@ def require_device(where: str, tensor: Tensor, device: torch.device | str, of: s
 
     Args:
         where: begins the error.
-        tensor: as given.
+        tensor: to be checked.
         device: where it should be.
-        of: what is there.
+        of: the object on that device, for the error.
     """
     wanted = torch.device(device)
     if tensor.device.type != wanted.type or wanted.index not in (None, tensor.device.index):
@@ -87,11 +75,11 @@ def as_array(where: str, value: Any, expected: str) -> np.ndarray:
 
     Args:
         where: begins the error.
-        value: a list, a pandas array, a single value or anything else that numpy takes for an array.
-        expected: what should have come, for the error.
+        value: a list, a masked or pandas array, a single value or anything else that numpy takes for an array.
+        expected: describes valid values, for the error.
 
     Raises:
-        DataError: entries of different lengths, tensors that numpy cannot read, structured arrays.
+        DataError: entries of different lengths, values of which numpy makes no array, structured arrays.
     """
     try:
         array = unmasked(value) if isinstance(value, np.ndarray) else np.asarray(value)
@@ -99,7 +87,7 @@ def as_array(where: str, value: Any, expected: str) -> np.ndarray:
             array = np.asarray(value, dtype=object)
     except ValueError:
         raise DataError(f"{where}: expected {expected}, got entries of different lengths.") from None
-    except (TypeError, RuntimeError):  # from entries with an __array__ of their own, such as meta tensors
+    except (TypeError, RuntimeError):  # from entries with an __array__ method, such as meta tensors
         raise DataError(f"{where}: expected {expected}, got {shortened(value, 60)}.") from None
     if array.dtype.kind == "V":
         raise DataError(f"{where}: expected {expected}, got {array.dtype} values.")
@@ -119,17 +107,75 @@ def unmasked(array: np.ndarray) -> np.ndarray:
     return np.asarray(result)
 
 
-def own_tensor(array: np.ndarray) -> Tensor:
-    """A tensor with memory of its own; an array out of pandas may be read-only, one out of a file in foreign byte order."""
+def number_tensor(where: str, array: np.ndarray, expected: str, shared: bool = False, remedy: str = "") -> Tensor:
+    """The numbers of an array in their dtype, or as float64 out of objects: NaN for None, NaN, NaT and pandas NA.
+
+    Args:
+        where: begins errors.
+        array: (rows, …) numbers.
+        expected: describes valid values, for errors.
+        shared: the tensor may be over the memory of an array of integers; it has separate memory by default.
+        remedy: ends the error about objects that are no numbers.
+
+    Raises:
+        DataError: values that are not real numbers.
+    """
+    if array.dtype == object:
+        return torch.from_numpy(_numbers(where, array, expected, remedy))
     kind = array.dtype.kind
-    # Platform-dependent types such as longlong, which torch does not know, become those of the same size.
+    if kind not in "biuf":
+        dates = " Convert dates to numbers, such as days." if kind in "mM" else ""
+        raise DataError(f"{where}: expected {expected}, got {array.dtype} values.{dates}")
+    native = array.dtype.isnative and array.dtype in (np.uint8, np.int8, np.int16, np.int32, np.int64)
+    if shared and native and array.flags.writeable and array.flags.c_contiguous:
+        return torch.from_numpy(array)
+    # Platform-dependent types such as longlong, which torch does not have, become those of the same size.
     plain = f"{kind}{min(array.dtype.itemsize, 8)}" if kind in "iuf" else array.dtype.newbyteorder("=")
     return torch.from_numpy(array.astype(plain))
 
 
-def shared_tensor(array: np.ndarray) -> Tensor:
-    """A tensor over the memory of an array of integers, only to be read; of its own memory where torch cannot take the array's."""
-    native = array.dtype.isnative and array.dtype in (np.uint8, np.int8, np.int16, np.int32, np.int64)
-    if native and array.flags.writeable and array.flags.c_contiguous:
-        return torch.from_numpy(array)
-    return own_tensor(array)
+def _numbers(where: str, values: np.ndarray, expected: str, remedy: str) -> np.ndarray:
+    """float64 numbers of an array of objects; NaN for None, NaN, NaT and pandas NA."""
+    missing = np.asarray(pd.isna(values))
+    numbers = np.full(values.shape, np.nan)
+    try:
+        numbers[~missing] = values[~missing].astype(float)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        wrong = next((x for x in values[~missing] if not _is_number(x)), None)
+        raise DataError(f"{where}: expected {expected}, got {shortened(wrong, 60)}.{remedy}") from None
+    return numbers
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return False
+    return True
+
+
+def comparable(column: Tensor) -> Tensor:
+    """The same states in a dtype that torch compares.
+
+    Args:
+        column: whole numbers or booleans. Numbers beyond int64 become ``OUTSIDE``.
+    """
+    if column.dtype == torch.uint64:
+        signed = column.to(torch.int64)
+        return signed.masked_fill(signed < 0, OUTSIDE)
+    return column.to(WIDENED.get(column.dtype, column.dtype))
+
+
+def whole_numbers(column: Tensor) -> tuple[Tensor, Tensor]:
+    """States that come as floating-point numbers.
+
+    Args:
+        column: (rows,) numbers, NaN where missing.
+
+    Returns:
+        (rows,) int64 states, -1 where missing, and (rows,) booleans, true where a number is not whole or too large to be an
+        exact whole number; the states of these rows mean nothing.
+    """
+    filled = torch.where(column.isnan(), -1.0, column.detach().to(torch.float64))
+    bad = (filled != filled.round()) | ~(filled.abs() < EXACT)
+    return filled.masked_fill(bad, -1.0).to(torch.int64), bad

@@ -16,8 +16,10 @@ from torch.utils.dlpack import from_dlpack
 from torchpbp.errors import DataError
 from torchpbp.files.paths import checked_path, open_for_reading, reading_fault
 from torchpbp.graph.latent_graph import Domain
+from torchpbp.inputs.labels import require_unique
 from torchpbp.lazy import pandas as pd
 
+SUFFIXES = (".parquet", ".pq")
 BATCHES_AHEAD = 1
 """Batches and files read ahead of the one in use: memory is bounded by a few batches and one row group."""
 
@@ -47,12 +49,12 @@ def open_parquet(path: str | os.PathLike[str]) -> Any:
         raise DataError(reading_fault(target, "a Parquet file or folder", reason)) from reason
     if is_folder and target.resolve() == Path(target.resolve().anchor):
         raise DataError(f"'{path}' is the root of the file system: expected a Parquet file or a folder of such files.")
-    if not is_folder and target.suffix.lower() not in (".parquet", ".pq"):
+    if not is_folder and target.suffix.lower() not in SUFFIXES:
         raise DataError(
             f"'{path}' is not a Parquet file by its name (.parquet, .pq). Read other formats with pandas; its chunksize= gives "
             "mini-batches."
         )
-    if is_folder and not any(f.suffix.lower() in (".parquet", ".pq") for f in target.rglob("*")):
+    if is_folder and not any(f.suffix.lower() in SUFFIXES for f in target.rglob("*")):
         raise DataError(f"The folder '{path}' holds no Parquet files (.parquet, .pq).")
     if not is_folder:
         open_for_reading(target, "a Parquet file", DataError).close()
@@ -78,21 +80,19 @@ class ArrowRows:
 
     def __init__(self, data: Any, states: Mapping[str, Domain]) -> None:
         self._data, self._states = data, dict(states)
-        self._known: set[str] = set()
+        self._labelled: set[str] = set()
         present = data.schema.names
         absent = [v for v in states if v not in present]
         if absent:
             raise DataError(f"missing columns {absent}. The data has: {', '.join(present[:20]) or 'none'}.")
-        twice = [v for v in states if present.count(v) > 1]
-        if twice:
-            raise DataError(f"columns {twice} occur more than once. Give each column its own name.")
+        require_unique(present, states, "")
         with _reading():
             self.length: int = data.count_rows() if _kind(data) == "Dataset" else data.num_rows
 
     def tables(self, rows: int) -> Iterator[dict[str, Any]]:
         """Batches of at most so many rows."""
         for batch in self._batches(list(self._states), rows):
-            yield as_table(batch, self._states, shared=self._states.keys() - self._known)
+            yield as_table(batch, self._states, shared=self._states.keys() - self._labelled)
 
     def labels(self, known: Iterable[str]) -> dict[str, list[Any]]:
         """Labels of columns of strings, sorted, and of dictionary columns, in the order of the dictionaries.
@@ -103,7 +103,7 @@ class ArrowRows:
         Args:
             known: variables that need none.
         """
-        self._known = set(known)
+        self._labelled = set(known)
         wanted = [
             v
             for v, states in self._states.items()
@@ -147,59 +147,39 @@ def _reading() -> Iterator[None]:
         raise DataError(f"The data cannot be read: {text} A file is damaged, or may not be read.") from error
 
 
-def as_table(batch: Any, states: Mapping[str, Domain], where: str = "", shared: Collection[str] = ()) -> dict[str, Any]:
-    """Columns of a RecordBatch or Table that are wanted, as numbers or pandas categories.
+def as_table(batch: Any, states: Mapping[str, Domain], shared: Collection[str] = ()) -> dict[str, Any]:
+    """Columns of a RecordBatch or Table that are wanted, as tensors, arrays or pandas categories.
 
     Args:
         batch: the rows.
         states: variables wanted, with their numbers of states.
-        where: begins errors.
-        shared: variables not known by labels, whose states may be tensors over Arrow's own memory, only to be read.
+        shared: variables not known by labels, whose states may be tensors over Arrow's memory, only to be read.
     """
     if _kind(batch) == "Table":
         batch = batch.unify_dictionaries().combine_chunks()
     present = [v for v in batch.schema.names if v in states]
-    return {v: _column(v, _whole(batch.column(v)), isinstance(states[v], int), where, v in shared) for v in present}
+    return {v: _column(_chunk(batch.column(v)), isinstance(states[v], int), v in shared) for v in present}
 
 
-def _whole(column: Any) -> Any:
+def _chunk(column: Any) -> Any:
     return column.combine_chunks() if hasattr(column, "combine_chunks") else column
 
 
-def _column(
-    name: str, array: Any, discrete: bool, where: str, shared: bool = False
-) -> Tensor | np.ndarray | pd.Categorical:
+def _column(array: Any, discrete: bool, shared: bool) -> Tensor | np.ndarray | pd.Categorical:
     import pyarrow
     from pyarrow import types
 
     kind = array.type
-    if discrete and types.is_integer(kind) and not array.null_count:  # most columns, so they come first
-        if shared and (kind.bit_width == 8 or types.is_signed_integer(kind)):
-            return from_dlpack(array)
-        return np.asarray(array.to_numpy(zero_copy_only=False))
+    countable = types.is_signed_integer(kind) or types.is_uint8(kind)
+    if discrete and shared and countable and not array.null_count:
+        return from_dlpack(array)
     if discrete and holds_labels(kind):
         coded = _encoded(array)
         codes = coded.indices.cast(pyarrow.int32()).fill_null(-1).to_numpy(zero_copy_only=False)
         return pd.Categorical.from_codes(codes, categories=pd.Index(coded.dictionary.to_pylist(), dtype=object))
     if types.is_dictionary(kind):
-        array, kind = array.dictionary_decode(), kind.value_type
-    if types.is_null(kind):
-        return np.full(len(array), -1) if discrete else np.full(len(array), np.nan)
-    if types.is_boolean(kind):
-        array, kind = array.cast(pyarrow.uint8()), pyarrow.uint8()
-    if types.is_integer(kind):
-        if not discrete:
-            return np.asarray(array.cast(pyarrow.float64(), safe=False).to_numpy(zero_copy_only=False))
-        try:
-            return np.asarray(
-                array.cast(pyarrow.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
-            )  # a missing state
-        except pyarrow.ArrowInvalid:  # unsigned numbers beyond int64, which the reader names
-            return np.array(array.to_pylist(), dtype=object)
-    if types.is_floating(kind) or types.is_decimal(kind):
-        return np.asarray(array.cast(pyarrow.float64(), safe=False).to_numpy(zero_copy_only=False))
-    expected = "integers, booleans, strings or a dictionary of labels" if discrete else "numbers"
-    raise DataError(f"{where}column '{name}' has Arrow type {kind}: expected {expected}. Cast the column.")
+        array = array.dictionary_decode()
+    return np.asarray(array.to_numpy(zero_copy_only=False))  # NaN, or None among objects, where values are missing
 
 
 def has_dictionary(table: Any, name: str) -> bool:
@@ -226,7 +206,7 @@ def _encoded(column: Any) -> Any:
     """A dictionary array whose labels are distinct and none of them missing."""
     from pyarrow import types
 
-    array = _whole(column)
+    array = _chunk(column)
     if not types.is_dictionary(array.type):
         return array.dictionary_encode()
     if array.dictionary.null_count or len(array.dictionary.unique()) < len(array.dictionary):

@@ -1,10 +1,11 @@
-"""Training data: tables of many kinds, read in mini-batches of integer states."""
+"""The reader of columns: states, labels and values in any form, for training tables, evidence, batches and classifiers."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NoReturn, TypeAlias
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -12,41 +13,251 @@ from torch import Tensor
 
 from torchpbp.errors import DataError, ShapeError
 from torchpbp.graph.domains import Domain, shape_of
-from torchpbp.inputs.arrays import as_array, dense_tensor, name_of, require_device
-from torchpbp.inputs.labels import check_alignment, numeric_tensor, warn_of_few_labels
-from torchpbp.inputs.leaf_columns import open_leaves
-from torchpbp.inputs.leaves import Leaves
+from torchpbp.inputs.arrays import (
+    as_array,
+    comparable,
+    dense_tensor,
+    name_of,
+    number_tensor,
+    require_device,
+    whole_numbers,
+)
+from torchpbp.inputs.labels import (
+    BOOLEANS,
+    are_labels,
+    check_alignment,
+    found_labels,
+    is_code_range,
+    require_unique,
+    states_from_categories,
+    states_from_labels,
+    warn_of_few_labels,
+)
+from torchpbp.inputs.leaves import leaf_values, open_leaves
 from torchpbp.inputs.missing_values import MissingValues
-from torchpbp.inputs.sources import DataLike, Matrix, TableLike, narrow_dtype, open_data
-from torchpbp.inputs.states import comparable, whole_numbers
-from torchpbp.inputs.values import training_values
+from torchpbp.inputs.sources import DataLike, TableLike, narrow_dtype, open_data
+from torchpbp.inputs.values import check_values, training_values
 from torchpbp.lazy import is_categorical, is_frame, is_series
 from torchpbp.lazy import pandas as pd
 
-__all__ = ["ROWS_PER_BATCH", "ColumnReader", "DataLike"]
+__all__ = ["ROWS_PER_BATCH", "Column", "ColumnReader", "DataLike", "read_column"]
 
 ROWS_PER_BATCH = 1 << 17
 """Rows of an in-memory table handled at once; bounds the memory of counting."""
 ENTRIES_PER_BATCH = 1 << 24
 """Entries of vectors and images handled at once: a table with such columns is read in fewer rows."""
 
-Column: TypeAlias = Tensor | np.ndarray | Leaves
+
+def read_column(where: str, value: Any, domain: Domain, labels: Sequence[Any] | None = None) -> Tensor:
+    """A column of a variable as checked states or values.
+
+    Args:
+        where: begins errors; names the variable.
+        value: tensor, array, masked array, list or Series with an entry for each row: states, labels, or values of the
+            variable's shape. Missing are None, NaN, NaT, pandas NA, what a mask hides, and states of -1.
+        domain: number of states, or range.
+        labels: of the states, if the variable is known by labels.
+
+    Returns:
+        (rows,) int64 states, -1 where missing, or (rows, *shape) values, NaN where missing: float64, but vectors and images
+        that come as float32 or bytes are float32. Gradients pass to values.
+
+    Raises:
+        DataError: states out of range, fractions, unseen labels, values that are infinite or outside their range.
+        ShapeError: other dimensions than the variable has.
+    """
+    column = Column.open(where, value, domain, labels)
+    column.require_one_dimension()
+    return checked_column(where, column.tensor(), domain)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a variable as it came: nothing but categories is converted before a part of it is read.
+
+    Args:
+        where: begins errors; names the variable.
+        content: (rows, …) tensor, array of numbers, labels or objects, or vectors and images.
+        domain: of the variable.
+        labels: of its states; None where label and state are the same number.
+        first: number of its first row, for errors.
+        seen: (rows,) booleans of vectors or images, false where the value is missing; None: see ``content``.
+    """
+
+    where: str
+    content: Tensor | np.ndarray
+    domain: Domain
+    labels: Sequence[Any] | None = None
+    first: int = 0
+    seen: Tensor | None = None
+
+    @classmethod
+    def open(
+        cls,
+        where: str,
+        value: Any,
+        domain: Domain,
+        labels: Sequence[Any] | None = None,
+        single: bool = False,
+        first: int = 0,
+    ) -> Column:
+        """A column in any form.
+
+        Args:
+            where, value, domain, labels: as for :func:`read_column`.
+            single: whether one value without a dimension for rows is taken for one row.
+            first: number of the first row, for errors.
+        """
+        if shape := shape_of(domain):
+            content, seen = open_leaves(where, value, shape, single)
+            return cls(where, content, domain, None, first, seen)
+        if isinstance(value, list | tuple) and value and all(isinstance(row, Tensor) for row in value):
+            if len({row.shape for row in value}) > 1:
+                raise ShapeError(f"{where}: got tensors of different shapes. Give each row the same.")
+            value = torch.stack([dense_tensor(where, row) for row in value])  # numpy would cut gradients off
+        if is_series(value):
+            value = value.array
+        if isinstance(value, Tensor):
+            content = dense_tensor(where, value)
+        elif is_categorical(value) and isinstance(domain, int) and labels is not None:
+            content = torch.from_numpy(states_from_categories(where, value, labels))
+        elif is_categorical(value):
+            if isinstance(domain, int) and not pd.api.types.is_integer_dtype(value.categories.dtype):
+                raise DataError(
+                    f"{where} has category labels, but the model was fitted on plain states. Pass column.cat.codes."
+                )
+            content = np.asarray(value.astype(object), dtype=object)
+        else:
+            content = as_array(where, value, expected_of(domain))
+        if single and content.ndim == 0:
+            content = content.reshape(1)
+        return cls(where, content, domain, None if labels is None or is_code_range(labels) else labels, first)
+
+    def __len__(self) -> int:
+        return len(self.content)
+
+    def require_one_dimension(self) -> None:
+        """Raise a ShapeError unless there is one state or number per row."""
+        if not shape_of(self.domain) and self.content.ndim != 1:
+            raise _wrong_shape(self.where, self.content, self.domain)
+
+    def tensor(self, rows: slice | None = None, shared: bool = False) -> Tensor:
+        """Some rows as numbers that are not yet checked; labels as states, -1 where missing.
+
+        Args:
+            rows: a part of them; all by default.
+            shared: the tensor may share the memory of the column, only to be read.
+        """
+        content = self.content if rows is None else self.content[rows]
+        start = self.first if rows is None else self.first + rows.start
+        if shape := shape_of(self.domain):
+            seen = self.seen if self.seen is None or rows is None else self.seen[rows]
+            return leaf_values(self.where, content, shape, seen, start)
+        if isinstance(content, Tensor):
+            return content
+        labels = self.labels
+        if labels is not None and (content.dtype == object or (content.ndim == 1 and are_labels(content, labels))):
+            return torch.from_numpy(states_from_labels(self.where, content.astype(object), labels, start))
+        if labels is not None and content.ndim == 1 and not pd.isna(content).all():
+            raise DataError(
+                f"{self.where}: expected labels out of {list(labels)[:6]}, got plain numbers. Pass labels, or an integer tensor "
+                "of states."
+            )
+        remedy = " The model was fitted without labels for this variable." if isinstance(self.domain, int) else ""
+        return number_tensor(self.where, content, expected_of(self.domain), shared, remedy)
+
+
+def expected_of(domain: Domain) -> str:
+    """Valid entries of a column, for errors."""
+    return f"states from 0 to {domain - 1}" if isinstance(domain, int) else "numbers"
+
+
+def checked_column(where: str, tensor: Tensor, domain: Domain) -> Tensor:
+    """(rows,) int64 states, or (rows, *shape) values in the form of :func:`read_column`, from numbers."""
+    if shape_of(domain):
+        check_values(where, tensor, domain, "finite values", "Make the whole value NaN if it is not observed.")
+        return tensor
+    if tensor.ndim != 1:
+        raise _wrong_shape(where, tensor, domain)
+    if isinstance(domain, int):
+        return checked_states(where, tensor, domain)[0].to(torch.int64)
+    values = tensor.to(torch.float64)
+    check_values(where, values, domain, "a finite value or NaN", "Use NaN for a value that is not observed.")
+    return values
+
+
+def checked_states(
+    where: str, column: Tensor, states: int, start: int = 0, missing: bool = True
+) -> tuple[Tensor, Tensor | None]:
+    """States in an integer dtype, -1 where missing, and (rows,) booleans, true where missing; None if no state is.
+
+    Args:
+        where: begins errors; names the variable.
+        column: (rows,) whole numbers of any type, NaN or -1 where missing.
+        states: number of states.
+        start: number of the first row, for errors.
+        missing: whether missing values are allowed.
+    """
+    if column.is_floating_point():
+        codes, bad = whole_numbers(column)
+        if bool(bad.any()):
+            row = int(bad.nonzero()[0])
+            raise DataError(
+                f"{where}, row {start + row}: expected a whole number from 0 to {states - 1}, got {float(column[row])}. If it is "
+                f"a number, declare the variable Continuous(); weights over states, in evidence, have shape (batch, {states})."
+            )
+    else:
+        codes = comparable(column)
+    if not len(codes):
+        return codes, None
+    low, high = (int(end) for end in torch.aminmax(codes))
+    if low < (-1 if missing else 0) or high >= states:
+        _raise_out_of_range(where, column, codes, states, start, missing)
+    return codes, codes < 0 if low < 0 else None
+
+
+def _wrong_shape(where: str, content: Tensor | np.ndarray, domain: Domain) -> ShapeError:
+    kind = name_of(content.dtype) if isinstance(content, Tensor) else str(content.dtype)
+    expected = "one real value per row (NaN where not observed)"
+    if isinstance(domain, int):
+        expected = f"one state per row, or in evidence floating-point weights of shape (batch, {domain})"
+    remedy = " A list of rows is read by pandas: pass DataFrame(rows)." if content.ndim == 0 else ""
+    return ShapeError(f"{where}: expected {expected}; got {kind} of shape {tuple(content.shape)}.{remedy}")
+
+
+def _raise_out_of_range(where: str, column: Tensor, codes: Tensor, states: int, start: int, missing: bool) -> NoReturn:
+    """Name the first state that is out of range, or missing."""
+    codes = codes.to(torch.int64)
+    absent = codes == -1
+    if not missing and bool(absent.any()):
+        count = int(absent.sum())
+        extent = "all of them" if count == len(codes) else f"first at row {start + int(absent.nonzero()[0])}"
+        raise DataError(
+            f"{where}: {count} of {len(codes)} values are missing ({extent}), and this learner needs complete rows: drop rows "
+            "with missing values, or make 'missing' a state of its own."
+        )
+    row = int(((codes < -1) | (codes >= states)).nonzero()[0])
+    raise DataError(
+        f"{where}, row {start + row}: state {int(column[row].item())} is out of range; expected 0 to {states - 1}"
+        f"{', or -1 for a missing value' if missing else ''}. Count states from 0, or make it a pandas category column, whose "
+        "labels may be any numbers."
+    )
 
 
 class ColumnReader:
-    """Turns tables into integer states, one row of the result per variable.
+    """Turns tables into integer states and values, name by name.
 
-    Labels of category and string columns are learned from the first table and kept for the others.
+    Labels of category, string and boolean columns are learned from the first table and kept for the others.
 
-    A column of vectors or images has the shape (rows, *shape); see :func:`torchpbp.inputs.leaf_columns.open_leaves`.
+    A column of vectors or images has the shape (rows, *shape); see :func:`torchpbp.inputs.leaves.open_leaves`.
 
-    Missing values (NaN, None, pandas NA, masked or null entries, -1 for discrete variables) raise an error unless they are
-    allowed. Those of discrete variables become -1, or one extra state behind the others in narrow tables, which may be
-    unsigned; those of continuous variables become NaN, in all entries of a vector or image.
+    Missing values (see :func:`read_column`) raise an error unless they are allowed. Those of discrete variables become -1,
+    or one extra state behind the others in narrow tables, which may be unsigned; those of continuous variables become NaN,
+    in all entries of a vector or image.
 
     Args:
         states: number of states (or range, if continuous) of each variable wanted; other columns are ignored.
-        labels: labels of variables known from before.
+        labels: labels of the states of variables that have been declared or learned before.
         missing: allow missing values.
         quiet: do not warn of labels that are fewer than states; another reader of the same data does.
         device: where states and values go; None: they stay where the columns are, tables without a device on the CPU.
@@ -69,10 +280,9 @@ class ColumnReader:
         self._read_before = False
         self._counts = {v: d for v, d in self.states.items() if isinstance(d, int)}
         self.labels: dict[str, tuple[Any, ...]] = {k: tuple(v) for k, v in (labels or {}).items()}
-        self._known = set(self.labels)
+        self._declared = set(self.labels)
         self._quiet = quiet
-        self._shapes = {v: shape for v, d in self.states.items() if (shape := shape_of(d))}
-        self._entries = sum(math.prod(shape) for shape in self._shapes.values())
+        self._entries = sum(math.prod(shape) for d in self.states.values() if (shape := shape_of(d)))
 
     def batches(self, data: DataLike, rows: int = ROWS_PER_BATCH) -> Iterator[Tensor]:
         """Yield (variables, rows) int64 tensors of states, -1 where missing, where all variables are discrete."""
@@ -105,13 +315,11 @@ class ColumnReader:
         self.missing_values = MissingValues()
         for number, table in enumerate(source.tables(rows)):
             where = f"mini-batch {number}, " if source.streaming else ""
-            columns = self._columns(table, where, source.streaming)
+            columns = self._columns(table, where, source.streaming, total)
             length = len(next(iter(columns.values())))
-            first = 0 if source.streaming else total
-            whole = self.missing or isinstance(table, Matrix)
             for start in range(0, length, rows):
-                part = {v: c[start : start + rows] for v, c in columns.items()}
-                read = {v: self._read(v, c, where, first + start, whole, narrow) for v, c in part.items()}
+                part = slice(start, start + rows)
+                read = {v: self._read(c, part, narrow) for v, c in columns.items()}
                 self.missing_values.add(min(rows, length - start), {v: absent for v, (_, absent) in read.items()})
                 yield {v: column for v, (column, _) in read.items()}
             total += length
@@ -123,70 +331,8 @@ class ColumnReader:
         if total == 0:
             raise DataError("The training data is empty: expected at least one row, got none.")
         if not self._read_before and not self._quiet:
-            warn_of_few_labels({v: x for v, x in self.labels.items() if v not in self._known}, self._counts)
+            warn_of_few_labels({v: x for v, x in self.labels.items() if v not in self._declared}, self._counts)
         self._read_before = True
-
-    def _columns(self, table: TableLike, where: str, streaming: bool) -> dict[str, Column]:
-        absent = [v for v in self.states if v not in table]
-        if absent:
-            raise DataError(
-                f"{where}missing columns {absent}. The data has: {', '.join(map(str, list(table)[:20])) or 'none'}."
-            )
-        if not is_frame(table):
-            check_alignment({v: table[v] for v in self.states}, f"{where}column")
-        columns: dict[str, Column] = {}
-        for v in self.states:
-            if v in self._shapes:
-                columns[v] = open_leaves(f"{where}column '{v}'", table[v], self._shapes[v])
-                continue
-            column = columns[v] = self._column(v, table[v], where, streaming)
-            if column.ndim != 1:
-                single = ". A list of rows is read by pandas: pass DataFrame(rows)" if column.ndim == 0 else ""
-                raise ShapeError(
-                    f"{where}column '{v}': expected one state per row, got shape {tuple(column.shape)}{single}."
-                )
-        lengths = {v: len(c) for v, c in columns.items()}
-        if len(set(lengths.values())) > 1:
-            raise ShapeError(
-                f"{where}columns have different lengths: {lengths}. Give each column the same number of rows."
-            )
-        _require_one_device(columns, where)
-        return columns
-
-    def _column(self, name: str, value: Any, where: str, streaming: bool) -> Tensor | np.ndarray:
-        """A column as states or numbers, or as an array whose parts :func:`numeric_tensor` reads."""
-        if isinstance(value, Tensor):
-            return dense_tensor(f"{where}column '{name}'", value).detach()
-        if is_series(value):
-            value = value.array
-        if name in self._counts and is_categorical(value):
-            self.learn_labels(name, list(value.categories), where)
-            return self._renumbered(name, value)
-        array = as_array(f"{where}column '{name}'", value, self._expected(name))
-        if array.dtype == object and name in self._counts and name not in self.labels:
-            present = array[~pd.isna(array)]
-            strings = sum(isinstance(x, str) for x in present.flat)
-            if strings:
-                if strings < present.size:
-                    raise DataError(
-                        f"{where}column '{name}' mixes strings with other values. Use one kind, or a pandas category column."
-                    )
-                if streaming:
-                    raise DataError(
-                        f"{where}column '{name}' holds strings. Mini-batches need pandas category columns, so that each "
-                        "batch knows all categories."
-                    )
-                self.learn_labels(name, sorted(set(present)), where)
-        return array
-
-    def _expected(self, name: str) -> str:
-        return f"integer states from 0 to {self._counts[name] - 1}" if name in self._counts else "numbers"
-
-    def _renumbered(self, name: str, column: pd.Categorical) -> Tensor:
-        """States of a category column; -1 where missing. Its categories may be fewer, or in another order."""
-        states = pd.Index(list(self.labels[name]), dtype=object).get_indexer(list(column.categories))
-        smallest = np.min_scalar_type(-len(self.labels[name]) - 1)
-        return torch.from_numpy(np.append(states, -1).astype(smallest)[column.codes])
 
     def learn_labels(self, name: str, categories: list[Any], where: str = "") -> None:
         """Take labels of a variable, in the order of its states, unless it has some; new ones then raise a DataError.
@@ -196,10 +342,12 @@ class ColumnReader:
             categories: its labels.
             where: begins errors.
         """
-        known = self.labels.get(name)
-        if known is not None:
-            if list(known) != categories and set(categories) - set(known):
-                raise DataError(f"{where}column '{name}': categories {categories} differ from the known {list(known)}.")
+        labels = self.labels.get(name)
+        if labels is not None:
+            if list(labels) != categories and set(categories) - set(labels):
+                raise DataError(
+                    f"{where}column '{name}': categories {categories} differ from the known {list(labels)}."
+                )
             return
         if len(categories) > self._counts[name]:
             raise DataError(
@@ -207,79 +355,68 @@ class ColumnReader:
             )
         self.labels[name] = tuple(categories)
 
-    def _read(
-        self, name: str, column: Column, where: str, start: int, whole: bool, narrow: bool
-    ) -> tuple[Tensor, Tensor | None]:
+    def _columns(self, table: TableLike, where: str, streaming: bool, total: int) -> dict[str, Column]:
+        absent = [v for v in self.states if v not in table]
+        if absent:
+            raise DataError(
+                f"{where}missing columns {absent}. The data has: {', '.join(map(str, list(table)[:20])) or 'none'}."
+            )
+        if is_frame(table):
+            require_unique(list(table.columns), self.states, where)
+        else:
+            check_alignment({v: table[v] for v in self.states}, f"{where}column")
+        columns = {v: self._open(v, table[v], where, streaming, total) for v in self.states}
+        lengths = {v: len(c) for v, c in columns.items()}
+        if len(set(lengths.values())) > 1:
+            raise ShapeError(
+                f"{where}columns have different lengths: {lengths}. Give each column the same number of rows."
+            )
+        _require_one_device({v: c.content for v, c in columns.items() if not shape_of(c.domain)}, where)
+        return columns
+
+    def _open(self, name: str, value: Any, where: str, streaming: bool, total: int) -> Column:
+        """A column, whose labels are learned if it has some."""
+        place, domain = f"{where}column '{name}'", self.states[name]
+        if isinstance(domain, int) and not isinstance(value, Tensor):
+            value = value.array if is_series(value) else value
+            categories = is_categorical(value)
+            if not categories:
+                value = as_array(place, value, expected_of(domain))
+            labels = found_labels(place, value) if categories or name not in self.labels else None
+            booleans = not categories and labels == list(BOOLEANS)
+            if streaming and labels is not None and not categories and not booleans:
+                raise DataError(
+                    f"{place} holds strings. Mini-batches need pandas category columns, so that each batch knows all categories."
+                )
+            if labels is not None and (domain == len(BOOLEANS) or not booleans):
+                self.learn_labels(name, labels, where)
+        column = Column.open(place, value, domain, self.labels.get(name), first=0 if streaming else total)
+        column.require_one_dimension()
+        return column
+
+    def _read(self, column: Column, rows: slice, narrow: bool) -> tuple[Tensor, Tensor | None]:
         """Checked states or values, and where they are missing, if anywhere.
 
         Args:
-            name: of the column.
-            column: a part of it.
-            where: begins errors.
-            start: number of the first row.
-            whole: states may come as whole floating-point numbers.
+            column: to be read in parts.
+            rows: of this part.
             narrow: as in :meth:`tables`.
         """
-        domain, place = self.states[name], f"{where}column '{name}'"
-        if isinstance(column, Leaves):
-            column = column.read(place, start).detach()
-        if isinstance(column, np.ndarray):
-            column = numeric_tensor(place, column, self.labels.get(name), domain, self._expected(name), start, narrow)
+        where, domain, start = column.where, column.domain, column.first + rows.start
+        tensor = column.tensor(rows, narrow).detach()
         if self.device is not None:
-            column = column.to(self.device)
+            tensor = tensor.to(self.device)
         if not isinstance(domain, int):
-            return training_values(place, column, domain, start, self.missing)
-        if column.is_floating_point():
-            column = self._whole_numbers(place, column, domain, start, whole)
-        given, column = column, comparable(column)
-        low, high = torch.aminmax(column)
-        if int(low) < (-1 if self.missing else 0) or int(high) >= domain:
-            self._raise_out_of_range(place, given, domain, start)
-        absent = column < 0 if int(low) < 0 else None
+            return training_values(where, tensor, domain, start, self.missing)
+        states, absent = checked_states(where, tensor, domain, start, self.missing)
         if not narrow:
-            return column.to(torch.int64), absent
+            return states.to(torch.int64), absent
         extra = domain if self.missing else domain - 1
-        column = column.to(narrow_dtype(extra + 1))
-        return column if absent is None else column.masked_fill(absent, extra), absent
-
-    def _raise_out_of_range(self, place: str, given: Tensor, states: int, start: int) -> NoReturn:
-        """Say which states are out of range, or missing."""
-        codes = comparable(given).to(torch.int64)
-        missing = codes == -1
-        if bool(missing.any()) and not self.missing:
-            count = int(missing.sum())
-            extent = "all of them" if count == len(codes) else f"first at row {start + int(missing.nonzero()[0])}"
-            raise DataError(
-                f"{place}: {count} of {len(codes)} values are missing ({extent}), and this learner needs complete rows: drop rows "
-                "with missing values, or make 'missing' a state of its own."
-            )
-        row = int(((codes < -1) | (codes >= states)).nonzero()[0])
-        raise DataError(
-            f"{place}, row {start + row}: state {int(given[row].item())} is out of range; expected 0 to {states - 1}"
-            f"{', or -1 for a missing value' if self.missing else ''}. Count states from 0, or make it a pandas category column, "
-            "whose labels may be any numbers."
-        )
-
-    def _whole_numbers(self, place: str, column: Tensor, states: int, start: int, whole: bool) -> Tensor:
-        """Floating-point states as integers, NaN as -1."""
-        if not whole:
-            also = "; it also holds NaN, and this learner takes no missing values" if column.isnan().any() else ""
-            raise DataError(
-                f"{place} holds {name_of(column.dtype)} values: expected integer states from 0 to {states - 1}. Cast it to "
-                f"integers (or declare the variable Continuous()){also}."
-            )
-        codes, bad = whole_numbers(column)
-        if bool(bad.any()):
-            row = int(bad.nonzero()[0])
-            raise DataError(
-                f"{place}, row {start + row}: expected a whole number from 0 to {states - 1}"
-                f"{', or NaN for a missing value' if self.missing else ''}; got {float(column[row])}. If it is a number, "
-                "declare the variable Continuous()."
-            )
-        return codes
+        states = states.to(narrow_dtype(extra + 1))
+        return states if absent is None else states.masked_fill(absent, extra), absent
 
 
-def _require_one_device(columns: Mapping[str, Column], where: str) -> None:
+def _require_one_device(columns: Mapping[str, Tensor | np.ndarray], where: str) -> None:
     """Raise a DeviceError for tensors on different devices; columns of other kinds are on the CPU."""
     tensors = {v: c for v, c in columns.items() if isinstance(c, Tensor)}
     if not tensors:

@@ -12,9 +12,9 @@ from torch import Tensor
 from torchpbp.errors import DataError, QueryError, QueryWarning, ShapeError, warn_caller
 from torchpbp.graph.domains import Domain, shape_of
 from torchpbp.inputs.arrays import dense_tensor, require_device
-from torchpbp.inputs.labels import check_alignment
+from torchpbp.inputs.columns import Column, checked_column
+from torchpbp.inputs.labels import check_alignment, require_unique
 from torchpbp.inputs.missing_values import observed
-from torchpbp.inputs.observations import as_tensor, checked_leaves, checked_states, checked_values, checked_weights
 from torchpbp.lazy import DataFrame, is_frame, is_series
 from torchpbp.settings import whole
 
@@ -133,6 +133,17 @@ def warn_of_no_question(reason: str) -> None:
     )
 
 
+def warn_of_observed_query(names: Iterable[str], evidence: Evidence) -> None:
+    """Warn where every row observes a variable that is asked about: the column was probably left in by mistake."""
+    observed_names = [v for v in names if evidence.batch and evidence.observed_everywhere(v)]
+    if observed_names:
+        warn_caller(
+            f"Query of '{observed_names[0]}': every row observes it, so that nothing is predicted. Leave it out of the evidence "
+            "to predict it from the other variables.",
+            QueryWarning,
+        )
+
+
 def query_names(query: Any) -> tuple[str, ...]:
     """The names in a query, which may be a single one."""
     try:
@@ -177,28 +188,22 @@ def read_evidence(
         raise DataError(
             f"Evidence: expected a mapping of names to states, or a DataFrame; got {type(evidence).__name__}."
         )
-    if of_pandas and not given.keys().is_unique:
-        twice = sorted({str(v) for v in given.keys()[given.keys().duplicated()]})
-        raise DataError(f"Evidence names {twice} more than once. Give each variable one column.")
+    if of_pandas:
+        require_unique(list(given.keys()), given.keys(), "Evidence: ")
     items: dict[str, Any] = {str(name): column for name, column in given.items()}
     check_alignment(items, "Evidence on")
     hard: dict[str, Tensor] = {}
     soft: dict[str, Tensor] = {}
     real: dict[str, Tensor] = {}
     for name, value in items.items():
-        domain = _domain(name, states, latent)
-        if shape_of(domain):
-            real[name] = checked_leaves(name, value, domain, single=True).to(device)
-            continue
-        if isinstance(value, Tensor):
-            require_device(f"Evidence on '{name}'", value, device, "the model")
-        tensor = as_tensor(name, value, (labels or {}).get(name), domain)
-        if not isinstance(domain, int):
-            real[name] = checked_values(name, tensor, domain).to(device)
-        elif tensor.ndim == 2 and tensor.is_floating_point():
+        where, domain = f"Evidence on '{name}'", _domain(name, states, latent)
+        if isinstance(value, Tensor) and not shape_of(domain):
+            require_device(where, value, device, "the model")
+        tensor = Column.open(where, value, domain, (labels or {}).get(name), single=True).tensor()
+        if isinstance(domain, int) and tensor.ndim == 2 and tensor.is_floating_point():
             soft[name] = checked_weights(name, tensor, domain).to(device)
         else:
-            hard[name] = checked_states(name, tensor, domain).to(device)
+            (hard if isinstance(domain, int) else real)[name] = checked_column(where, tensor, domain).to(device)
     lengths = {name: len(t) for name, t in (*hard.items(), *soft.items(), *real.items())}
     batch = max((n for n in lengths.values() if n != 1), default=1)
     if is_frame(evidence):
@@ -237,18 +242,34 @@ def _checked_evidence(
             if (given is evidence.real) is isinstance(domain, int) or not isinstance(tensor, Tensor):
                 wanted = "states (hard) or weights (soft)" if isinstance(domain, int) else "values (real)"
                 raise DataError(f"Evidence on '{name}': expected a tensor of {wanted} of this variable.")
-            require_device(f"Evidence on '{name}'", tensor, device, "the model")
-            tensor = dense_tensor(f"Evidence on '{name}'", tensor, device)
+            where = f"Evidence on '{name}'"
+            require_device(where, tensor, device, "the model")
             if given is evidence.soft and isinstance(domain, int):
-                checked = checked_weights(name, tensor, domain)
-            elif isinstance(domain, int):
-                checked = checked_states(name, tensor, domain)
+                checked = checked_weights(name, dense_tensor(where, tensor, device), domain)
             elif shape_of(domain):
-                checked = checked_leaves(name, tensor, domain)
+                checked = checked_column(where, Column.open(where, tensor, domain).tensor(), domain)
             else:
-                checked = checked_values(name, tensor, domain)
+                checked = checked_column(where, dense_tensor(where, tensor, device), domain)
             if len(checked) != evidence.batch:
                 raise ShapeError(f"Evidence on '{name}' has {len(checked)} rows, but batch={evidence.batch}.")
             part[name] = checked.to(device)
     same = all(given[v] is x for given, part in zip(groups, parts, strict=True) for v, x in part.items())
     return (evidence if same else Evidence(evidence.batch, *parts, evidence.log_scale)).moderate()
+
+
+def checked_weights(name: str, tensor: Tensor, states: int) -> Tensor:
+    """(rows, states) finite non-negative weights, not all 0 in any row."""
+    if tensor.ndim != 2 or tensor.shape[1] != states:
+        raise ShapeError(f"Soft evidence on '{name}': expected shape (batch, {states}), got {tuple(tensor.shape)}.")
+    tensor = tensor if tensor.is_floating_point() else tensor.to(torch.float64)
+    detached = tensor.detach()
+    bad = ~(detached >= 0) | detached.isinf()
+    if bool(bad.any()):
+        row = int(bad.any(dim=1).nonzero()[0])
+        raise DataError(
+            f"Soft evidence on '{name}', row {row}: expected finite non-negative weights, got {detached[row].tolist()}."
+        )
+    if not bool(detached.any(dim=1).all()):
+        row = int((~detached.any(dim=1)).nonzero()[0])
+        raise DataError(f"Soft evidence on '{name}', row {row}: all weights are 0, which rules out every state.")
+    return tensor

@@ -1,120 +1,64 @@
-"""Labels of states, and numbers in arrays of objects, converted to states and numbers."""
+"""Labels of states: found in columns, and converted to states."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from torchpbp.errors import DataError, LabelWarning, warn_caller
-from torchpbp.graph.latent_graph import Domain
-from torchpbp.inputs.arrays import own_tensor, shared_tensor
-from torchpbp.inputs.states import EXACT
-from torchpbp.lazy import is_series
+from torchpbp.lazy import is_categorical, is_frame, is_series
 from torchpbp.lazy import pandas as pd
 from torchpbp.settings import shortened
 
-NO_LABELS = " The model was fitted without labels for this variable."
-"""Ends the error about a label where numbers were expected."""
-
-
-def numeric_tensor(
-    where: str,
-    array: np.ndarray,
-    labels: Sequence[Any] | None,
-    domain: Domain,
-    expected: str,
-    start: int = 0,
-    shared: bool = False,
-) -> Tensor:
-    """States of labels, or numbers as they are.
-
-    Args:
-        where: begins errors; names the variable.
-        array: (rows, …) labels or numbers; None, NaN and pandas NA are missing.
-        labels: of the variable's states, if it is known by labels.
-        domain: of the variable.
-        expected: what should have come, for errors.
-        start: number of the first row, for errors.
-        shared: the tensor may be over the memory of the array; it has its own by default.
-
-    Returns:
-        (rows, …) states as int64 where they come as labels or as whole numbers among objects, -1 where missing; otherwise the
-        numbers in their own dtype.
-
-    Raises:
-        DataError: unknown labels, plain numbers for a variable with labels, values that are not real numbers.
-    """
-    if labels is not None and (array.dtype == object or (array.ndim == 1 and are_labels(array, labels))):
-        return torch.from_numpy(states_from_labels(where, array.astype(object), labels, start))
-    if labels is not None and array.ndim == 1 and not is_code_range(labels) and not pd.isna(array).all():
-        raise DataError(
-            f"{where}: expected labels out of {list(labels)[:6]}, got plain numbers. Pass labels, or an integer tensor of states."
-        )
-    if array.dtype == object:
-        numbers = _object_numbers(where, array, domain, expected, start)
-        filled = np.where(np.isnan(numbers), -1, numbers)
-        whole = isinstance(domain, int) and array.ndim == 1 and bool(np.all(filled == np.round(filled)))
-        return torch.from_numpy(filled.astype(np.int64) if whole else numbers)
-    if array.dtype.kind not in "biuf":
-        remedy = " Convert dates to numbers, such as days." if array.dtype.kind in "mM" else ""
-        raise DataError(f"{where}: expected {expected}, got {array.dtype} values.{remedy}")
-    return shared_tensor(array) if shared else own_tensor(array)
+BOOLEANS = (False, True)
+"""Labels of a boolean column, equal to its states."""
 
 
 def is_code_range(labels: Sequence[Any]) -> bool:
-    """Whether labels are just 0, 1, 2, …, so that label and state index are the same thing."""
+    """Whether labels are just 0, 1, 2, … or False and True, so that label and state are the same number."""
     return list(labels) == list(range(len(labels)))
 
 
+def same_numbers(first: Sequence[Any] | None, second: Sequence[Any] | None) -> bool:
+    """Whether states of one column with labels, or without, are the same as those of another one: booleans and numbers."""
+    return all(labels is None or is_code_range(labels) for labels in (first, second))
+
+
 def are_labels(values: np.ndarray, labels: Sequence[Any]) -> bool:
-    """Whether numbers are labels themselves, such as the years 2020 and 2021; NaN stands for a missing one."""
+    """Whether numbers are labels, such as the years 2020 and 2021; NaN stands for a missing one."""
     present = values[~pd.isna(values)]
-    return len(present) > 0 and not is_code_range(labels) and set(present.tolist()) <= set(labels)
+    return len(present) > 0 and set(present.tolist()) <= set(labels)
 
 
-def _object_numbers(where: str, values: np.ndarray, domain: Domain, expected: str, start: int) -> np.ndarray:
-    """float64 numbers from an array of objects; NaN for None, NaN and pandas NA.
+def found_labels(where: str, column: Any) -> list[Any] | None:
+    """Labels in a column: categories in their order, strings sorted, those of booleans; None for numbers.
+
+    Args:
+        where: begins errors.
+        column: a pandas array of categories, or an array.
 
     Raises:
-        DataError: a value that is not a number, or one that is too large for float64, or for an exact state.
+        DataError: strings among other values.
     """
-    missing = np.asarray(pd.isna(values))
-    numbers = np.full(values.shape, np.nan)
-    try:
-        numbers[~missing] = values[~missing].astype(float)
-    except (TypeError, ValueError, OverflowError, RuntimeError):  # not a number, or beyond the largest float64
-        present = list(values[~missing])
-        rounded = [_rounded(value) for value in present]
-        for value, number in zip(present, rounded, strict=True):
-            if number is None:
-                hint = NO_LABELS if isinstance(value, str) and isinstance(domain, int) else ""
-                raise DataError(f"{where}: expected {expected}, got {shortened(value, 60)}.{hint}") from None
-        numbers[~missing] = rounded
-    beyond = np.abs(numbers) >= EXACT if isinstance(domain, int) else np.isinf(numbers)
-    if beyond.any():
-        place = tuple(np.argwhere(beyond)[0])
-        wanted = f"a whole number from 0 to {domain - 1}" if isinstance(domain, int) else "a finite number"
-        raise DataError(f"{where}, row {start + int(place[0])}: expected {wanted}, got {shortened(values[place], 60)}.")
-    return numbers
-
-
-def _rounded(value: Any) -> float | None:
-    """The nearest float64, infinite if need be; None for a value that is not a number."""
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf
-    except (TypeError, ValueError, RuntimeError):
+    if is_categorical(column):
+        return list(column.categories)
+    if column.dtype == bool:
+        return list(BOOLEANS)
+    if column.dtype != object or column.ndim != 1:
         return None
+    present = column[~pd.isna(column)]
+    strings = sum(isinstance(x, str) for x in present)
+    if strings and strings < len(present):
+        raise DataError(f"{where} mixes strings with other values. Use one kind, or a pandas category column.")
+    if strings:
+        return sorted(set(present))
+    return list(BOOLEANS) if len(present) and all(isinstance(x, bool | np.bool_) for x in present) else None
 
 
 def states_from_labels(where: str, values: np.ndarray, labels: Sequence[Any], start: int = 0) -> np.ndarray:
-    """State index of each label; -1 for None, NaN and pandas NA.
+    """State of each label; -1 for None, NaN, NaT and pandas NA.
 
     Args:
         where: begins errors; names the variable.
@@ -139,6 +83,17 @@ def states_from_labels(where: str, values: np.ndarray, labels: Sequence[Any], st
     return result
 
 
+def states_from_categories(where: str, column: pd.Categorical, labels: Sequence[Any]) -> np.ndarray:
+    """State of each entry of a category column, in the smallest dtype; -1 where missing.
+
+    Its categories may be fewer than the labels, or in another order; one that is no label must not occur.
+    """
+    states = pd.Index(list(labels), dtype=object).get_indexer(list(column.categories))
+    if (states < 0).any() and (states[column.codes[column.codes >= 0]] < 0).any():
+        return states_from_labels(where, np.asarray(column.astype(object), dtype=object), labels)
+    return np.append(states, -1).astype(np.min_scalar_type(-len(labels) - 1))[column.codes]
+
+
 def warn_of_few_labels(labels: Mapping[str, Sequence[Any]], states: Mapping[str, int]) -> None:
     """Warn, once for all columns, of labels that are fewer than the states of their variables.
 
@@ -159,21 +114,35 @@ def warn_of_few_labels(labels: Mapping[str, Sequence[Any]], states: Mapping[str,
 
 
 def check_alignment(columns: Mapping[str, Any], where: str) -> None:
-    """Check that Series with rows in common have them in the same places: columns are put side by side as they are.
+    """Check that Series and DataFrames with rows in common have them in the same places: columns are taken by position.
 
     Args:
         columns: name -> column of any kind.
         where: begins the error.
 
     Raises:
-        DataError: a Series whose index has the rows of another one in other places.
+        DataError: an index with the rows of another one in other places.
     """
-    series = {name: column for name, column in columns.items() if is_series(column)}
-    first = next(iter(series), None)
-    for name, column in series.items():
-        known = series[str(first)].index
-        if not column.index.equals(known) and len(column.index.intersection(known)):
+    indexed = {name: column for name, column in columns.items() if is_series(column) or is_frame(column)}
+    first = next(iter(indexed), None)
+    for name, column in indexed.items():
+        index = indexed[str(first)].index
+        if not column.index.equals(index) and len(column.index.intersection(index)):
             raise DataError(
                 f"{where} '{name}': its index has rows of '{first}' in other places. Align the two, as in a DataFrame, or pass "
                 "arrays (to_numpy()) to have them taken as they stand."
             )
+
+
+def require_unique(names: Sequence[Any], wanted: Any, where: str) -> None:
+    """Raise a DataError for wanted columns that occur more than once.
+
+    Args:
+        names: of all columns.
+        wanted: names of those that are read.
+        where: begins the error.
+    """
+    if len(set(names)) < len(names):
+        twice = [v for v in dict.fromkeys(names) if v in wanted and list(names).count(v) > 1]
+        if twice:
+            raise DataError(f"{where}columns {twice} occur more than once. Give each column a unique name.")

@@ -14,11 +14,9 @@ from torch import Tensor
 
 from torchpbp.errors import DataError, QueryError, ShapeError
 from torchpbp.graph.domains import Domain, shape_of
-from torchpbp.inputs.arrays import dense_tensor, name_of, require_device
+from torchpbp.inputs.arrays import UNSIGNED, dense_tensor, name_of, require_device
 from torchpbp.inputs.evidence import Evidence, extreme_sizes
-from torchpbp.inputs.leaf_columns import check_seen
-from torchpbp.inputs.leaves import along, floating
-from torchpbp.inputs.states import UNSIGNED
+from torchpbp.inputs.leaves import along, check_seen, floating
 from torchpbp.inputs.values import outside_range
 
 LayerEvidence: TypeAlias = Mapping[str, Tensor | tuple[Tensor, Tensor]]

@@ -1,12 +1,12 @@
-"""Values of variables that are vectors or images: columns of shape (rows, *shape), read as floating-point tensors.
+"""Columns of vectors or images, in shape (rows, *shape): tensors, arrays, lists and columns of arrays, pairs (values, seen).
 
-A value is there as a whole or missing as a whole. Missing ones are NaN in all entries, None in a list or column of arrays, or
+A value is observed or missing as a whole. Missing ones are NaN in all entries, None in a list or column of arrays, or
 marked by the second part of a pair (values, seen).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
 from typing import Any
 
 import numpy as np
@@ -14,105 +14,121 @@ import torch
 from torch import Tensor
 
 from torchpbp.errors import DataError, ShapeError
-from torchpbp.graph.domains import Continuous
-from torchpbp.inputs.arrays import as_array, dense_tensor, name_of, unmasked
-from torchpbp.inputs.labels import numeric_tensor
+from torchpbp.inputs.arrays import as_array, dense_tensor, name_of, number_tensor, unmasked
+from torchpbp.lazy import is_categorical, is_series
 from torchpbp.lazy import pandas as pd
 
 
-@dataclass(frozen=True)
-class Leaves:
-    """A column of vectors or images as it came: nothing is converted before a part of it is read.
+def open_leaves(
+    where: str, value: Any, shape: tuple[int, ...], single: bool = False
+) -> tuple[Tensor | np.ndarray, Tensor | None]:
+    """A column of vectors or images in any form, unconverted: values and booleans as :func:`leaf_values` takes them.
 
     Args:
+        where: begins errors; names the variable.
+        value: (rows, *shape) tensor or array; list, Series or array of objects with a value of this shape, or None, for each
+            row; or a pair of such values and (rows,) booleans, true where the value is observed.
+        shape: of one value.
+        single: whether one value without a dimension for rows is taken for one row.
+
+    Raises:
+        DataError: values that are not numbers, booleans of another type.
+        ShapeError: another shape, or booleans for another number of rows.
+    """
+    pair = _pair(value)
+    values, marks = (value, None) if pair is None else pair
+    alone = single and not is_series(values)  # a Series has rows, whatever its length
+    rows = _with_rows(where, _as_rows(where, values), shape, alone)
+    return rows, None if marks is None else _seen(where, marks, len(rows), alone)
+
+
+def leaf_values(
+    where: str, values: Tensor | np.ndarray, shape: tuple[int, ...], seen: Tensor | None = None, start: int = 0
+) -> Tensor:
+    """(rows, *shape) values, float32 if they came as float32 or bytes, otherwise float64; NaN in all of a missing one.
+
+    Gradients pass to the observed values.
+
+    Args:
+        where: begins errors; names the variable.
         values: (rows, *shape) tensor or array of numbers, or (rows,) array of objects, each of them a value or missing.
         shape: of one value.
         seen: (rows,) booleans, false where the value is missing, whatever ``values`` holds there; None: see ``values``.
+        start: number of the first row, for errors.
+
+    Raises:
+        DataError: values that are not numbers; a value of which only some entries are NaN, or that is NaN though seen.
+        ShapeError: values of another shape.
     """
-
-    values: Tensor | np.ndarray
-    shape: tuple[int, ...]
-    seen: Tensor | None = None
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def __getitem__(self, rows: slice) -> Leaves:
-        return Leaves(self.values[rows], self.shape, None if self.seen is None else self.seen[rows])
-
-    def read(self, where: str, start: int = 0) -> Tensor:
-        """(rows, *shape) values, float32 if they came as float32 or bytes, otherwise float64; NaN in all of a missing one.
-
-        Gradients pass to the values that are there.
-
-        Args:
-            where: begins errors; names the variable.
-            start: number of the first row, for errors.
-
-        Raises:
-            DataError: values that are not numbers; a value of which only some entries are NaN, or that is NaN though seen.
-            ShapeError: values of another shape.
-        """
-        values = self.values
-        if isinstance(values, np.ndarray) and values.dtype == object and values.ndim == 1:
-            values = self._filled(values, where, start)
-        if isinstance(values, np.ndarray):
-            values = numeric_tensor(where, values, None, ANY, "numbers", start)
-        values = floating(values)
-        if self.seen is not None:
-            values = torch.where(along(self.seen.to(values.device), values), values, torch.nan)
-        self._check_whole(values.detach(), where, start)
-        return values
-
-    def _filled(self, entries: np.ndarray, where: str, start: int) -> Tensor | np.ndarray:
-        """(rows, *shape) numbers, or objects, of an array of values with None, NaN or pandas NA in place of missing ones."""
-        present = np.flatnonzero(~np.asarray(pd.isna(entries)))
-        if not len(present):
-            return np.full((len(entries), *self.shape), np.nan)
-        some = list(entries[present])
-        stacked = _stacked(where, some)
-        if stacked is None or tuple(stacked.shape[1:]) != self.shape:
-            wrong = next((i for i, x in enumerate(some) if shape_of_array(x) != self.shape), 0)
-            found = shape_of_array(some[wrong])
-            raise ShapeError(
-                f"{where}, row {start + int(present[wrong])}: expected numbers of shape {self.shape}, got "
-                f"{'entries of different lengths' if found is None else f'{kind_of_array(some[wrong])} of shape {found}'}."
-            )
-        if len(present) == len(entries):
-            return stacked
-        if isinstance(stacked, Tensor):
-            stacked = floating(stacked)
-            result = stacked.new_full((len(entries), *self.shape), torch.nan)
-            return result.index_put((torch.from_numpy(present).to(result.device),), stacked)
-        if stacked.dtype.kind not in "biufO":
-            return stacked  # no numbers, which the caller reports
-        kind = stacked.dtype if stacked.dtype in (np.float32, object) else np.float64
-        filled = np.full((len(entries), *self.shape), np.nan, np.float32 if stacked.dtype == np.uint8 else kind)
-        filled[present] = stacked
-        return filled
-
-    def _check_whole(self, values: Tensor, where: str, start: int) -> None:
-        """Raise if some value is there in part."""
-        gaps = values.isnan().flatten(1)
-        empty = gaps.all(dim=1)
-        partial = gaps.any(dim=1) & ~empty
-        if bool(partial.any()):
-            row = int(partial.nonzero()[0])
-            entry = tuple(values[row].isnan().nonzero()[0].tolist())
-            raise DataError(
-                f"{where}, row {start + row}: {int(gaps[row].sum())} of {gaps.shape[1]} entries are NaN (the first at {entry}). "
-                "A vector or image is observed or missing as a whole: fill these entries in, or make all of them NaN."
-            )
-        if self.seen is not None and bool((empty & self.seen.to(empty.device)).any()):
-            row = int((empty & self.seen.to(empty.device)).nonzero()[0])
-            raise DataError(
-                f"{where}, row {start + row}: the value is marked as seen, but all its entries are NaN. Mark it as missing in "
-                "the second part of the pair (values, seen)."
-            )
+    if isinstance(values, np.ndarray) and values.dtype == object and values.ndim == 1:
+        values = _filled(where, values, shape, start)
+    if isinstance(values, np.ndarray):
+        values = number_tensor(where, values, "numbers")
+    values = floating(values)
+    if seen is not None:
+        seen = seen.to(values.device)
+        values = torch.where(along(seen, values), values, torch.nan)
+    _check_complete(where, values.detach(), seen, start)
+    return values
 
 
-ANY = Continuous()
-"""Numbers without bounds; bounds are checked once missing values are known."""
+def _filled(where: str, entries: np.ndarray, shape: tuple[int, ...], start: int) -> Tensor | np.ndarray:
+    """(rows, *shape) numbers of an array of values with None, NaN or pandas NA in place of missing ones."""
+    present = np.flatnonzero(~np.asarray(pd.isna(entries)))
+    if not len(present):
+        return np.full((len(entries), *shape), np.nan)
+    some = list(entries[present])
+    for i, value in enumerate(some):
+        found = shape_of_array(value)
+        if found != shape:
+            kind = "entries of different lengths" if found is None else f"{kind_of_array(value)} of shape {found}"
+            raise ShapeError(f"{where}, row {start + int(present[i])}: expected numbers of shape {shape}, got {kind}.")
+    stacked = _stacked(where, some)
+    if len(present) == len(entries):
+        return stacked
+    if isinstance(stacked, np.ndarray):
+        stacked = number_tensor(where, stacked, "numbers")
+    stacked = floating(stacked)
+    filled = stacked.new_full((len(entries), *shape), torch.nan)
+    return filled.index_put((torch.from_numpy(present).to(filled.device),), stacked)
+
+
+def _check_complete(where: str, values: Tensor, seen: Tensor | None, start: int) -> None:
+    """Raise if a value is observed in part, or missing though it is marked as seen."""
+    gaps = values.isnan().flatten(1)
+    empty = gaps.all(dim=1)
+    partial = gaps.any(dim=1) & ~empty
+    if bool(partial.any()):
+        row = int(partial.nonzero()[0])
+        entry = tuple(values[row].isnan().nonzero()[0].tolist())
+        raise DataError(
+            f"{where}, row {start + row}: {int(gaps[row].sum())} of {gaps.shape[1]} entries are NaN (the first at {entry}). "
+            "A vector or image is observed or missing as a whole: fill these entries in, or make all of them NaN."
+        )
+    if seen is not None and bool((empty & seen).any()):
+        row = int((empty & seen).nonzero()[0])
+        raise DataError(
+            f"{where}, row {start + row}: the value is marked as seen, but all its entries are NaN. Mark it as missing in "
+            "the second part of the pair (values, seen)."
+        )
+
+
+def check_seen(where: str, seen: Tensor, rows: int) -> Tensor:
+    """The second part of a pair (values, seen), if it has one boolean for each row.
+
+    Args:
+        where: begins errors.
+        seen: the second part.
+        rows: number of values.
+    """
+    if seen.dtype != torch.bool:
+        raise _no_booleans(where, name_of(seen.dtype))
+    if tuple(seen.shape) != (rows,):
+        raise ShapeError(
+            f"{where}: expected a pair (values, seen) with seen of shape ({rows},), one boolean for each row of values; got "
+            f"shape {tuple(seen.shape)}."
+        )
+    return seen
 
 
 def floating(values: Tensor) -> Tensor:
@@ -123,23 +139,6 @@ def floating(values: Tensor) -> Tensor:
 def along(rows: Tensor, values: Tensor) -> Tensor:
     """(rows,) booleans in a shape that goes with (rows, …) values."""
     return rows.view(-1, *[1] * (values.ndim - 1))
-
-
-def _stacked(where: str, rows: list[Any]) -> Tensor | np.ndarray | None:
-    """Values one above the other; None if they have different shapes, or none."""
-    shapes = {shape_of_array(row) for row in rows}
-    if len(shapes) > 1 or shapes & {(), None}:
-        return None
-    if not any(isinstance(row, Tensor) for row in rows):
-        return np.stack([unmasked(row) if isinstance(row, np.ndarray) else np.asarray(row) for row in rows])
-    tensors = [  # numpy would cut gradients off
-        dense_tensor(where, row)
-        if isinstance(row, Tensor)
-        else numeric_tensor(where, as_array(where, row, "numbers"), None, ANY, "numbers")
-        for row in rows
-    ]
-    same = len({t.dtype for t in tensors}) == 1
-    return torch.stack(tensors if same else [t.to(torch.float64) for t in tensors])
 
 
 def shape_of_array(value: Any) -> tuple[int, ...] | None:
@@ -160,3 +159,105 @@ def kind_of_array(value: Any) -> str:
         return str(np.asarray(value).dtype)
     except (ValueError, TypeError, RuntimeError):
         return "object"
+
+
+def _no_booleans(where: str, kind: str) -> DataError:
+    return DataError(
+        f"{where}: expected a pair (values, seen) with booleans as seen, true where the value is observed; got {kind}. Convert "
+        "it: seen.to(torch.bool)."
+    )
+
+
+def _pair(value: Any) -> tuple[Any, Any] | None:
+    """The parts of a pair (values, seen); None for values alone, two rows of them included.
+
+    A list is a pair only where its second part holds booleans: DataLoaders make such lists of tuples.
+    """
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        return None
+    values, seen = value
+    shape, marks = shape_of_array(values), shape_of_array(seen)
+    if kind_of_array(seen) == "bool":
+        found = kind_of_array(values) != "bool" or shape != marks
+    else:  # reported as a pair without booleans
+        found = isinstance(value, tuple) and marks is not None and len(marks) == 1 and (shape is None or len(shape) > 1)
+    return (values, seen) if found else None
+
+
+def _as_rows(where: str, value: Any) -> Tensor | np.ndarray:
+    """A tensor or array of numbers, or an array of objects."""
+    if isinstance(value, Tensor):
+        return dense_tensor(where, value)
+    if is_series(value):
+        value = value.array
+    if is_categorical(value):
+        raise DataError(f"{where}: expected arrays of numbers, got a category column.")
+    if isinstance(value, list | tuple) and any(isinstance(row, Tensor | np.ma.MaskedArray) for row in value):
+        return np.fromiter(value, dtype=object, count=len(value))  # numpy would cut off gradients and masks
+    try:
+        return as_array(where, value, "arrays of numbers")
+    except DataError:
+        if not isinstance(value, list | tuple):
+            raise
+        return np.fromiter(value, dtype=object, count=len(value))  # rows of different shapes, missing ones among them
+
+
+def _with_rows(where: str, values: Tensor | np.ndarray, shape: tuple[int, ...], single: bool) -> Tensor | np.ndarray:
+    """(rows, *shape) numbers, or (rows,) objects."""
+    found = tuple(values.shape)
+    objects = isinstance(values, np.ndarray) and values.dtype == object
+    if found[1:] == shape or (objects and len(found) == 1):
+        return values
+    if single and found == shape:
+        return values[None]
+    if len(found) == 0 and single and bool(_isnan(values)):
+        return np.full(1, None, dtype=object)
+    if len(found) == 1 and bool(_isnan(values).all()):  # no rows, or none with a value
+        return np.full(found, None, dtype=object)
+    remedy = ""
+    if len(found) > 1 and _same_order(found[1:], shape):
+        remedy = f" Reshape them: values.reshape(-1, {', '.join(map(str, shape))})."
+    alone = f", or one value of shape {shape}" if single else ""
+    raise ShapeError(
+        f"{where}: expected values of shape (rows, {', '.join(map(str, shape))}){alone}; got {kind_of_array(values)} of shape "
+        f"{found}.{remedy}"
+    )
+
+
+def _same_order(found: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Whether one shape is the other one made flat, or with dimensions of size 1 in other places: axes keep their order."""
+    flat = math.prod(found) == math.prod(shape) and 1 in (len(found), len(shape))
+    return flat or [n for n in found if n > 1] == [n for n in shape if n > 1]
+
+
+def _seen(where: str, marks: Any, rows: int, single: bool) -> Tensor:
+    """(rows,) booleans."""
+    if isinstance(marks, Tensor):
+        seen = dense_tensor(where, marks)
+    else:
+        array = as_array(where, marks.array if is_series(marks) else marks, "booleans")
+        if array.dtype.kind != "b":
+            raise _no_booleans(where, str(array.dtype))
+        seen = torch.from_numpy(array.copy())
+    return check_seen(where, seen.reshape(1) if single and seen.ndim == 0 else seen, rows)
+
+
+def _isnan(values: Tensor | np.ndarray) -> Any:
+    """Where there is no number; false for numbers that cannot be NaN."""
+    if isinstance(values, Tensor):
+        return values.isnan() if values.is_floating_point() else torch.zeros(values.shape, dtype=torch.bool)
+    return np.asarray(pd.isna(values))
+
+
+def _stacked(where: str, rows: list[Any]) -> Tensor | np.ndarray:
+    """Values of one shape, one above the other."""
+    if not any(isinstance(row, Tensor) for row in rows):
+        return np.stack([unmasked(row) if isinstance(row, np.ndarray) else np.asarray(row) for row in rows])
+    tensors = [  # numpy would cut gradients off
+        dense_tensor(where, row)
+        if isinstance(row, Tensor)
+        else number_tensor(where, as_array(where, row, "numbers"), "numbers")
+        for row in rows
+    ]
+    same = len({t.dtype for t in tensors}) == 1
+    return torch.stack(tensors if same else [t.to(torch.float64) for t in tensors])

@@ -26,10 +26,6 @@ PATIENCE = 2.0
 """Seconds after which reading shows its progress."""
 
 
-class Matrix(dict[str, "Tensor | np.ndarray"]):
-    """Columns of one array. They share a dtype, so states may come as whole floating-point numbers."""
-
-
 @dataclass(frozen=True)
 class Source:
     """Opened data.
@@ -124,7 +120,7 @@ def _as_table(batch: Any, number: int, states: Mapping[str, Domain], columns: Se
     where = f"mini-batch {number}, "
     if arrow.is_batch(batch):
         _single_values_only(states, "an Arrow table", where)
-        return arrow.as_table(batch, states, where)
+        return arrow.as_table(batch, states)
     if isinstance(batch, Tensor | np.ndarray):
         return _array_columns(batch, states, columns, where)
     if isinstance(batch, tuple | list) and batch and all(isinstance(part, Tensor | np.ndarray) for part in batch):
@@ -152,12 +148,12 @@ def _array_columns(
             "sample and one column per variable."
         )
     used = _named(array.shape[1], names, columns, where)
-    return Matrix({v: array[:, i] for i, v in enumerate(used)})
+    return {v: array[:, i] for i, v in enumerate(used)}
 
 
 def _side_by_side(
     parts: Sequence[Tensor | np.ndarray], states: Mapping[str, Domain], columns: Sequence[str] | None, where: str
-) -> Matrix:
+) -> dict[str, Tensor | np.ndarray]:
     """Columns of several tensors, (rows,) or (rows, variables), in their order; one tensor for each vector or image."""
     order = tuple(states) if columns is None else tuple(columns)
     single: list[Tensor | np.ndarray] = []
@@ -173,7 +169,7 @@ def _side_by_side(
         if not shape and part.ndim not in (1, 2):
             raise ShapeError(f"{where}expected tensors of shape (rows,) or (rows, variables), got {tuple(part.shape)}.")
         single += [part] if shape or part.ndim == 1 else [part[:, i] for i in range(part.shape[1])]
-    return Matrix(zip(_named(len(single), tuple(states), columns, where), single, strict=True))
+    return dict(zip(_named(len(single), tuple(states), columns, where), single, strict=True))
 
 
 def _named(width: int, names: Sequence[str], columns: Sequence[str] | None, where: str) -> Sequence[str]:

@@ -18,9 +18,9 @@ from torchpbp.contract.intervals import Interval
 from torchpbp.errors import DataWarning, StructureError, warn_caller
 from torchpbp.inference.operator_tree import OperatorTree, own_estimate
 from torchpbp.inputs.columns import ColumnReader, DataLike
-from torchpbp.inputs.distinct_rows import numbered
 from torchpbp.inputs.evidence import Evidence
 from torchpbp.learning.fitting import Fitter
+from torchpbp.moments.distinct_rows import numbered
 from torchpbp.moments.joint_tables import JointTables
 
 if TYPE_CHECKING:

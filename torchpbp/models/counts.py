@@ -18,6 +18,7 @@ from torchpbp.files.checkpoint import (
     write_checkpoint,
 )
 from torchpbp.files.tensors import with_own_storage
+from torchpbp.inputs.labels import same_numbers
 from torchpbp.moments.joint_tables import JointTables, layout_of
 
 FORMAT = "torchpbp.Counts"
@@ -73,7 +74,7 @@ class Counts:
             raise DataError(f"merge: expected Counts, got {type(other).__name__}. Make them with model.count(rows).")
         for v in dict.fromkeys((*self.labels, *other.labels)):
             here, there = self.labels.get(v), other.labels.get(v)
-            if here != there and self.rows and other.rows:
+            if here != there and not same_numbers(here, there) and self.rows and other.rows:
                 raise DataError(
                     f"Column '{v}' has labels {_listed(here)} in one of the counts and {_listed(there)} in the other, so their "
                     "states cannot be matched. Count with labels= the same for all parts."

@@ -182,6 +182,7 @@ class NetModel(TwoStageModel):
         finally:
             self.train(training)
         nets.set_heads(result.heads)
+        self.labels = self.labels or dict(self.graph.labels)
         found = None
         if self.condition is not None:
             found = ClassRows(self.condition, result.class_rows, result.unlabelled, pseudo_rows)

@@ -153,8 +153,8 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
         """The variable that the encoders were trained to answer about, if there is one."""
         return None if self.readout is None else self.readout.target
 
-    def check_query(self, names: Sequence[str], evidence: Evidence) -> None:
-        super().check_query(names, evidence)
+    def check_query(self, names: Sequence[str]) -> None:
+        super().check_query(names)
         if self.encoders is not None and self.encoders.context and (len(names) > 1 or names[0] != self.target):
             raise QueryError(
                 f"Query of {', '.join(names)}: the encoder looks at all leaves of a row (context=True), so that only "

@@ -17,10 +17,10 @@ from torchpbp.distributed import world_size
 from torchpbp.errors import ArgumentError, DataError, NotFittedError, StructureError
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.graph.directed import directed_graph
+from torchpbp.inputs.clusters import PartitionedTable, PartitionReader, partitioned
 from torchpbp.inputs.columns import ROWS_PER_BATCH, ColumnReader
 from torchpbp.inputs.evidence import Evidence, EvidenceLike
 from torchpbp.inputs.missing_values import MissingValues
-from torchpbp.inputs.partitioned import PartitionedTable, PartitionReader, partitioned
 from torchpbp.inputs.sources import DataLike, no_names_needed, open_data, with_progress
 from torchpbp.learning.fitting import FitResult, Fitter, check_labels
 from torchpbp.learning.message_nets import MessageNets

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchpbp.errors import DataError
+from torchpbp.inputs.clusters import PartitionedTable, PartitionReader
 from torchpbp.inputs.missing_values import MissingValues
-from torchpbp.inputs.partitioned import PartitionedTable, PartitionReader
 from torchpbp.moments.joint_tables import JointTables, count_tables
 
 Counted = tuple[JointTables, MissingValues]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from torchpbp.features.encoded import EncodedMap
 from torchpbp.features.maps import FeatureMap, OneHot
-from torchpbp.inputs.distinct_rows import numbered
+from torchpbp.moments.distinct_rows import numbered
 from torchpbp.planning.plan import Group
 
 

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from torchpbp.distributed import own_share
 from torchpbp.errors import DataError, ShapeError
+from torchpbp.inputs.arrays import as_array, dense_tensor, number_tensor
+from torchpbp.inputs.columns import Column, read_column
+from torchpbp.inputs.labels import (
+    BOOLEANS,
+    check_alignment,
+    found_labels,
+    require_unique,
+)
+from torchpbp.lazy import is_categorical, is_frame, is_series
+from torchpbp.lazy import pandas as pd
 from torchpbp.settings import flag, whole
 from torchpbp.settings import seed as checked_seed
 
@@ -22,12 +33,13 @@ def read_batch(batch: Any, model: PBP, device: torch.device | str) -> dict[str, 
     """A batch as observable -> (rows, …) tensor.
 
     Args:
-        batch: dict by name, or tensors in the order of the graph's observables.
+        batch: dict by name, or columns in the order of the graph's observables; see
+            :func:`torchpbp.inputs.columns.read_column`.
         model: whose observables are wanted.
         device: where they go.
     """
     names = list(model.graph.observed)
-    if not isinstance(batch, Mapping):
+    if not isinstance(batch, Mapping) and not is_frame(batch):
         if not isinstance(batch, (tuple, list)) or len(batch) != len(names):
             raise DataError(
                 f"PBPModule: expected a batch that is a dict of tensors, or a tuple of {len(names)} tensors for {', '.join(names)}; "
@@ -37,55 +49,23 @@ def read_batch(batch: Any, model: PBP, device: torch.device | str) -> dict[str, 
     absent = [v for v in names if v not in batch]
     if absent:
         raise DataError(f"PBPModule: the batch lacks {', '.join(absent)}. It has: {', '.join(map(str, batch))}.")
+    check_alignment({v: batch[v] for v in names}, "PBPModule: batch column")
     table: dict[str, Tensor] = {}
     for v in names:
-        value = torch.as_tensor(batch[v]).to(device)
-        shape = model.leaf_shape(v)
-        if value.ndim == 0 or tuple(value.shape[1:]) != shape:
-            expected = "(rows, " + ", ".join(map(str, shape)) + ")" if shape else "(rows,)"
-            raise ShapeError(f"PBPModule: batch column '{v}': expected {expected}, got {tuple(value.shape)}.")
-        states = model.states.get(v)
-        if states is None:
-            table[v] = _values(v, value)
-        else:
-            table[v] = _states(v, value, states)
+        value = batch[v].to(device) if isinstance(batch[v], Tensor) else batch[v]
+        labels = model.labels.get(v) or model.graph.labels.get(v)
+        column = read_column(f"PBPModule: batch column '{v}'", value, model.graph.variables[v], labels).to(device)
+        table[v] = column.to(_dtype_in_training(value)) if column.is_floating_point() else column
     lengths = {v: len(x) for v, x in table.items()}
     if len(set(lengths.values())) > 1:
         raise ShapeError(f"PBPModule: columns of a batch have different lengths: {lengths}.")
     return table
 
 
-def _values(name: str, value: Tensor) -> Tensor:
-    if value.is_complex():
-        raise DataError(f"PBPModule: batch column '{name}': expected real numbers, got {value.dtype}.")
-    if value.dtype not in (torch.float32, torch.float64):
-        value = value.to(torch.get_default_dtype())
-    if bool(value.isinf().any()):
-        row = int(value.isinf().reshape(len(value), -1).any(dim=1).nonzero()[0])
-        raise DataError(
-            f"PBPModule: batch column '{name}', row {row}: expected finite numbers, or NaN where missing; got infinity."
-        )
-    return value
-
-
-def _states(name: str, value: Tensor, states: int) -> Tensor:
-    if value.is_floating_point():
-        missing = value.isnan()
-        codes = torch.where(missing, torch.full_like(value, -1), value).to(torch.int64)
-        if bool(((codes != value) & ~missing).any()):
-            raise DataError(f"PBPModule: batch column '{name}': expected whole states, got fractions.")
-    else:
-        codes = value.to(torch.int64)
-        if value.dtype == torch.uint64 and bool((codes < 0).any()):
-            raise DataError(
-                f"PBPModule: batch column '{name}': expected states from 0 to {states - 1}, got 2⁶³ or more."
-            )
-    if len(codes) and (int(codes.min()) < -1 or int(codes.max()) >= states):
-        raise DataError(
-            f"PBPModule: batch column '{name}': expected states from 0 to {states - 1}, or -1 where missing; got {int(codes.min())} to "
-            f"{int(codes.max())}."
-        )
-    return codes
+def _dtype_in_training(value: Any) -> torch.dtype:
+    """Dtype of a column of numbers: single and double precision stay as they are."""
+    kind = str(getattr(value, "dtype", "")).removeprefix("torch.")
+    return {"float32": torch.float32, "float64": torch.float64}.get(kind, torch.get_default_dtype())
 
 
 def several_batches(
@@ -109,10 +89,20 @@ class TableLoader(DataLoader[dict[str, Tensor]]):
     In several processes each takes its share of the rows of every batch.
 
     Args:
-        table: name -> (rows, …) tensor; the same in all processes.
+        table: name -> (rows, …) tensor, array, list or Series, or a DataFrame; the same in all processes. States may come by
+            label. Missing are None, NaN, pandas NA and what a mask hides, and states of -1.
         batch_size: rows per batch, at most; batches are as equal as can be.
         shuffle: draw a new order in each epoch.
         seed: of the orders.
+        labels: name -> labels of its states, such as those of the graph; by default the categories of a category column, or
+            the sorted strings of a column of strings.
+
+    Attributes:
+        labels: of the states of columns that came by label.
+
+    Raises:
+        DataError: unseen labels, values that are no numbers, Series with different indices.
+        ShapeError: no rows, or columns of different lengths.
 
     Example:
         >>> loader = TableLoader({"x": torch.arange(10)}, batch_size=5)
@@ -120,15 +110,43 @@ class TableLoader(DataLoader[dict[str, Tensor]]):
         [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
     """
 
-    def __init__(self, table: Mapping[str, Any], batch_size: int, shuffle: bool = True, seed: int = 0) -> None:
-        columns = {v: torch.as_tensor(x) for v, x in table.items()}
-        lengths = {v: len(x) for v, x in columns.items()}
+    def __init__(
+        self,
+        table: Mapping[str, Any] | pd.DataFrame,
+        batch_size: int,
+        shuffle: bool = True,
+        seed: int = 0,
+        labels: Mapping[str, Sequence[Any]] | None = None,
+    ) -> None:
+        self.labels: dict[str, tuple[Any, ...]] = {v: tuple(x) for v, x in (labels or {}).items()}
+        items = {str(v): x for v, x in table.items()}
+        if is_frame(table):
+            require_unique(list(table.columns), table.columns, "TableLoader: ")
+        check_alignment(items, "TableLoader: column")
+        columns = {v: self._column(v, x) for v, x in items.items()}
+        lengths = {v: len(x) if x.ndim else 0 for v, x in columns.items()}
         if not lengths or len(set(lengths.values())) > 1 or 0 in lengths.values():
             raise ShapeError(f"TableLoader: expected columns of one length, at least one row; got {lengths}.")
         rows = next(iter(lengths.values()))
         size = whole(1).check("batch_size", batch_size)
         order = _Orders(rows, -(-rows // size), flag().check("shuffle", shuffle), checked_seed().check("seed", seed))
         super().__init__(_Columns(columns), batch_size=None, sampler=order)
+
+    def _column(self, name: str, value: Any) -> Tensor:
+        """A column as a tensor: states where it has labels, otherwise its numbers."""
+        where = f"TableLoader: column '{name}'"
+        if isinstance(value, Tensor):
+            return dense_tensor(where, value)
+        value = value.array if is_series(value) else value
+        if not is_categorical(value):
+            value = as_array(where, value, "labels or numbers")
+        found = found_labels(where, value)
+        if found is not None and found != list(BOOLEANS):
+            self.labels.setdefault(name, tuple(found))
+        labels = self.labels.get(name)
+        if labels is None:
+            return number_tensor(where, np.asarray(value), "labels or numbers")
+        return Column.open(where, value, len(labels), labels).tensor().long()
 
 
 class _Columns(Dataset[dict[str, Tensor]]):

@@ -120,7 +120,7 @@ class PBPLayer(nn.Module):
         """Estimates of the variables asked for, or of all that are not given as states."""
         if variables is not None:
             wanted = list(query_names(variables))
-            self.model.check_query(wanted, read)
+            self.model.check_query(wanted)
             return self.model.estimates(read, wanted)
         wanted = [v for v in self.model.states if v not in read.hard]
         if self.model.encoders is not None and self.model.encoders.context:

@@ -10,10 +10,10 @@ import torch
 
 from tests.baselines.test_em import GRAPHS, with_missing_values
 from torchpbp import DiscreteNetwork, LatentGraph, templates
-from torchpbp.inputs.distinct_rows import counted_rows, numbered
 from torchpbp.models.likelihood import expectation, lookup
 from torchpbp.models.likelihood.expectation import ExpectationStep, systematic_sample
 from torchpbp.models.likelihood.layout import FamilyLayout
+from torchpbp.moments.distinct_rows import counted_rows, numbered
 
 
 def enumerated(network: DiscreteNetwork, rows: dict[str, torch.Tensor], counts: torch.Tensor):

@@ -14,11 +14,11 @@ from torch import Tensor
 from torchpbp.distributed import sum_over_processes, world_size
 from torchpbp.errors import DataError
 from torchpbp.graph.latent_graph import LatentGraph
-from torchpbp.inputs.distinct_rows import numbered
 from torchpbp.models.likelihood.hidden_tree import HiddenTree
 from torchpbp.models.likelihood.layout import FamilyLayout
 from torchpbp.models.likelihood.passes import Passes
 from torchpbp.models.likelihood.row_group import RowGroup
+from torchpbp.moments.distinct_rows import numbered
 
 ROWS_AT_ONCE = 1 << 15
 """Rows of a group: large enough that patterns of values occur often, small enough for a cache."""

@@ -6,19 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from torchpbp.distributed import gather_objects
 from torchpbp.errors import DataError
 from torchpbp.graph.latent_graph import LatentGraph
-from torchpbp.inputs.arrays import require_device
+from torchpbp.inputs.arrays import as_array, dense_tensor, number_tensor, require_device
+from torchpbp.inputs.clusters import partitioned
 from torchpbp.inputs.columns import ColumnReader, DataLike
-from torchpbp.inputs.distinct_rows import counted_rows, distinct_cluster_rows
 from torchpbp.inputs.missing_values import MissingValues
-from torchpbp.inputs.partitioned import partitioned
+from torchpbp.lazy import is_frame, is_series
 from torchpbp.learning.fitting import check_labels
+from torchpbp.moments.distinct_rows import counted_rows, distinct_cluster_rows
 
 
 @dataclass(frozen=True)
@@ -51,18 +51,19 @@ def read_rows(
     Args:
         graph: discrete.
         data: as for :meth:`torchpbp.PBP.fit`; in several processes, this one's share.
-        weights: (rows,) non-negative numbers; each row counts as 1 by default.
+        weights: (rows,) non-negative numbers; each row counts as 1 by default. A Series goes by its index where the data is a
+            DataFrame, or Series with one index.
         who: begins errors.
         distinct: put equal rows together, so that memory is bounded by the number of different ones.
         device: where the rows go in the end; None: they stay where the columns are.
 
     Raises:
-        DataError: a column without any value, weights that are negative, not finite, or not one per row, or a process that
-            has no row with a value.
+        DataError: a column without any value, weights that are negative, not finite, missing, or not one per row, or that
+            have another index than the data; or a process that has no row with a value.
         DeviceError: mini-batches or weights on different devices.
     """
     states = {v: graph.num_states(v) for v in graph.observed}
-    given = None if weights is None else checked_weights(weights)
+    given = None if weights is None else checked_weights(aligned_weights(weights, data))
     reader = ColumnReader(states, graph.labels, missing=True, device=None)
     if (cluster := partitioned(data)) is not None:
         if given is not None or not distinct:
@@ -112,17 +113,40 @@ def read_rows(
     return WeightedRows(dict(zip(states, codes, strict=True)), total, reader.labels, missing.shares)
 
 
+def aligned_weights(weights: Any, data: Any) -> Any:
+    """Weights in the order of the rows: a Series by its index where the data has one, anything else by position.
+
+    Raises:
+        DataError: a Series with another index than the data.
+    """
+    if not is_series(weights):
+        return weights
+    columns = data.values() if isinstance(data, Mapping) else (data,)
+    index = next((column.index for column in columns if is_series(column) or is_frame(column)), None)
+    if index is None or weights.index.equals(index):
+        return weights
+    absent = index.difference(weights.index)
+    if len(absent) or len(weights) != len(index) or not weights.index.is_unique:
+        reason = f"row {absent[0]!r} has no weight" if len(absent) else f"{len(weights)} weights for {len(index)} rows"
+        raise DataError(
+            f"weights: expected a Series with the index of the data, got one with another index ({reason}). Reindex it, or pass "
+            "an array (to_numpy()) to have weights taken by position."
+        )
+    return weights.reindex(index)
+
+
 def checked_weights(weights: Any) -> Tensor:
     """(rows,) float64 weights.
 
     Raises:
-        DataError: negative or not finite, or not a sequence of numbers.
+        DataError: negative, not finite or missing, or not a sequence of numbers.
     """
-    try:
-        values = weights.detach() if isinstance(weights, Tensor) else torch.from_numpy(np.array(weights, dtype=float))
-        values = values.to(torch.float64)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"weights: expected one non-negative number per row; {error}.") from None
+    expected = "one non-negative number per row"
+    if isinstance(weights, Tensor):
+        values = dense_tensor("weights", weights.detach()).to(torch.float64)
+    else:
+        array = as_array("weights", weights.array if is_series(weights) else weights, expected)
+        values = number_tensor("weights", array, expected).to(torch.float64)
     if values.ndim != 1:
         raise DataError(f"weights: expected one non-negative number per row, got shape {tuple(values.shape)}.")
     bad = ~(values >= 0) | values.isinf()

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from torchpbp.errors import DataError
+from torchpbp.inputs.clusters import PartitionedTable, PartitionReader
 from torchpbp.inputs.columns import ColumnReader
 from torchpbp.inputs.missing_values import MissingValues
-from torchpbp.inputs.partitioned import PartitionedTable, PartitionReader
 
 FEW_CODES = 8
 """Joint states per row up to which they are marked in a table rather than sorted."""

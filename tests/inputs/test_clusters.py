@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import pickle
 import subprocess
 import sys
@@ -17,8 +16,8 @@ import torch
 from torchpbp import EM, PBP, Continuous, DiscreteNetwork, KernelPBP, LatentGraph, OnlineEM, templates
 from torchpbp.errors import DataError, DataWarning, LabelWarning, StructureError
 from torchpbp.inputs import ColumnReader
-from torchpbp.inputs.distinct_rows import distinct_cluster_rows
-from torchpbp.inputs.partitioned import FAN_IN, PartitionedTable, merge_in_tree, partitioned
+from torchpbp.inputs.clusters import FAN_IN, PartitionedTable, partitioned
+from torchpbp.moments.distinct_rows import distinct_cluster_rows
 
 
 class Parts(PartitionedTable):
@@ -32,17 +31,20 @@ class Parts(PartitionedTable):
     def declared_labels(self, names: Sequence[str]) -> dict[str, Any]:
         return dict.fromkeys(v for v in names if v in ("a1", "b1"))
 
-    def map_reduce(
-        self, function: Callable[[Any], Any], merge: Callable[[Any], Any], columns: Sequence[str], description: str
-    ) -> Any:
+    def mapped(self, function: Callable[[Any], Any], columns: Sequence[str]) -> list[Any]:
         self.passes.append(list(columns))
-
-        def task(call: Callable[[Any], Any], given: Any) -> Any:
-            call(given)
-            return pickle.loads(pickle.dumps(call(given)))
-
         selected = [p[list(columns)] if isinstance(p, pd.DataFrame) else p.select(columns) for p in self.parts]
-        return merge_in_tree([task(function, p) for p in selected], functools.partial(task, merge))
+        return [self._task(function, p) for p in selected]
+
+    def merged(self, merge: Callable[[Sequence[Any]], Any], parts: Sequence[Any]) -> Any:
+        return self._task(merge, parts)
+
+    def value(self, root: Any, leaves: Sequence[Any], description: str) -> Any:
+        return root
+
+    def _task(self, call: Callable[[Any], Any], given: Any) -> Any:
+        call(given)
+        return pickle.loads(pickle.dumps(call(given)))
 
 
 @pytest.fixture(scope="module")
@@ -125,17 +127,16 @@ def test_further_rows_and_known_labels(truth: DiscreteNetwork, frame: pd.DataFra
     assert torch.equal(model.counts.tables.counts, PBP(truth.graph).count(frame).tables.counts)
 
 
-def test_trees_keep_the_order() -> None:
-    sizes = []
+def joined(parts: Sequence[str]) -> str:
+    assert len(parts) <= FAN_IN
+    return "".join(parts)
 
-    def joined(parts: Sequence[str]) -> str:
-        sizes.append(len(parts))
-        return "".join(parts)
 
-    letters = "abcdefghijklmnopqrstuvwxyz"
-    assert merge_in_tree(list(letters), joined) == letters
-    assert max(sizes) <= FAN_IN
-    assert merge_in_tree(["a"], joined) == "a"
+@pytest.mark.parametrize("count", [1, 8, 9, 65])
+def test_trees_keep_the_order(count: int) -> None:
+    letters = [chr(ord("a") + i) for i in range(count)]
+    table = Parts([pa.table({"x": [letter]}) for letter in letters])
+    assert table.map_reduce(lambda part: part["x"][0].as_py(), joined, ["x"], "") == "".join(letters)
 
 
 @pytest.mark.parametrize(
