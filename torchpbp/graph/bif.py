@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from torchpbp.errors import ArgumentError, DataError
-from torchpbp.files.paths import checked_path, open_for_reading, shown
-from torchpbp.files.replacing import replacing
 from torchpbp.graph.bif_parser import BIF, parse_bif
 from torchpbp.graph.bif_rows import Table
 from torchpbp.graph.bif_tokens import TOKEN
+from torchpbp.io import checked_path, open_for_reading, replacing
 
 __all__ = ["BIF", "format_bif", "parse_bif", "read_bif", "write_bif"]
 
@@ -81,7 +80,7 @@ def write_bif(path: str | os.PathLike[str], bif: BIF, name: str = "unknown") -> 
             f"Could not write {target}: {error.object[error.start : error.end]!r} is not valid text."
         ) from error
     except OSError as error:
-        raise DataError(f"Could not write {shown(target)}: {error.strerror or error}.") from error
+        raise DataError(f"Could not write {target}: {error.strerror or error}.") from error
 
 
 def _expanded(path: str | os.PathLike[str]) -> Path:
