@@ -440,8 +440,8 @@ def class_in_file(content: Mapping[str, Any], name: object) -> Any:
     kind = str(content.get("class"))
     if kind not in MODULES:
         raise CheckpointError(
-            f"'{name}' was written by the class {kind}; torchpbp.load() of this version reads {', '.join(MODULES)}. Upgrade "
-            f"torchpbp, or use the method load() of the class."
+            f"'{name}' holds {kind}, none of the models that torchpbp.load() reads: {', '.join(MODULES)}. Use {kind}.load(), or "
+            "upgrade torchpbp."
         )
     return model_class(kind)
 

@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from torchpbp.files.replacing import lock_file, remove_leftovers, replacing
 
 from tests.processes import ended, forked, wait_for
 from torchpbp import PBP, DiscreteNetwork, GenerativeClassifier, templates
 from torchpbp.__main__ import main
 from torchpbp.errors import ArgumentError, CheckpointError, DataError
-from torchpbp.files.replacing import lock_file, remove_leftovers, replacing
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork, named pipes and permissions")
 

@@ -13,11 +13,11 @@ import pandas as pd
 import pytest
 import torch
 from torch import Tensor
+from torchpbp.files.checkpoint import read_checkpoint
 
 import torchpbp
 from tests.files.model_zoo import LABELLED, MAKERS, fitted, load
 from torchpbp import EM, PBP, DiscreteNetwork, KernelPBP, SpectralJunctionTree, templates
-from torchpbp.files.checkpoint import read_checkpoint
 from torchpbp.graph.junction_tree import build_junction_tree
 
 EARLIER = Path(__file__).with_name("earlier_model_files.zip")

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 import torch
+from torchpbp.files.archive import check_archive
 
 import torchpbp
 from tests.files.model_zoo import GRAPH, fitted, load
 from torchpbp import PBP, Counts, KernelPBP
 from torchpbp.errors import CheckpointError, StructureError
-from torchpbp.files.archive import check_archive
 
 MANY = 10**10
 
