@@ -15,8 +15,9 @@ import json
 import math
 import os
 import secrets
+import stat
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -114,9 +115,10 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         OSError: the file cannot be written, or ``path`` is a folder or a device; then nothing is written.
     """
     target = Path(os.path.realpath(path))
-    if target.exists() and not target.is_file():
-        kind = "a folder" if target.is_dir() else "something else"
-        raise OSError(errno.EINVAL, f"expected a file or a new name, got {kind}", str(path))
+    with suppress(FileNotFoundError):
+        if not stat.S_ISREG(os.stat(target).st_mode):
+            kind = "a folder" if target.is_dir() else "something else"
+            raise OSError(errno.EINVAL, f"expected a file or a new name, got {kind}", str(path))
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:

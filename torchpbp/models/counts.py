@@ -87,8 +87,9 @@ class Counts:
     def load(cls, path: str | os.PathLike[str]) -> Counts:
         """Read counts written by :meth:`save`. Only tensors and plain values are read; no code is executed."""
         content = read_file(path)
-        if content["class"] != "Counts":
-            raise CheckpointError(f"'{path}' holds no Counts but a model of {content['class']}. Use torchpbp.load().")
+        kind = content.get("class")
+        if kind != "Counts":
+            raise CheckpointError(f"'{path}' holds no Counts but a model of {kind}. Use torchpbp.load().")
         with one_model(path):
             return cls.from_dict(content, path)
 
