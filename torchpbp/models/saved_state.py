@@ -8,9 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchpbp.features.maps import KernelMap
-from torchpbp.graph.latent_graph import Continuous, LatentGraph
-from torchpbp.planning.plan import Plan
+from torchpbp.graph.latent_graph import LatentGraph
 
 
 def numbers_in_answers(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -20,31 +18,6 @@ def numbers_in_answers(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     those of the variables are copied is itself never fitted.
     """
     return {k: t for k, t in state.items() if not (k.endswith(".strengths") or k.startswith("kernel_map."))}
-
-
-def observable_shapes(
-    graph: LatentGraph, features: Mapping[str, Any] | None, encoded: Sequence[str] = ()
-) -> dict[str, tuple[int, ...]]:
-    """Shapes that numbers of states and settings of feature maps imply: name in the state -> shape.
-
-    Args:
-        graph: the model's.
-        features: settings of the map of continuous variables, as saved; None for the default one.
-        encoded: leaves with encoders.
-    """
-    shapes: dict[str, tuple[int, ...]] = {}
-    buffers = {} if features is None else KernelMap.saved_shapes(features)
-    if features is not None:
-        shapes |= {f"kernel_map.{name}": shape for name, shape in buffers.items()}
-    for i, v in enumerate(graph.observed):
-        states = graph.variables[v]
-        if v in encoded:
-            continue
-        if isinstance(states, Continuous):
-            shapes |= {f"_observables.{i}.map.{name}": shape for name, shape in buffers.items()}
-        elif states is not None:
-            shapes[f"_observables.{i}.marginal"] = (states,)
-    return shapes
 
 
 def graph_fault(graph: LatentGraph, resolved: LatentGraph) -> str | None:
@@ -61,19 +34,6 @@ def graph_fault(graph: LatentGraph, resolved: LatentGraph) -> str | None:
         if isinstance(states, int) and states != resolved.variables[v]:
             return f"its two graphs give '{v}' {states} and {resolved.variables[v]} states"
     return None
-
-
-def weight_shapes(plan: Plan, dims: Mapping[str, int], classes: int | None = None) -> dict[str, tuple[int, ...]]:
-    """Shapes of all operators: name in the state -> shape.
-
-    Args:
-        plan: the model's.
-        dims: feature dimensions of each observable.
-        classes: number of classes with operators of their own; None for a single tree.
-    """
-    leading = () if classes is None else (classes,)
-    shapes = {f"operators.{n - 1}.weight": (*leading, *s) for n, s in enumerate(plan.operator_shapes(dims)) if n}
-    return {**shapes, "root.weight": (*leading, *plan.root_shape)}
 
 
 def shape_fault(expected: Mapping[str, Sequence[int]], state: Mapping[str, Any]) -> str | None:

@@ -39,7 +39,6 @@ from torchpbp.learning.two_stage import Solution
 from torchpbp.models.conditioning import (
     adopt_classes,
     check_condition,
-    class_shapes,
     make_fitter,
     planned_graph,
     register_classes,
@@ -53,9 +52,6 @@ from torchpbp.models.saved_state import (
     copy_state,
     graph_fault,
     numbers_in_answers,
-    observable_shapes,
-    shape_fault,
-    weight_shapes,
 )
 from torchpbp.models.stage1_predictions import nets_in_state, pack_stage1, predicted_messages, restore_stage1
 from torchpbp.moments.class_rows import ClassRows
@@ -442,12 +438,10 @@ class TwoStageModel(OperatorModel, Learner):
         settings, state = dict(content["settings"]), dict(content["state"])
         graph = LatentGraph.from_dict(content["graph"])
         encoders = unpack_encoders(content["encoders"], content.get("user_encoders"), name)
-        require_none(shape_fault(observable_shapes(graph, content["features"], list(encoders)), state), name)
         require_finite(numbers_in_answers(state), name)
         rank, condition = settings.pop("rank"), settings.pop("condition")
         if condition is not None:
             require_condition(graph, condition)
-            require_none(shape_fault(class_shapes(graph, condition), state), name)
         model = cls(
             graph,
             rank="auto",  # operators are made from the saved plan instead of a new one
@@ -460,13 +454,11 @@ class TwoStageModel(OperatorModel, Learner):
         model.settings = TwoStageSettings(rank=rank, condition=condition, **settings)
         if condition is not None:
             register_classes(model, graph.num_states(condition))
-        planned = planned_graph(graph, condition)
-        saved = content["resolved_graph"]
-        resolved = planned if saved is None else LatentGraph.from_dict(saved)
-        require_none(graph_fault(planned, resolved), name)
+        resolved = planned = planned_graph(graph, condition)
+        if content["resolved_graph"] is not None:
+            resolved = LatentGraph.from_dict(content["resolved_graph"])
+            require_none(graph_fault(planned, resolved), name)
         plan = Plan.from_list(build_junction_tree(resolved, model.settings.root), content["specification"])
-        classes = None if condition is None else graph.num_states(condition)
-        require_none(shape_fault(weight_shapes(plan, model.dims, classes), state), name)
         model.build(plan, model.dtype)
         require_none(restore_stage1(model, content["stage1"], state), name)
         model.restore_parts(content)
