@@ -336,10 +336,8 @@ class _Packing:
                 for part in parts:
                     part.refer(name, part.tensor.stride(), part.span[0] - low)
                 continue
-            for part in parts:
-                dense = (
-                    part.tensor.cpu().clone()
-                )  # entries in the same order in memory, which decides how products are rounded
+            for part in parts:  # the order of entries in memory stays: it decides how products are rounded
+                dense = part.tensor.cpu().clone()
                 if not dense.is_contiguous():
                     part.refer(part.name, dense.stride())
                     dense = dense.as_strided((dense.numel(),), (1,))

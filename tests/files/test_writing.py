@@ -6,7 +6,6 @@ import errno
 import os
 import random
 import signal
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -165,30 +164,6 @@ def test_a_symbolic_link_stays_and_its_target_is_replaced(tmp_path: Path) -> Non
             temporary.write_text(text)
         assert link.is_symlink()
         assert target.read_text() == text
-
-
-def test_threads_may_save_to_one_file_at_the_same_time(tmp_path: Path) -> None:
-    path, together = tmp_path / "a", threading.Barrier(8)
-    failures: list[Exception] = []
-
-    def save(number: int) -> None:
-        try:
-            for _ in range(20):
-                together.wait()
-                with replacing(path) as temporary:
-                    temporary.write_text(str(number) * 1000)
-        except Exception as error:
-            failures.append(error)
-            together.abort()
-
-    threads = [threading.Thread(target=save, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
-    assert path.read_text() in {str(number) * 1000 for number in range(8)}
-    assert [p.name for p in tmp_path.iterdir()] == ["a"]
 
 
 # -- saving that is interrupted ----------------------------------------------------------------------------------------

@@ -150,7 +150,8 @@ def _number_fault(named: Mapping[str, Tensor]) -> str | None:
     for name, tensor in real.items():
         kind = (tensor.dtype, tensor.device) if tensor.nbytes <= SMALL else name
         groups.setdefault(kind, []).append(tensor)
-    if all(bool(torch.cat([t.reshape(-1) for t in g]).isfinite().all()) for g in groups.values()):
+    merged = (g[0] if len(g) == 1 else torch.cat([t.reshape(-1) for t in g]) for g in groups.values())
+    if all(bool(t.isfinite().all()) for t in merged):
         return None
     for name, tensor in real.items():
         bad = tensor.numel() - int(tensor.isfinite().sum())
