@@ -210,6 +210,4 @@ def one_model(name: object) -> Iterator[None]:
     except CheckpointError:
         raise
     except Exception as error:
-        raise CheckpointError(
-            f"'{name}': its parts do not make a model ({short(error)}). It was changed, or written by an older torchpbp. {REMEDY}"
-        ) from error
+        raise CheckpointError(f"'{name}': its parts do not make a model ({short(error)}). {REMEDY}") from error
