@@ -1,6 +1,6 @@
 """Start of a program: import time, and loading a model file, compared with torch's own.
 
-``torchpbp.load`` also checks the file and builds graph, junction tree, schedule and modules; ``torch.load`` reads the same tensors.
+``torchpbp.load`` checks the file and builds graph, junction tree, schedule and modules; ``torch.load`` reads the same tensors alone.
 """
 
 from __future__ import annotations

@@ -107,8 +107,8 @@ def _numbers(runner: Runner, panel: Panel, name: str, case: Case, both: list[Imp
 
 def _add(runner: Runner, panel: Panel, name: str, here_other: Any, processor: Any = ((), ())) -> None:
     """A row of the table, from measurements here and in the other checkout, and points of the figure."""
-    ratios, cpu = (
-        [1.0 if a == b else a / max(b, 1e-9) for a, b in zip(*x, strict=True)] for x in (here_other, processor)
+    ratios, cpu = (  # one checkout may have been measured once, since it was slow, the other one more often
+        [1.0 if a == b else a / max(b, 1e-9) for a, b in zip(*x, strict=False)] for x in (here_other, processor)
     )
     low, median, high = map(float, np.percentile(ratios, [25, 50, 75]))
     row = {"case": name, "median": median, "quartiles": f"{low:.3f} to {high:.3f}"}

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from tqdm import tqdm
 
 import torchpbp
-from torchpbp.files.replacing import replacing
+from torchpbp.io import replacing
 from torchpbp.plotting import plot_learning_curves, plot_messages, plot_posteriors
 
 FOLDER = Path(__file__).parents[1] / "docs" / "figures"

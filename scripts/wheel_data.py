@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from torchpbp.errors import DataError
-from torchpbp.files.replacing import replacing
+from torchpbp.io import replacing
 
 FILES = Path(__file__).resolve().parent.parent / "torchpbp" / "datasets" / "files"
 """Folder of the data inside the package."""

@@ -19,7 +19,8 @@ ROOT = PACKAGE.parent
 ORDER: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("distributed", "lazy", "precision", "settings"),
-    ("graph", "files"),
+    ("io",),
+    ("graph",),
     ("inputs",),
     ("features", "contract"),
     ("exact",),
@@ -44,10 +45,10 @@ LEVEL = {name: level for level, names in enumerate(ORDER) for name in names}
 
 UPWARD = {
     ("exact/network.py", "models"): "DiscreteNetwork.to_pbp() returns a PBP model",
-    ("files/loading.py", "models"): "load() reads files of every class",
-    ("files/loading.py", "baselines"): "load() reads files of every class",
-    ("files/loading.py", "exact"): "load() reads files of every class",
-    ("files/loading.py", "classifier"): "load() reads files of every class",
+    ("io.py", "models"): "load() reads files of every class",
+    ("io.py", "baselines"): "load() reads files of every class",
+    ("io.py", "exact"): "load() reads files of every class",
+    ("io.py", "classifier"): "load() reads files of every class",
     ("models/saved_nets.py", "neural"): "PBP model files rebuild the package's own encoders",
 }
 """(file, part that it names in a string and loads by importlib) -> why it may do so although the part is below it."""

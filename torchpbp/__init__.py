@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from torchpbp.classifier import GenerativeClassifier
     from torchpbp.exact import DiscreteNetwork
     from torchpbp.features import RBF, Laplace, Matern, Nystroem, RandomFourier
-    from torchpbp.files.loading import load
     from torchpbp.graph import Continuous, JunctionTree, LatentGraph, build_junction_tree, templates
     from torchpbp.inputs import Evidence
+    from torchpbp.io import load
     from torchpbp.learning import KernelRidge, LeastSquaresLayer, Messages, Ridge
     from torchpbp.models import PBP, Counts
     from torchpbp.models.kernel import KernelPBP
@@ -75,7 +75,7 @@ DEFINITIONS = {
     "graph": ("Continuous", "JunctionTree", "LatentGraph", "build_junction_tree", "templates"),
     "inputs": ("Evidence",),
     "neural.layer": ("PBPDistribution", "PBPLayer"),
-    "files.loading": ("load",),
+    "io": ("load",),
     "models": ("PBP", "Counts"),
     "learning": ("KernelRidge", "LeastSquaresLayer", "Messages", "Ridge"),
     "neural.averaging": ("WeightAverage",),

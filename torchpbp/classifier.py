@@ -15,7 +15,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from tqdm.auto import tqdm
 
-from torchpbp.contract.model_files import Saved, SaveOptions, packed
+from torchpbp.contract.model_files import Saved, SaveOptions, checked_labels, packed, require_finite
 from torchpbp.errors import (
     ArgumentError,
     CheckpointError,
@@ -25,20 +25,15 @@ from torchpbp.errors import (
     ShapeError,
     StructureError,
 )
-from torchpbp.files.checkpoint import REMEDY, checked_labels, plain, require_finite
-from torchpbp.files.loading import LEARNERS, class_in_file, from_content, model_class
-from torchpbp.files.tensors import with_own_storage
 from torchpbp.graph.domains import require_single_values
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.inputs.arrays import as_array, dense_tensor, unmasked
 from torchpbp.inputs.columns import ColumnReader, read_column
 from torchpbp.inputs.labels import check_alignment, require_unique
+from torchpbp.io import LEARNERS, REMEDY, class_in_file, from_content, is_plain, model_class
 from torchpbp.lazy import is_frame
 from torchpbp.lazy import pandas as pd
 from torchpbp.settings import shortened
-
-LONGEST_CLASSES = 1 << 24
-"""Bytes that classes may take beyond those of the longest: an array of strings can be wider than they are."""
 
 
 class ClassifierNotFittedError(NotFittedError, sklearn.exceptions.NotFittedError):
@@ -234,6 +229,7 @@ class GenerativeClassifier(Saved, ClassifierMixin, BaseEstimator):
         self._require_fitted()
         require_finite({"log_prior": torch.from_numpy(self._log_prior)}, name, saving=True)
         learner = self.learner.__name__ if isinstance(self.learner, type) else ""
+        learner_options = dict(self.options or {})
         known = isinstance(self.learner, type) and LEARNERS.get(learner) == self.learner.__module__
         return {
             "graph": self.graph_.to_dict(),
@@ -242,25 +238,24 @@ class GenerativeClassifier(Saved, ClassifierMixin, BaseEstimator):
                 packed(m, f"GenerativeClassifier, model of class {c}", options)
                 for c, m in zip(self.classes_, self.models_, strict=True)
             ],
-            "labels": {v: list(x) for v, x in checked_labels(self.labels_, self.graph_.variables, name).items()},
+            "labels": checked_labels(self.labels_, self.graph_.variables, name),
             "named": hasattr(self, "feature_names_in_"),
             "prior": self.prior,
             "log_prior": torch.from_numpy(self._log_prior),
             "progress": bool(self.progress),
             "made_by": learner if known else None,
-            "options": _written_options(self.options) if known else None,
+            "options": learner_options if known and is_plain(learner_options) else None,
         }
 
     @classmethod
     def unpack(cls, content: Mapping[str, Any], name: object) -> GenerativeClassifier:
         """The classifier with its fitted models."""
-        _check_classes(content["classes"], name)
         graph, classes = LatentGraph.from_dict(content["graph"]), _read_classes(content["classes"])
         bar = tqdm(
             list(zip(classes, content["models"], strict=True)), desc="loading", unit="class", delay=2, leave=False
         )
         models = [from_content(m, f"{name}, model of class {c}") for c, m in bar]
-        log_prior = with_own_storage(content["log_prior"]).double().numpy()
+        log_prior = content["log_prior"].double().numpy()
         if log_prior.shape != classes.shape or not len(classes):
             raise CheckpointError(
                 f"'{name}': expected a prior for each of {len(classes)} classes, got {log_prior.shape}."
@@ -416,23 +411,3 @@ def _read_classes(saved: Mapping[str, Any]) -> np.ndarray:
     result = np.empty(len(saved["values"]), dtype=np.dtype(saved["dtype"]))
     result[:] = saved["values"]
     return result
-
-
-def _check_classes(saved: Mapping[str, Any], path: object) -> None:
-    """Raise a CheckpointError for a type that makes classes much larger than they are: a file can declare any length."""
-    needed = np.array(saved["values"]).nbytes
-    declared = len(saved["values"]) * np.dtype(saved["dtype"]).itemsize
-    if declared > needed + LONGEST_CLASSES:
-        raise CheckpointError(
-            f"'{path}': its {len(saved['values'])} classes of type {saved['dtype']!r} would take {declared:,} bytes, and "
-            f"{needed:,} are enough. {REMEDY}"
-        )
-
-
-def _written_options(options: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Options of a learner if a file can hold them: numbers, strings, lists and dicts of them; else None."""
-    try:
-        written: dict[str, Any] = plain(dict(options or {}), "options")
-    except CheckpointError:
-        return None
-    return written

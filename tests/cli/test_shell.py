@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
 import torchpbp
 from torchpbp import (
@@ -24,6 +23,7 @@ from torchpbp import (
 )
 from torchpbp.__main__ import main
 from torchpbp.errors import CheckpointError
+from torchpbp.io import write_file
 
 CHAIN = templates.hmm(4, 2, 3)
 NETWORK = DiscreteNetwork.random(CHAIN, seed=1)
@@ -123,9 +123,9 @@ def test_bad_questions(
 def test_bad_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", str(tmp_path / "nowhere.pt")]) == 1
     assert "No model file" in capsys.readouterr().err
-    torch.save({"format": "torchpbp.PBP", "version": 1, "learner": "Oracle"}, tmp_path / "other.pt")
+    write_file(tmp_path / "other.pt", {"class": "Oracle"})
     with pytest.raises(
-        CheckpointError, match="made by the learner Oracle; this torchpbp reads those of PBP, KernelPBP"
+        CheckpointError, match=r"holds Oracle, none of the models that torchpbp.load\(\) reads: PBP, KernelPBP"
     ):
         torchpbp.load(tmp_path / "other.pt")
 

@@ -30,7 +30,7 @@ from torchpbp.contract.intervals import Intervals
 from torchpbp.contract.latent_model import LatentModel
 from torchpbp.contract.latent_queries import LatentQueries
 from torchpbp.errors import ArgumentError, CheckpointError, DataError, NotFittedError, QueryError, QueryWarning
-from torchpbp.files.loading import MODULES
+from torchpbp.io import MODULES
 from torchpbp.settings import Settings
 
 

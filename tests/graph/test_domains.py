@@ -69,9 +69,9 @@ def test_a_graph_is_written_with_its_shapes() -> None:
     assert other != GRAPH
 
 
-def test_a_number_is_written_as_in_earlier_files() -> None:
+def test_a_graph_is_written_with_its_ranges() -> None:
     plain = LatentGraph([("h", "x")], {"h": 2, "x": Continuous(low=0.0)}, latent=["h"])
-    assert plain.to_dict()["variables"] == [["h", 2], ["x", ["continuous", 0.0, None]]]
+    assert plain.to_dict()["variables"] == [["h", 2], ["x", ["continuous", 0.0, None, []]]]
     assert LatentGraph.from_dict(plain.to_dict()).variables["x"] == Continuous(low=0.0)
 
 

@@ -246,6 +246,16 @@ def test_print_of_a_deep_tree_does_not_recurse():
     assert len(str(tree).splitlines()) == 1 + len(tree)
 
 
+@pytest.mark.parametrize(
+    "graph", [templates.hmm(12), templates.diamond(), templates.latent_tree(3), templates.nested_loops()]
+)
+def test_names_of_separators_list_the_first_observables_below(graph):
+    tree = build_junction_tree(graph)
+    for node in range(1, len(tree)):
+        below = sorted(tree.inside[node])
+        assert tree.separator_name(node).endswith(f"above {{{', '.join(below[:4])}{', …' if len(below) > 4 else ''}}}")
+
+
 def test_separator_name_shortens_long_lists():
     tree = build_junction_tree(templates.naive_bayes(20))
     names = [tree.separator_name(n) for n in range(1, len(tree))]

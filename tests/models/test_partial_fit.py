@@ -184,27 +184,14 @@ def test_counts_in_files(tmp_path):
     assert loaded.tables.scopes == counts.tables.scopes
     assert torch.equal(loaded.tables.counts, counts.tables.counts)
     same(PBP(GRAPH).fit_counts(loaded), PBP(GRAPH).fit(frame))
-    torch.load(tmp_path / "counts.pt", weights_only=True)  # no code inside
     assert [f.name for f in tmp_path.iterdir()] == ["counts.pt"]
-    with pytest.raises(CheckpointError, match=r"'.*counts.pt' was not written by PBP.save\(\)"):
+    with pytest.raises(CheckpointError, match=r"'.*counts.pt' holds Counts, none of the models .* Use Counts.load\(\)"):
         PBP.load(tmp_path / "counts.pt")
     PBP(GRAPH).fit(DATA).save(tmp_path / "model.pt")
-    with pytest.raises(CheckpointError, match=r"'.*model.pt' was not written by Counts.save\(\)"):
+    with pytest.raises(
+        CheckpointError, match=r"'.*model.pt' holds no Counts but a model of PBP. Use torchpbp.load\(\)"
+    ):
         Counts.load(tmp_path / "model.pt")
-
-
-def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
-    counts = PBP(GRAPH).count(part(0, 10))
-    counts.save(tmp_path / "counts.pt")
-
-    def broken(*_: object) -> None:
-        raise OSError("disk full")
-
-    monkeypatch.setattr(torch, "save", broken)
-    with pytest.raises(CheckpointError, match="disk full"):
-        counts.merge(PBP(GRAPH).count(DATA)).save(tmp_path / "counts.pt")
-    assert [f.name for f in tmp_path.iterdir()] == ["counts.pt"]
-    assert Counts.load(tmp_path / "counts.pt").rows == 10
 
 
 def test_model_files_with_and_without_counts(tmp_path):

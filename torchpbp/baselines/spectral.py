@@ -18,11 +18,9 @@ from torchpbp.baselines.spectral_operators import (
     required_tables,
     table_rank,
 )
-from torchpbp.contract.model_files import SaveOptions
+from torchpbp.contract.model_files import SaveOptions, checked_labels, require_finite
 from torchpbp.errors import RankWarning, StructureError
 from torchpbp.exact.network import DiscreteNetwork
-from torchpbp.files.checkpoint import checked_labels, require_finite
-from torchpbp.files.tensors import with_own_storage
 from torchpbp.graph.cost import BUDGET
 from torchpbp.graph.domains import require_single_values
 from torchpbp.graph.junction_tree import JunctionTree, build_junction_tree, checked_root
@@ -249,11 +247,11 @@ class SpectralJunctionTree(SpectralAnswers):
             "graph": self.graph.to_dict(),
             "settings": self.settings.to_dict(),
             "specification": self.plan.to_list(),
-            "choices": {n: [list(g) for g in groups] for n, groups in self.choices.items()},
+            "choices": self.choices,
             "operators": list(operators),
             "root": root,
             "singular_values": list(values),
-            "labels": {v: list(x) for v, x in checked_labels(self.labels, self.graph.variables, name).items()},
+            "labels": checked_labels(self.labels, self.graph.variables, name),
             "rows": self.rows,
             "floor": self.floor,
         }
@@ -264,12 +262,11 @@ class SpectralJunctionTree(SpectralAnswers):
         model = cls.__new__(cls)
         settings = {**content["settings"], "root": checked_root(content["settings"]["root"])}
         model._configure(LatentGraph.from_dict(content["graph"]), SpectralSettings.from_dict(settings))
-        choices = {n: tuple(tuple(g) for g in groups) for n, groups in content["choices"].items()}
-        model._adopt_plan(Plan.from_list(model._tree, content["specification"]), choices)
+        model._adopt_plan(Plan.from_list(model._tree, content["specification"]), content["choices"])
         representation = Representation(
-            tuple(map(with_own_storage, content["operators"])),
-            with_own_storage(content["root"]),
-            tuple(map(with_own_storage, content["singular_values"])),
+            tuple(content["operators"]),
+            content["root"],
+            tuple(content["singular_values"]),
         )
         representation.check(model.plan.operator_shapes(model.states), model.plan.root_shape)
         require_finite(representation.answering(content["floor"]), name)

@@ -11,8 +11,8 @@ import torch
 from torchpbp.classifier import GenerativeClassifier
 from torchpbp.contract.frames import state_labels
 from torchpbp.errors import QueryError
-from torchpbp.files.loading import load
 from torchpbp.inputs.labels import is_code_range
+from torchpbp.io import load
 from torchpbp.models.kernel.kernel_pbp import KernelPBP
 from torchpbp.models.two_stage_model import TwoStageModel
 

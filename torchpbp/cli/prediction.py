@@ -16,9 +16,8 @@ import torch
 
 from torchpbp.classifier import GenerativeClassifier
 from torchpbp.errors import CheckpointError, DataError
-from torchpbp.files.loading import load
-from torchpbp.files.replacing import replacing
 from torchpbp.inputs.labels import is_code_range
+from torchpbp.io import load, replacing
 
 MISSING = frozenset(("", "NA", "N/A", "NaN", "nan", "null", "None", "<NA>"))
 """What a cell says where the value is missing, unless it is a label."""

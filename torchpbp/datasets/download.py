@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from torchpbp.errors import DataError
-from torchpbp.files.replacing import replacing
+from torchpbp.io import replacing
 
 
 class RemoteFile(NamedTuple):

@@ -17,7 +17,7 @@ from torch import Tensor
 from torchpbp.contract.abilities import JointQueries, Sampling
 from torchpbp.contract.frames import state_labels
 from torchpbp.contract.latent_queries import LatentQueries
-from torchpbp.contract.model_files import SaveOptions
+from torchpbp.contract.model_files import SaveOptions, checked_labels
 from torchpbp.errors import QueryError, RankWarning, StructureError, warn_caller
 from torchpbp.exact.calibration import PotentialTree
 from torchpbp.exact.elimination import plain_states
@@ -25,8 +25,6 @@ from torchpbp.exact.pgmpy_networks import make_network, read_network
 from torchpbp.exact.prior import Prior
 from torchpbp.exact.queries import Queries
 from torchpbp.exact.tables import check_tables, check_variables, checked_table, device_of
-from torchpbp.files.checkpoint import checked_labels
-from torchpbp.files.tensors import with_own_storage
 from torchpbp.graph.bif import BIF, read_bif, write_bif
 from torchpbp.graph.clique_tree import families
 from torchpbp.graph.cost import BUDGET, table_cost
@@ -409,19 +407,18 @@ class DiscreteNetwork(JointQueries, Sampling, LatentQueries):
         """Graph, tables and labels."""
         return {
             "graph": self.graph.to_dict(),
-            "factors": [[list(scope), table.detach()] for scope, table in self.factors],
-            "labels": {v: list(x) for v, x in checked_labels(self.labels, self.graph.variables, name).items()},
+            "factors": self.factors,
+            "labels": checked_labels(self.labels, self.graph.variables, name),
         }
 
     @classmethod
     def unpack(cls, content: Mapping[str, Any], name: object) -> DiscreteNetwork:
         """The network, with its tables checked as if they were given by hand."""
         graph = LatentGraph.from_dict(content["graph"])
-        pairs = [(tuple(scope), with_own_storage(table)) for scope, table in content["factors"]]
         if graph.directed:
-            network = cls(graph, {scope[-1]: table for scope, table in pairs})
+            network = cls(graph, {scope[-1]: table for scope, table in content["factors"]})
         else:
-            network = cls._from_pairs(graph, pairs)
+            network = cls._from_pairs(graph, content["factors"])
         network.labels = checked_labels(content["labels"], graph.variables, name)
         return network
 

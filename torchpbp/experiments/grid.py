@@ -13,7 +13,7 @@ import numpy as np
 
 from torchpbp.distributed import process_rank
 from torchpbp.experiments.progress import Progress
-from torchpbp.files.replacing import replacing
+from torchpbp.io import replacing
 from torchpbp.lazy import pandas as pd
 
 T = TypeVar("T")

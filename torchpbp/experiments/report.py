@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from torchpbp.experiments.progress import duration
 from torchpbp.experiments.results import Picture, Result, finite
-from torchpbp.files.replacing import replacing
+from torchpbp.io import replacing
 
 NAME = "report.html"
 PACKAGES = ("torchpbp", "torch", "lightning", "numpy", "pandas", "scikit-learn", "matplotlib", "hydra-core")

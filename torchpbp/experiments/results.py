@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torchpbp.files.replacing import replacing
+from torchpbp.io import replacing
 from torchpbp.lazy import pandas as pd
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from lightning.pytorch.loggers import Logger
 
 from torchpbp.experiments.grid import PARTS, Run, hash_of
 from torchpbp.experiments.progress import Progress
-from torchpbp.files.replacing import replacing
+from torchpbp.io import replacing
 
 SHOWN = ("train/loss", "val/loss", "val/accuracy")
 """Metrics beside the progress bar."""

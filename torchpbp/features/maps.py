@@ -127,16 +127,6 @@ class KernelMap(FeatureMap):
         kind = _kinds()[arguments.pop("map")]
         return kind(kernel=Kernel.from_dict(arguments.pop("kernel")), **arguments)
 
-    @staticmethod
-    def saved_shapes(saved: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-        """Shapes of the buffers that a map with these settings (see :meth:`to_dict`) has, without making them."""
-        return _kinds()[saved["map"]].shapes(saved["size"])
-
-    @staticmethod
-    @abstractmethod
-    def shapes(size: int) -> dict[str, tuple[int, ...]]:
-        """Buffer -> shape, for buffers whose shape depends on the number of features."""
-
     @abstractmethod
     def _fit(self, standard: Tensor, width: float) -> None:
         """Adapt to standardised values, with the bandwidth in their units."""
@@ -185,12 +175,9 @@ class Nystroem(KernelMap):
     ) -> None:
         super().__init__(size, kernel, bandwidth, bandwidth_scale)
         self.landmarks: str = choice("kmeans", "grid").check("landmarks", landmarks)
-        for name, shape in self.shapes(self.dim - 1).items():
-            self.register_buffer(name, torch.zeros(shape, dtype=torch.float64))
-
-    @staticmethod
-    def shapes(size: int) -> dict[str, tuple[int, ...]]:
-        return {"centres": (size,), "whitener": (size, size)}
+        size = self.dim - 1
+        self.register_buffer("centres", torch.zeros(size, dtype=torch.float64))
+        self.register_buffer("whitener", torch.zeros(size, size, dtype=torch.float64))
 
     def settings(self) -> dict[str, Any]:
         return {**super().settings(), "landmarks": self.landmarks}
@@ -236,10 +223,6 @@ class RandomFourier(KernelMap):
         self.seed: int = checked_seed().check("seed", seed)
         generator = torch.Generator().manual_seed(self.seed)
         self.register_buffer("frequencies", self.kernel.frequencies(size // 2, generator))
-
-    @staticmethod
-    def shapes(size: int) -> dict[str, tuple[int, ...]]:
-        return {"frequencies": (size // 2,)}
 
     def settings(self) -> dict[str, Any]:
         return {**super().settings(), "seed": self.seed}

@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from torchpbp.errors import DataError
-from torchpbp.files.paths import checked_path
-from torchpbp.files.replacing import replacing
+from torchpbp.io import checked_path, open_for_reading, replacing
 
 ROUNDING = 0.02
 """Printed probabilities are rounded; rows whose sum is within this of 1 are scaled to it."""
@@ -61,10 +60,9 @@ def read_bif(path: str | os.PathLike[str]) -> BIF:
     """
     source = checked_path(path, "a BIF file").expanduser()
     try:
-        content = source.read_bytes()
+        with open_for_reading(source, "a BIF file", DataError) as file:
+            content = file.read()
         text = (gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content).decode("utf-8")
-    except FileNotFoundError as error:
-        raise DataError(f"No BIF file at '{source}'.") from error
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: expected text in the Bayesian Interchange Format, got other bytes.") from error
     except (OSError, EOFError, zlib.error) as error:

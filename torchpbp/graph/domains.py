@@ -66,10 +66,10 @@ def shape_of(domain: Domain) -> tuple[int, ...]:
 
 
 def written_domain(domain: Domain) -> Any:
-    """A domain as plain values, for a file: one without a shape as in files of versions that knew none."""
+    """A domain as plain values, for a file."""
     if not isinstance(domain, Continuous):
         return domain
-    return ["continuous", domain.low, domain.high, *([list(domain.shape)] if domain.shape else [])]
+    return ["continuous", domain.low, domain.high, list(domain.shape)]
 
 
 def read_domain(saved: Any) -> Domain:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,9 +13,9 @@ from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
 from torchpbp.errors import DataError
-from torchpbp.files.paths import checked_path, open_for_reading, reading_fault
 from torchpbp.graph.latent_graph import Domain
 from torchpbp.inputs.labels import require_unique
+from torchpbp.io import checked_path, open_for_reading
 from torchpbp.lazy import pandas as pd
 
 SUFFIXES = (".parquet", ".pq")
@@ -43,10 +42,9 @@ def is_batch(data: Any) -> bool:
 def open_parquet(path: str | os.PathLike[str]) -> Any:
     """A Dataset over a Parquet file or a folder of such files."""
     target = checked_path(path, "a Parquet file or folder")
-    try:
-        is_folder = stat.S_ISDIR(os.stat(target).st_mode)
-    except OSError as reason:
-        raise DataError(reading_fault(target, "a Parquet file or folder", reason)) from reason
+    is_folder = os.path.isdir(target)
+    if not is_folder:
+        open_for_reading(target, "a Parquet file or folder", DataError).close()
     if is_folder and target.resolve() == Path(target.resolve().anchor):
         raise DataError(f"'{path}' is the root of the file system: expected a Parquet file or a folder of such files.")
     if not is_folder and target.suffix.lower() not in SUFFIXES:
@@ -56,8 +54,6 @@ def open_parquet(path: str | os.PathLike[str]) -> Any:
         )
     if is_folder and not any(f.suffix.lower() in SUFFIXES for f in target.rglob("*")):
         raise DataError(f"The folder '{path}' holds no Parquet files (.parquet, .pq).")
-    if not is_folder:
-        open_for_reading(target, "a Parquet file", DataError).close()
     try:
         import pyarrow.dataset
     except ImportError:

@@ -48,14 +48,6 @@ def register_classes(model: nn.Module, classes: int) -> None:
     model.register_buffer("class_rows", torch.zeros(classes, dtype=torch.int64))
 
 
-def class_shapes(graph: LatentGraph, condition: str | None) -> dict[str, tuple[int, ...]]:
-    """Shapes of these buffers in a file: name in the state -> shape."""
-    if condition is None:
-        return {}
-    classes = graph.num_states(condition)
-    return {"prior": (classes,), "class_rows": (classes,)}
-
-
 def make_fitter(model: TwoStageModel) -> Fitter:
     """What carries out a fit with a model's settings."""
     s = model.settings

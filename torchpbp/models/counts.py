@@ -8,20 +8,11 @@ from typing import Any
 
 import torch
 
+from torchpbp.contract.model_files import checked_labels, one_model, require_finite
 from torchpbp.errors import CheckpointError, DataError
-from torchpbp.files.checkpoint import (
-    REMEDY,
-    checked_labels,
-    one_model,
-    read_checkpoint,
-    require_finite,
-    write_checkpoint,
-)
-from torchpbp.files.tensors import with_own_storage
 from torchpbp.inputs.labels import same_numbers
+from torchpbp.io import REMEDY, read_file, write_file
 from torchpbp.moments.joint_tables import JointTables, layout_of
-
-FORMAT = "torchpbp.Counts"
 
 
 class Counts:
@@ -91,12 +82,15 @@ class Counts:
         """
         require_finite({"counts": self.tables.counts}, path, saving=True)
         checked_labels(self.labels, self.tables.states, path)
-        write_checkpoint(path, self.to_dict(), FORMAT)
+        write_file(path, {"class": "Counts", **self.to_dict()})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Counts:
         """Read counts written by :meth:`save`. Only tensors and plain values are read; no code is executed."""
-        content = read_checkpoint(path, "cpu", FORMAT)
+        content = read_file(path)
+        kind = content.get("class")
+        if kind != "Counts":
+            raise CheckpointError(f"'{path}' holds no Counts but a model of {kind}. Use torchpbp.load().")
         with one_model(path):
             return cls.from_dict(content, path)
 
@@ -104,11 +98,11 @@ class Counts:
         """Tensors and plain values."""
         return {
             "states": self.tables.states,
-            "scopes": [list(s) for s in self.tables.scopes],
+            "scopes": self.tables.scopes,
             "counts": self.tables.counts,
             "rows": self.tables.rows,
             "gaps": sorted(self.tables.incomplete),
-            "labels": {v: list(x) for v, x in self.labels.items()},
+            "labels": self.labels,
         }
 
     @classmethod
@@ -122,8 +116,8 @@ class Counts:
         Raises:
             CheckpointError: counts that do not fit the numbers of states, or are NaN or infinite; invalid labels.
         """
-        scopes, states, incomplete = content["scopes"], dict(content["states"]), content.get("gaps", ())
-        counts, rows = content["counts"], float(content["rows"])
+        scopes, states, incomplete = content["scopes"], dict(content["states"]), content["gaps"]
+        counts, rows = content["counts"], content["rows"]
         if any(type(n) is not int or n < 1 for n in states.values()):
             raise CheckpointError(f"'{path}': expected numbers of states from 1 on, got {states!r:.100}. {REMEDY}")
         cells = layout_of(scopes, states, incomplete).cells
@@ -132,7 +126,7 @@ class Counts:
         require_finite({"counts": counts, "rows": torch.tensor(rows)}, path)
         labels = checked_labels(content["labels"], states, path)
         tables = JointTables(scopes, states, incomplete)
-        tables.counts = with_own_storage(counts.to("cpu", torch.float64))
+        tables.counts = counts.to("cpu", torch.float64)
         tables.rows = rows
         return cls(tables, labels)
 

@@ -11,9 +11,8 @@ from typing_extensions import Self
 
 from torchpbp.contract.abilities import JointQueries, Learner, Sampling
 from torchpbp.contract.latent_queries import LatentQueries
-from torchpbp.contract.model_files import SaveOptions
+from torchpbp.contract.model_files import SaveOptions, checked_labels, require_finite
 from torchpbp.exact.network import DiscreteNetwork
-from torchpbp.files.checkpoint import checked_labels, require_finite
 from torchpbp.graph.latent_graph import Domain, LatentGraph
 from torchpbp.inputs.evidence import EvidenceLike
 
@@ -123,14 +122,14 @@ class NetworkLearner(Learner, JointQueries, Sampling, LatentQueries):
         return {
             "graph": self.graph.to_dict(),
             "tables": tables,
-            "labels": {v: list(x) for v, x in checked_labels(self.labels, self.graph.variables, name).items()},
+            "labels": checked_labels(self.labels, self.graph.variables, name),
             "missing": self.missing,
         }
 
     def _restore(self, content: Mapping[str, Any], name: object) -> Self:
         """Take over what :meth:`pack` has written."""
         labels = checked_labels(content["labels"], self.graph.variables, name)
-        self._adopt(content["tables"], labels, content.get("missing"), ordered=True)
+        self._adopt(content["tables"], labels, content["missing"], ordered=True)
         return self
 
 

@@ -357,5 +357,5 @@ class PBP(NetModel, Counting, Intervals):
     @classmethod
     def unpack(cls, content: Mapping[str, Any], name: object) -> Self:
         model = super().unpack(content, name)
-        model.counts = None if content.get("counts") is None else Counts.from_dict(content["counts"], name)
+        model.counts = None if content["counts"] is None else Counts.from_dict(content["counts"], name)
         return model

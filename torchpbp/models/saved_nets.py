@@ -10,7 +10,6 @@ import importlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import nn
 
 from torchpbp.errors import CheckpointError
@@ -90,23 +89,23 @@ def pack_nets(model: NetModel) -> dict[str, Any]:
     saved = None
     if isinstance(nets, MessageNets):
         saved = {
-            "hidden": list(nets.hidden),
+            "hidden": nets.hidden,
             "instruments": nets.instruments,
             "seed": nets.seed,
             "masking": list(nets.masking),
-            "dtype": str(nets.dtype).removeprefix("torch."),
+            "dtype": nets.dtype,
         }
     return {"message_nets": saved, "readout": model.target}
 
 
 def attach_saved(model: NetModel, content: Mapping[str, Any]) -> None:
     """Give a model the nets and the readout that its file names; their numbers are copied afterwards."""
-    encoders, nets = content.get("encoders"), content.get("message_nets")
+    encoders, nets = content["encoders"], content["message_nets"]
     if encoders is not None and encoders["residual"] and model.encoders is not None:
         model.encoders.add_residuals()
     if nets is not None:
         attached = model.attach_nets(nets["hidden"], nets["instruments"], nets["seed"], None, Masking(*nets["masking"]))
-        attached.messages_.to(getattr(torch, nets["dtype"]))
-        attached.instruments_.to(getattr(torch, nets["dtype"]))
-    if content.get("readout") is not None:
+        attached.messages_.to(nets["dtype"])
+        attached.instruments_.to(nets["dtype"])
+    if content["readout"] is not None:
         model.readout = Readout(str(content["readout"]))

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from torchpbp.features.maps import KernelMap
-from torchpbp.graph.latent_graph import Continuous, LatentGraph
-from torchpbp.planning.plan import Plan
+from torchpbp.graph.latent_graph import LatentGraph
 
 
 def numbers_in_answers(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -19,31 +18,6 @@ def numbers_in_answers(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     those of the variables are copied is itself never fitted.
     """
     return {k: t for k, t in state.items() if not (k.endswith(".strengths") or k.startswith("kernel_map."))}
-
-
-def observable_shapes(
-    graph: LatentGraph, features: Mapping[str, Any] | None, encoded: Sequence[str] = ()
-) -> dict[str, tuple[int, ...]]:
-    """Shapes that numbers of states and settings of feature maps imply: name in the state -> shape.
-
-    Args:
-        graph: the model's.
-        features: settings of the map of continuous variables, as saved; None for the default one.
-        encoded: leaves with encoders.
-    """
-    shapes: dict[str, tuple[int, ...]] = {}
-    buffers = {} if features is None else KernelMap.saved_shapes(features)
-    if features is not None:
-        shapes |= {f"kernel_map.{name}": shape for name, shape in buffers.items()}
-    for i, v in enumerate(graph.observed):
-        states = graph.variables[v]
-        if v in encoded:
-            continue
-        if isinstance(states, Continuous):
-            shapes |= {f"_observables.{i}.map.{name}": shape for name, shape in buffers.items()}
-        elif states is not None:
-            shapes[f"_observables.{i}.marginal"] = (states,)
-    return shapes
 
 
 def graph_fault(graph: LatentGraph, resolved: LatentGraph) -> str | None:
@@ -62,14 +36,43 @@ def graph_fault(graph: LatentGraph, resolved: LatentGraph) -> str | None:
     return None
 
 
-def weight_shapes(plan: Plan, dims: Mapping[str, int], classes: int | None = None) -> dict[str, tuple[int, ...]]:
-    """Shapes of all operators: name in the state -> shape.
+def shape_fault(expected: Mapping[str, Sequence[int]], state: Mapping[str, Any]) -> str | None:
+    """The first tensor that is absent or has another shape than the structure says; None if there is none.
 
     Args:
-        plan: the model's.
-        dims: feature dimensions of each observable.
-        classes: number of classes with operators of their own; None for a single tree.
+        expected: name -> shape.
+        state: name -> tensor.
     """
-    leading = () if classes is None else (classes,)
-    shapes = {f"operators.{n - 1}.weight": (*leading, *s) for n, s in enumerate(plan.operator_shapes(dims)) if n}
-    return {**shapes, "root.weight": (*leading, *plan.root_shape)}
+    for name, shape in expected.items():
+        tensor = state.get(name)
+        if not isinstance(tensor, Tensor):
+            return f"{name}: expected a tensor of shape {tuple(shape)}, got {type(tensor).__name__}"
+        if tensor.shape != tuple(shape):
+            return f"{name}: expected shape {tuple(shape)}, got {tuple(tensor.shape)}"
+    return None
+
+
+def copy_state(model: nn.Module, state: Mapping[str, Tensor]) -> str | None:
+    """Copy saved numbers into a model, as ``load_state_dict`` does, whose time grows with the square of the number of modules.
+
+    Args:
+        model: with parameters and buffers of the right shapes.
+        state: name -> tensor, for exactly these.
+
+    Returns:
+        What does not fit; None if all does.
+    """
+    present = model.state_dict(keep_vars=True)
+    unmatched = [*(present.keys() - state.keys()), *(state.keys() - present.keys())]
+    if unmatched:
+        return f"{sorted(map(str, unmatched))[0]}: missing in the file, or unknown to the model"
+    fault = shape_fault({name: tensor.shape for name, tensor in present.items()}, state)
+    if fault:
+        return fault
+    with torch.no_grad():
+        for name, tensor in present.items():
+            saved = state[name]
+            if saved.is_complex() or saved.is_floating_point() != tensor.is_floating_point():
+                return f"{name}: expected {tensor.dtype}, got {saved.dtype}"
+            tensor.copy_(saved)
+    return None

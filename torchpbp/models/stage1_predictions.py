@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from torchpbp.errors import CheckpointError, QueryError, StructureError
-from torchpbp.files.tensors import shape_fault
 from torchpbp.inference.leaf_features import LeafFeatures
 from torchpbp.inputs.evidence import Evidence
 from torchpbp.learning.class_nets import ClassNets
 from torchpbp.learning.separator_nets import SeparatorNets
 from torchpbp.learning.stage1_nets import PredictedMessage, RegressionNets, Stage1Nets
+from torchpbp.models.saved_state import shape_fault
 
 if TYPE_CHECKING:
     from torchpbp.models.two_stage_model import TwoStageModel

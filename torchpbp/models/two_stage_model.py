@@ -12,12 +12,10 @@ from typing_extensions import Self
 
 from torchpbp.contract.abilities import Learner
 from torchpbp.contract.frames import state_labels
-from torchpbp.contract.model_files import SaveOptions
-from torchpbp.errors import CheckpointError, DataError, DataWarning, StructureError, warn_caller
+from torchpbp.contract.model_files import SaveOptions, checked_labels, require_finite, require_none
+from torchpbp.errors import DataError, DataWarning, StructureError, warn_caller
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.features.maps import KernelMap
-from torchpbp.files.checkpoint import checked_labels, require_finite, require_none
-from torchpbp.files.tensors import copy_state, shape_fault
 from torchpbp.graph.conditioning import require_condition
 from torchpbp.graph.cost import BUDGET
 from torchpbp.graph.junction_tree import build_junction_tree
@@ -41,7 +39,6 @@ from torchpbp.learning.two_stage import Solution
 from torchpbp.models.conditioning import (
     adopt_classes,
     check_condition,
-    class_shapes,
     make_fitter,
     planned_graph,
     register_classes,
@@ -51,7 +48,11 @@ from torchpbp.models.diagnostics import diagnostics_table, random_patterns
 from torchpbp.models.leaf_maps import make_observables, read_features
 from torchpbp.models.operator_model import OperatorModel
 from torchpbp.models.saved_nets import pack_encoders, require_sizes, unpack_encoders
-from torchpbp.models.saved_state import graph_fault, numbers_in_answers, observable_shapes, weight_shapes
+from torchpbp.models.saved_state import (
+    copy_state,
+    graph_fault,
+    numbers_in_answers,
+)
 from torchpbp.models.stage1_predictions import nets_in_state, pack_stage1, predicted_messages, restore_stage1
 from torchpbp.moments.class_rows import ClassRows
 from torchpbp.planning.plan import Plan, PlanOptions
@@ -434,15 +435,15 @@ class TwoStageModel(OperatorModel, Learner):
         graph, resolved = self.graph.to_dict(), self.tree.graph.to_dict()
         return {
             "graph": graph,
-            "resolved_graph": graph if resolved == graph else resolved,  # one object is written once
+            "resolved_graph": None if resolved == graph else resolved,
             "settings": self.settings.to_dict(),
             "features": None if self.kernel_map is None else self.kernel_map.to_dict(),
             "encoders": pack_encoders(self.encoders),
             "specification": self.plan.to_list(),
-            "labels": {v: list(x) for v, x in checked_labels(self.labels, self.graph.variables, name).items()},
+            "labels": checked_labels(self.labels, self.graph.variables, name),
             "missing": self.missing,
             "stage1": pack_stage1(self.stage1),
-            "dtype": str(self.root.weight.dtype).removeprefix("torch."),
+            "dtype": self.root.weight.dtype,
             "state": state,
         }
 
@@ -452,41 +453,35 @@ class TwoStageModel(OperatorModel, Learner):
     @classmethod
     def unpack(cls, content: Mapping[str, Any], name: object) -> Self:
         settings, state = dict(content["settings"]), dict(content["state"])
-        if not settings.pop("compressed", True):  # an option of version 0.1
-            raise CheckpointError(f"'{name}': compressed=False is no longer supported. Fit the model again.")
         graph = LatentGraph.from_dict(content["graph"])
-        encoders = unpack_encoders(content.get("encoders"), content.get("given_encoders"), name)
-        require_none(shape_fault(observable_shapes(graph, content["features"], list(encoders)), state), name)
+        encoders = unpack_encoders(content["encoders"], content.get("user_encoders"), name)
         require_finite(numbers_in_answers(state), name)
-        rank, condition = settings.pop("rank"), settings.pop("condition", None)
+        rank, condition = settings.pop("rank"), settings.pop("condition")
         if condition is not None:
             require_condition(graph, condition)
-            require_none(shape_fault(class_shapes(graph, condition), state), name)
         model = cls(
             graph,
             rank="auto",  # operators are made from the saved plan instead of a new one
-            dtype=getattr(torch, content["dtype"]),
+            dtype=content["dtype"],
             features=_saved_features(graph, content["features"], encoders),
             context=bool(encoders) and bool(content["encoders"]["context"]),
             **settings,
         )
-        require_sizes(model.encoders, content.get("encoders"), name)
+        require_sizes(model.encoders, content["encoders"], name)
         model.settings = TwoStageSettings(rank=rank, condition=condition, **settings)
         if condition is not None:
             register_classes(model, graph.num_states(condition))
-        planned = planned_graph(graph, condition)
-        same = content["resolved_graph"] == content["graph"]
-        resolved = planned if same else LatentGraph.from_dict(content["resolved_graph"])
-        require_none(graph_fault(planned, resolved), name)
+        resolved = planned = planned_graph(graph, condition)
+        if content["resolved_graph"] is not None:
+            resolved = LatentGraph.from_dict(content["resolved_graph"])
+            require_none(graph_fault(planned, resolved), name)
         plan = Plan.from_list(build_junction_tree(resolved, model.settings.root), content["specification"])
-        classes = None if condition is None else graph.num_states(condition)
-        require_none(shape_fault(weight_shapes(plan, model.dims, classes), state), name)
         model.build(plan, model.dtype)
-        require_none(restore_stage1(model, content.get("stage1"), state), name)
+        require_none(restore_stage1(model, content["stage1"], state), name)
         model.restore_parts(content)
         require_none(copy_state(model, state), name)
         model.labels = checked_labels(content["labels"], graph.variables, name)
-        model.missing = dict(content.get("missing", {}))
+        model.missing = content["missing"]
         model.fitted = True
         return model
 

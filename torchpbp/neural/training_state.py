@@ -10,7 +10,7 @@ import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 
 from torchpbp.errors import CheckpointError
-from torchpbp.files.replacing import replacing
+from torchpbp.io import replacing
 
 
 class WholeFiles(TorchCheckpointIO):

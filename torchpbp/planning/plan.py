@@ -124,17 +124,12 @@ class Plan:
         return fit_cost(self.tree, sizes, dims)
 
     def to_list(self) -> list[dict[str, Any]]:
-        """Separators as plain lists and numbers, for a file. Equal groups are one list, which a file holds once."""
-        groups: dict[Group, list[str]] = {}
-
-        def listed(group: Group) -> list[str]:
-            return groups.setdefault(group, list(group))
-
+        """Separators as plain lists and numbers, for a file."""
         return [
             {
                 "node": s.node,
-                "core": listed(s.core),
-                "instrument": [listed(g) for g in s.instrument],
+                "core": list(s.core),
+                "instrument": [list(g) for g in s.instrument],
                 "rank": s.rank,
                 "needed": s.needed,
                 "reached": s.reached,

@@ -29,8 +29,8 @@ from torchpbp.experiments.train.leaf_data import Table
 from torchpbp.experiments.train.pictures import hidden_picture
 from torchpbp.experiments.train.strokes import DIGIT, POINT_NAMES, coordinates, point_columns
 from torchpbp.experiments.train.task import Questions
-from torchpbp.files.loading import load
 from torchpbp.graph.latent_graph import LatentGraph
+from torchpbp.io import load
 from torchpbp.plotting import plot_learning_curves
 from torchpbp.settings import between
 

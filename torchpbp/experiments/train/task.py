@@ -24,7 +24,7 @@ from torchpbp.experiments.train.baseline import ImputedSVM, LeafMLP
 from torchpbp.experiments.train.leaf_data import LeafData, Table, hidden_leaves
 from torchpbp.experiments.train.pictures import calibration_picture, hidden_picture, training_picture
 from torchpbp.experiments.training import fit
-from torchpbp.files.loading import load
+from torchpbp.io import load
 from torchpbp.neural.module import PBPModule
 
 MODEL, MLP, SVM = "PBP", "baseline MLP", "SVM after imputation"

@@ -13,12 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchpbp.contract.model_files import SaveOptions
+from torchpbp.contract.model_files import SaveOptions, checked_labels, require_finite, require_none
 from torchpbp.errors import ArgumentError, CheckpointError, DataError, StructureError
 from torchpbp.features.completion import complete_rows
 from torchpbp.features.kernels import RBF, Kernel
-from torchpbp.files.checkpoint import checked_labels, require_finite, require_none
-from torchpbp.files.tensors import with_own_storage
 from torchpbp.graph.domains import require_single_values
 from torchpbp.graph.junction_tree import build_junction_tree, checked_root
 from torchpbp.graph.latent_graph import Continuous, LatentGraph, require_graph
@@ -281,15 +279,12 @@ class KernelPBP(GramAnswers):
         written = self.settings.landmarks is None if options.operators is None else options.operators
         named: Any = self._solved_operators().items() if written else ()
         require_finite(self._answering(), name, saving=True)
-        settings = self.settings.to_dict()
-        dtype = settings.pop("dtype")
         return {
             "graph": self.graph.to_dict(),
-            "settings": settings,
+            "settings": self.settings.to_dict(),
             "kernel": self.kernel.to_dict(),
-            "dtype": str(dtype).removeprefix("torch."),
             "specification": self.plan.to_list(),
-            "labels": {v: list(x) for v, x in checked_labels(self.labels, self.graph.variables, name).items()},
+            "labels": checked_labels(self.labels, self.graph.variables, name),
             "missing": self.missing,
             "examples": self.examples,
             "scales": [self.widths, self.evidence_widths, self.bounds],
@@ -300,8 +295,7 @@ class KernelPBP(GramAnswers):
     def unpack(cls, content: Mapping[str, Any], name: object) -> KernelPBP:
         """The model; operators that the file does not hold are solved for when they are first needed."""
         model = cls.unfitted(content)
-        rows, *scales = map(with_own_storage, (content["examples"], *content["scales"]))
-        widths, evidence_widths, bounds = scales
+        rows, (widths, evidence_widths, bounds) = content["examples"], content["scales"]
         count = len(model.names)
         if (
             rows.shape[1:] != (count,)
@@ -321,7 +315,7 @@ class KernelPBP(GramAnswers):
                     f"'{name}': expected operators of nodes {sorted(expected)}, got {sorted(content['operators'])}."
                 )
             require_none(operator_fault(content["operators"], len(rows)), name)
-            operators.update({node: _own_operator(*parts) for node, parts in content["operators"].items()})
+            operators.update({node: GramOperator(*parts) for node, parts in content["operators"].items()})
         model._keep(rows, widths, evidence_widths, bounds, operators)
         require_finite(model._answering(), name)
         model.labels = checked_labels(content["labels"], model.graph.variables, name)
@@ -337,7 +331,6 @@ class KernelPBP(GramAnswers):
             graph,
             kernel=Kernel.from_dict(content["kernel"]),
             plan=Plan.from_list(tree, content["specification"]),
-            dtype=getattr(torch, content["dtype"]),
             **content["settings"],
         )
 
@@ -345,7 +338,3 @@ class KernelPBP(GramAnswers):
 def _solve_first(model: KernelPBP, prefix: str, keep_vars: bool) -> None:
     """A state dict holds the operators of a model whose file does not."""
     model._solved_operators()
-
-
-def _own_operator(left: Tensor, right: Tensor | None) -> GramOperator:
-    return GramOperator(with_own_storage(left), None if right is None else with_own_storage(right))

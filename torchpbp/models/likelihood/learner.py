@@ -293,7 +293,7 @@ class MaximumLikelihood(NetworkLearner, Intervals):
         return {
             **content,
             "settings": self.settings.to_dict(),
-            "views": {h: [count, strength] for h, (count, strength) in self._found.items()},
+            "views": self._found,
             "information": self.information,
             "rows": self.rows,
             "misfit": self.misfit,
@@ -306,9 +306,9 @@ class MaximumLikelihood(NetworkLearner, Intervals):
         """The model as it was saved, with its settings."""
         settings = MaximumLikelihoodSettings.from_dict(content["settings"])
         model = cls(LatentGraph.from_dict(content["graph"]), **settings.to_dict())._restore(content, name)
-        model._found = {h: (int(count), float(strength)) for h, (count, strength) in content["views"].items()}
-        model.information, model.rows = content["information"], float(content["rows"])
-        model.misfit, model._residuals = float(content.get("misfit", "nan")), content.get("residuals")
+        model._found = content["views"]
+        model.information, model.rows = content["information"], content["rows"]
+        model.misfit, model._residuals = content["misfit"], content["residuals"]
         scores = content["state_scores"]
         model.state_scores = None if scores is None else pd.DataFrame(scores)
         return model
