@@ -188,9 +188,10 @@ def gather_messages(slots: Slots, nodes: Sequence[int]) -> Tensor:
     parts = [t if stop - first == len(t) else t[first:stop] for t, first, stop in runs]
     if len(parts) == 1:
         return parts[0]
-    if len({p.shape[1:] for p in parts}) > 1:  # messages that all classes share beside those of each class
-        leading = [max(sizes) for sizes in zip(*(p.shape[1:] for p in parts), strict=True)]
-        parts = [p.expand(len(p), *leading) for p in parts]
+    # The number of rows is left out of the comparison: it is a symbol, not a number, in a program for batches of any size.
+    if len({p.shape[1:-1] for p in parts}) > 1:  # messages that all classes share beside those of each class
+        leading = [max(sizes) for sizes in zip(*(p.shape[1:-1] for p in parts), strict=True)]
+        parts = [p.expand(-1, *leading, -1) for p in parts]
     return torch.cat(parts)
 
 
