@@ -2,20 +2,19 @@
 
 Operators of equal shape are stacked along a first dimension of nodes. A dimension of classes may follow; it is written … below, and
 operators and messages both have it. The rows of a batch come last, which makes all inner loops long: messages have few entries.
+
+With one row each call of torch takes longer than its numbers do, so calls are few, and the cheaper one of two that do the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from torchpbp.inference.schedule import Step
+from torchpbp.inference.schedule import Place, Runs
 from torchpbp.inputs.evidence import Evidence
-
-Slots = dict[int, tuple[Tensor, int]]
-"""Node -> a (nodes, …, rank, batch) tensor of messages, and its place there."""
 
 
 def upward_message(weight: Tensor, below: Sequence[Tensor]) -> Tensor:
@@ -29,19 +28,19 @@ def upward_message(weight: Tensor, below: Sequence[Tensor]) -> Tensor:
         (nodes, …, rank, batch).
     """
     if len(below) == 1:
-        return weight @ below[0]
+        return _product(weight, below[0])
     pairs, matrix = _pairs(below[0], below[1]), weight.flatten(-2)
     if weight.ndim == 5 and pairs.shape[1] == 1:  # messages that all classes share: one product for all of them
         return (matrix.flatten(1, 2) @ pairs.squeeze(1)).reshape(*matrix.shape[:3], pairs.shape[-1])
-    return matrix @ pairs
+    return _product(matrix, pairs)
 
 
 def downward_message(weight: Tensor, above: Tensor, below: Sequence[Tensor], k: int) -> Tensor:
     """W ×_S down(S) ×_{j≠k} up(S_j): (nodes, …, rank of child k, batch)."""
     if len(below) == 1:
-        return weight.mT @ above
+        return _product(weight.mT, above)
     own_last = weight if k == 1 else weight.mT  # (…, rank, the other child, child k)
-    return own_last.flatten(-3, -2).mT @ _pairs(above, below[1 - k])
+    return _product(own_last.flatten(-3, -2).mT, _pairs(above, below[1 - k]))
 
 
 def root_message(root: Tensor, below: Sequence[Tensor], k: int) -> Tensor:
@@ -64,6 +63,11 @@ def root_message(root: Tensor, below: Sequence[Tensor], k: int) -> Tensor:
     return own_last.flatten(-3, -2).mT @ _pairs(others[0], others[1])
 
 
+def _product(left: Tensor, right: Tensor) -> Tensor:
+    """The matrix product; of two batches of matrices without the preparations for other shapes."""
+    return torch.bmm(left, right) if left.ndim == right.ndim == 3 else left @ right
+
+
 def _pairs(left: Tensor, right: Tensor) -> Tensor:
     """Outer products of each row, (…, left · right, batch).
 
@@ -83,7 +87,9 @@ def leaf_table(weight: Tensor, downward: Tensor) -> Tensor:
         (nodes, …, features of the leaf's observables, batch).
     """
     own = downward.ndim - 1
-    table = weight.flatten(own).mT @ downward
+    if weight.ndim == own + 1:  # one observable
+        return _product(weight.mT, downward)
+    table = _product(weight.flatten(own).mT, downward)
     return table.reshape(*table.shape[:-2], *weight.shape[own:], table.shape[-1])
 
 
@@ -168,33 +174,19 @@ def rescaled(message: Tensor) -> tuple[Tensor, Tensor]:
     return message / scale, scale
 
 
-def store_messages(slots: Slots, step: Step, messages: Tensor) -> None:
-    """Note where the messages of a step are, those used together in a tensor of their own."""
-    start = 0
-    for part in torch.split(messages, list(step.sizes)) if len(step.sizes) > 1 else (messages,):
-        slots.update({n: (part, i) for i, n in enumerate(step.nodes[start : start + len(part)])})
-        start += len(part)
-
-
-def gather_messages(slots: Slots, nodes: Sequence[int]) -> Tensor:
-    """(nodes, …, rank, batch) messages of some nodes, without a copy where they lie together."""
-    runs: list[tuple[Tensor, int, int]] = []  # tensor, first, stop
-    for n in nodes:
-        tensor, i = slots[n]
-        if runs and runs[-1][0] is tensor and runs[-1][2] == i:
-            runs[-1] = tensor, runs[-1][1], i + 1
-        else:
-            runs.append((tensor, i, i + 1))
-    parts = [t if stop - first == len(t) else t[first:stop] for t, first, stop in runs]
-    if len(parts) == 1:
-        return parts[0]
+def gather_messages(parts: Sequence[Tensor], runs: Runs) -> Tensor:
+    """(nodes, …, rank, batch) messages out of the parts that hold them, without a copy where they lie together."""
+    found = [parts[p] if count is None else parts[p].narrow(0, first, count) for p, first, count in runs]
+    if len(found) == 1:
+        return found[0]
     # The number of rows is left out of the comparison: it is a symbol, not a number, in a program for batches of any size.
-    if len({p.shape[1:-1] for p in parts}) > 1:  # messages that all classes share beside those of each class
-        leading = [max(sizes) for sizes in zip(*(p.shape[1:-1] for p in parts), strict=True)]
-        parts = [p.expand(-1, *leading, -1) for p in parts]
-    return torch.cat(parts)
+    if len({m.shape[1:-1] for m in found}) > 1:  # messages that all classes share beside those of each class
+        leading = [max(sizes) for sizes in zip(*(m.shape[1:-1] for m in found), strict=True)]
+        found = [m.expand(-1, *leading, -1) for m in found]
+    return torch.cat(found)
 
 
-def messages_by_node(slots: Slots, count: int) -> list[Tensor | None]:
+def messages_by_node(parts: Sequence[Tensor], places: Mapping[int, Place], count: int) -> list[Tensor | None]:
     """Per node a (…, batch, rank) message with a largest entry of 1; None where there is none."""
-    return [rescaled(slots[n][0][slots[n][1]])[0].mT if n in slots else None for n in range(count)]
+    found = {n: parts[part][i] for n, (part, i) in places.items()}
+    return [rescaled(found[n])[0].mT if n in found else None for n in range(count)]
