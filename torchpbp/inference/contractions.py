@@ -107,8 +107,8 @@ def leaf_messages(
         (nodes, …, rank, batch) messages, and the (nodes, …, 1, batch) size of weights, which is divided out; None for states.
     """
     own = weight.ndim - len(groups[0])
-    flat = weight.reshape(len(groups), -1, *weight.shape[own:])  # all classes are read at once
-    soft = [any(v in evidence.soft for v in g) for g in groups]
+    flat = weight if own == 2 else weight.reshape(len(groups), -1, *weight.shape[own:])  # all classes are read at once
+    soft = [any(v in evidence.soft for v in g) for g in groups] if evidence.soft else [False]
     if all(soft):
         messages, scale = _weighted(flat, groups, evidence)
     elif not any(soft):
@@ -123,8 +123,9 @@ def leaf_messages(
         messages = torch.stack([next(parts[s]) for s in soft])
         sizes = iter(scales.expand(len(weighted), 1, evidence.batch).unbind())
         scale = torch.stack([next(sizes) if s else one for s in soft])
-    messages = messages.reshape(*weight.shape[:own], evidence.batch)
-    return messages, scale if scale is None or own == 2 else scale.unsqueeze(1)
+    if own == 2:
+        return messages, scale
+    return messages.reshape(*weight.shape[:own], evidence.batch), None if scale is None else scale.unsqueeze(1)
 
 
 def _gathered(weight: Tensor, groups: Sequence[tuple[str, ...]], evidence: Evidence) -> Tensor:
@@ -140,7 +141,7 @@ def _gathered(weight: Tensor, groups: Sequence[tuple[str, ...]], evidence: Evide
         states = torch.stack([c for c in columns if c is not None]) + 1
         cells = states if cells is None else cells * size + states
     assert cells is not None
-    table = weight.flatten(2)
+    table = weight if weight.ndim == 3 else weight.flatten(2)
     return table.gather(2, cells.unsqueeze(1).expand(-1, table.shape[1], -1))
 
 
@@ -168,9 +169,7 @@ def _weighted(weight: Tensor, groups: Sequence[tuple[str, ...]], evidence: Evide
 def rescaled(message: Tensor) -> tuple[Tensor, Tensor]:
     """(…, rank, batch) divided by the largest absolute entry of each row, and these, (…, 1, batch); rows of zeros stay so."""
     scale = message.detach().abs().amax(dim=-2, keepdim=True)
-    scale = scale.masked_fill(
-        scale < torch.finfo(message.dtype).tiny, 1.0
-    )  # or the gradients of zeros would be infinite
+    scale.masked_fill_(scale < torch.finfo(message.dtype).tiny, 1.0)  # or the gradients of zeros would be infinite
     return message / scale, scale
 
 

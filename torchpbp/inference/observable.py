@@ -256,9 +256,33 @@ def as_distribution(estimate: Tensor, floor: float | Tensor, fallback: Tensor | 
     total = clipped.sum(dim=-1, keepdim=True)
     if fallback is None:
         return clipped * total.reciprocal()
-    # Twice the negative share: |e| − e is 0 where e is positive and 2|e| where it is negative.
-    noise = (1 - estimate.sum(dim=-1, keepdim=True) / mass).clamp(max=1)
-    return torch.addcmul(clipped * ((1 - noise) / total), noise, fallback)
+    # One less twice the negative share: |e| − e is 0 where e is positive and 2|e| where it is negative.
+    signal = (estimate.sum(dim=-1, keepdim=True) / mass).clamp(min=0)
+    return torch.addcmul(clipped * (signal / total), 1 - signal, fallback)
+
+
+def distributions(
+    observables: Mapping[str, Observable], estimates: Mapping[str, Tensor], evidence: Evidence, floor: float | Tensor
+) -> dict[str, Tensor]:
+    """:meth:`Observable.distribution` of several discrete variables; those with equal numbers of states are computed together.
+
+    Args:
+        observables: by name.
+        estimates: name -> (batch, states) estimate without the variable's own evidence.
+        evidence: for the batch.
+        floor: see :func:`as_distribution`.
+    """
+    groups: dict[int, list[str]] = {}
+    for v in estimates:
+        if v not in evidence.soft:
+            groups.setdefault(observables[v].map.dim, []).append(v)
+    result: dict[str, Tensor] = {}
+    for names in groups.values():
+        stacked = torch.stack([estimates[v] for v in names])
+        marginals = torch.stack([observables[v].marginal for v in names]).to(stacked).unsqueeze(1)
+        for v, p in zip(names, as_distribution(stacked, floor, marginals).unbind(), strict=True):
+            result[v] = observables[v].with_known(p, evidence)
+    return {v: result[v] if v in result else observables[v].distribution(e, evidence, floor) for v, e in estimates.items()}
 
 
 def negative_mass(estimate: Tensor) -> Tensor:
@@ -301,11 +325,12 @@ def prepare(observables: Mapping[str, Observable], evidence: Evidence, like: Ten
 
     A continuous variable that no row mentions needs its vector too: its missing value is not a sum over features.
     """
-    soft = dict(evidence.soft)
-    for name, observable in observables.items():
-        if observable.continuous and name not in soft:
-            soft[name] = observable.zeta(evidence, like).expand(evidence.batch, -1)
-    return Evidence(evidence.batch, evidence.hard, soft)
+    vectors = {
+        name: observable.zeta(evidence, like).expand(evidence.batch, -1)
+        for name, observable in observables.items()
+        if observable.continuous and name not in evidence.soft
+    }
+    return Evidence(evidence.batch, evidence.hard, {**evidence.soft, **vectors}) if vectors else evidence
 
 
 def make_map(domain: Domain, kernel_map: KernelMap | None) -> FeatureMap:

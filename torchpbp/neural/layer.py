@@ -92,9 +92,7 @@ class PBPLayer(nn.Module):
         """
         with full_precision(self.model.device):
             read, valid = self.read_evidence(evidence)
-            observables = self.model.observables
-            answers = {v: self.model.distribution(observables[v], e, read) for v, e in self._open(read).items()}
-            return _where_valid(valid, answers)
+            return _where_valid(valid, self.model.distributions(self._open(read), read))
 
     def estimates(self, evidence: Mapping[str, Tensor], variables: Sequence[str] | None = None) -> dict[str, Tensor]:
         """What :meth:`forward` makes distributions of: estimates that may be negative, up to a positive factor per row.
