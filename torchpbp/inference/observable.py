@@ -16,6 +16,9 @@ from torchpbp.inference.density import GRID, Density, LeafPosterior, grid_densit
 from torchpbp.inputs.evidence import Evidence
 from torchpbp.inputs.missing_values import observed
 
+SMALL_BATCH = 1024
+"""Rows up to which variables are computed together; in more, tensors of one variable stay in the processor's cache."""
+
 NOISE = 0.05
 """Share of an estimate's norm below which the probability of the evidence counts as noise, for means of encoded leaves."""
 
@@ -264,7 +267,9 @@ def as_distribution(estimate: Tensor, floor: float | Tensor, fallback: Tensor | 
 def distributions(
     observables: Mapping[str, Observable], estimates: Mapping[str, Tensor], evidence: Evidence, floor: float | Tensor
 ) -> dict[str, Tensor]:
-    """:meth:`Observable.distribution` of several discrete variables; those with equal numbers of states are computed together.
+    """:meth:`Observable.distribution` of several discrete variables.
+
+    In small batches, where calls of torch take longer than their numbers, variables with equal numbers of states are computed together.
 
     Args:
         observables: by name.
@@ -273,12 +278,14 @@ def distributions(
         floor: see :func:`as_distribution`.
     """
     groups: dict[int, list[str]] = {}
-    for v in estimates:
-        if v not in evidence.soft:
-            groups.setdefault(observables[v].map.dim, []).append(v)
+    # A compiler merges operations without this, and its programs are for batches of any size.
+    if not torch.compiler.is_compiling() and evidence.batch <= SMALL_BATCH:
+        for v in estimates:
+            if v not in evidence.soft:
+                groups.setdefault(observables[v].map.dim, []).append(v)
     result: dict[str, Tensor] = {}
     for names in groups.values():
-        stacked = torch.stack([estimates[v] for v in names])
+        stacked = torch.stack([estimates[v].mT for v in names]).mT  # rows stay last in memory, which is several times as fast
         marginals = torch.stack([observables[v].marginal for v in names]).to(stacked).unsqueeze(1)
         for v, p in zip(names, as_distribution(stacked, floor, marginals).unbind(), strict=True):
             result[v] = observables[v].with_known(p, evidence)
