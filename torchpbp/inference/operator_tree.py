@@ -64,13 +64,13 @@ class DownwardMessages(NamedTuple):
     """Result of the downward pass.
 
     Args:
-        parts: messages that are used together, (nodes, …, rank, batch).
-        scales: per part the (nodes, …, 1, batch) factors divided out; None for leaves, whose messages are as they are.
+        parts: messages that were sent together, (nodes, …, rank, batch).
+        scales: per descent of the route the (nodes, …, 1, batch) factors divided out of the messages that its nodes were sent.
         route: taken by the pass.
     """
 
     parts: list[Tensor]
-    scales: list[Tensor | None]
+    scales: list[Tensor]
     route: Route
 
 
@@ -156,22 +156,15 @@ class OperatorTree:
     def _downward(self, upward: UpwardMessages, leaves: Sequence[int] | None) -> DownwardMessages:
         """Messages from the root to some leaves, or to all."""
         route = self.schedule.route(leaves)
-        parts: list[Tensor] = []
-        scales: list[Tensor | None] = []
-
-        def send(message: Tensor, to_leaves: bool) -> None:
-            message, scale = (message, None) if to_leaves else rescaled(message)
-            parts.append(message)
-            scales.append(scale)
-
         below = [upward.message(c) for c in self.schedule.root_children]
-        for k, is_leaf in route.start:
-            send(root_message(self.root, below, k).unsqueeze(0), is_leaf)
-        for step, chosen, above, inputs, targets in route.descents:
+        parts = [root_message(self.root, below, k).unsqueeze(0) for k in route.start]
+        scales: list[Tensor] = []
+        for step, _, chosen, above, inputs, targets in route.descents:
             weight = upward.weights[step] if chosen is None else upward.weights[step][chosen]
-            message, below = gather_messages(parts, above), [gather_messages(upward.parts, runs) for runs in inputs]
-            for k, are_leaves in targets:
-                send(downward_message(weight, message, below, k), are_leaves)
+            message, scale = rescaled(gather_messages(parts, above))
+            below = [gather_messages(upward.parts, runs) for runs in inputs]
+            parts += [downward_message(weight, message, below, k) for k in targets]
+            scales.append(scale)
         return DownwardMessages(parts, scales, route)
 
     def estimates(self, evidence: Evidence, leaves: Sequence[int] | None = None) -> dict[int, Tensor]:
@@ -199,17 +192,15 @@ class OperatorTree:
             if scale is not None:
                 up.update({n: scale[i] for i, n in enumerate(step.nodes)})
         down: dict[int, Tensor] = {}
-        for node, (part, i) in downward.route.places.items():
-            sent = downward.scales[part]
-            if sent is not None:
-                down[node] = sent[i]
+        for descent, scale in zip(downward.route.descents, downward.scales, strict=True):
+            down.update({n: scale[i] for i, n in enumerate(descent.nodes)})
         return {leaf: (t, total + self._outside_scale(leaf, up, down)) for leaf, t in tables.items()}
 
     def _leaf_tables(self, upward: UpwardMessages, downward: DownwardMessages) -> dict[int, Tensor]:
         """leaf -> (…, batch, features of its observables…)."""
         result: dict[int, Tensor] = {}
         batch = self.root.ndim - len(self.schedule.root_children)  # dimension of the batch
-        for step, chosen, nodes, above in downward.route.arrivals:
+        for step, nodes, chosen, above in downward.route.arrivals:
             weight = upward.weights[step] if chosen is None else upward.weights[step][chosen]
             tables = leaf_table(weight, gather_messages(downward.parts, above))
             result.update(zip(nodes, tables.movedim(-1, 1 + batch).unbind(), strict=True))
@@ -384,6 +375,9 @@ def observable_estimates(
     result = {}
     for v in names:
         group = structure.leaf_observables[structure.leaf_of[v]]
+        if len(group) == 1:
+            result[v] = tables[structure.leaf_of[v]]
+            continue
         zetas = [tree.root if u == v else observables[u].zeta(evidence, tree.root) for u in group]
         result[v] = own_estimate(tables[structure.leaf_of[v]], group.index(v), zetas)
     return result

@@ -63,17 +63,19 @@ class Descent(NamedTuple):
 
     Args:
         step: number of the step, leaves first.
-        chosen: which of its nodes are on the route; None for all.
+        nodes: those on the route.
+        chosen: which of the step's nodes these are; None for all.
         above: finds their messages among the parts of the downward pass.
         inputs: ``inputs[k]`` finds the upward messages of their k-th children.
-        targets: (which children, whether these are leaves): each makes one part of the downward pass.
+        targets: which children are sent a message; their messages are one part of the downward pass for each.
     """
 
     step: int
+    nodes: tuple[int, ...]
     chosen: slice | list[int] | None
     above: Runs
     inputs: tuple[Runs, ...]
-    targets: tuple[tuple[int, bool], ...]
+    targets: tuple[int, ...]
 
 
 class Arrival(NamedTuple):
@@ -81,14 +83,14 @@ class Arrival(NamedTuple):
 
     Args:
         step: number of the step.
-        chosen: which of its nodes; None for all.
         nodes: the leaves.
+        chosen: which of the step's nodes these are; None for all.
         above: finds their messages among the parts of the downward pass.
     """
 
     step: int
-    chosen: slice | list[int] | None
     nodes: tuple[int, ...]
+    chosen: slice | list[int] | None
     above: Runs
 
 
@@ -97,13 +99,13 @@ class Route:
     """The way of a downward pass from the root to some leaves.
 
     Args:
-        start: (which child of the root, whether it is a leaf): each makes one part.
+        start: which children of the root are sent a message; each message is one part.
         descents: steps below, from the root on.
         arrivals: leaves reached.
         places: node -> place of its downward message.
     """
 
-    start: tuple[tuple[int, bool], ...]
+    start: tuple[int, ...]
     descents: tuple[Descent, ...]
     arrivals: tuple[Arrival, ...]
     places: dict[int, Place]
@@ -254,28 +256,32 @@ def _route(
     places: dict[int, Place] = {}
     sizes: list[int] = []
 
-    def sent(nodes: Sequence[int]) -> bool:
-        """Note a part, and say whether it is for leaves only."""
+    def add_part(nodes: Sequence[int]) -> None:
         places.update({n: (len(sizes), i) for i, n in enumerate(nodes)})
         sizes.append(len(nodes))
-        return all(tree.leaf_observables[n] for n in nodes)
 
-    start = tuple((k, sent((c,))) for k, c in enumerate(tree.children[0]) if c in wanted)
+    start = tuple(k for k, c in enumerate(tree.children[0]) if c in wanted)
+    for k in start:
+        add_part((tree.children[0][k],))
     descents, arrivals = [], []
     for number, step in reversed(list(enumerate(inner, len(leaves)))):
         indices = [i for i, n in enumerate(step.nodes) if n in wanted]
         if not indices:
             continue
-        above = _runs(places, sizes, [step.nodes[i] for i in indices])
+        nodes = tuple(step.nodes[i] for i in indices)
+        above = _runs(places, sizes, nodes)
         below = [[row[i] for i in indices] for row in step.children]
-        inputs = tuple(_runs(upward, up_sizes, nodes) for nodes in below)
-        targets = tuple((k, sent(nodes)) for k, nodes in enumerate(below) if any(n in wanted for n in nodes))
-        descents.append(Descent(number, _chosen(indices, len(step.nodes)), above, inputs, targets))
+        inputs = tuple(_runs(upward, up_sizes, row) for row in below)
+        targets = tuple(k for k, row in enumerate(below) if any(n in wanted for n in row))
+        for k in targets:
+            add_part(below[k])
+        descents.append(Descent(number, nodes, _chosen(indices, len(step.nodes)), above, inputs, targets))
     ending = wanted if ends is None else set(ends)
     for number, step in enumerate(leaves):
         indices = [i for i, n in enumerate(step.nodes) if n in ending]
         if indices:
             nodes = tuple(step.nodes[i] for i in indices)
-            runs = _runs(places, sizes, nodes)
-            arrivals.append(Arrival(number, _chosen(indices, len(step.nodes)), nodes, runs))
+            arrivals.append(
+                Arrival(number, nodes, _chosen(indices, len(step.nodes)), _runs(places, sizes, nodes))
+            )
     return Route(start, tuple(descents), tuple(arrivals), places)

@@ -120,7 +120,7 @@ class PBPLayer(nn.Module):
             wanted = list(query_names(variables))
             self.model.check_query(wanted, read)
             return self.model.estimates(read, wanted)
-        wanted = [v for v in self.model.states if v not in read.hard]
+        wanted = [v for v, o in self.model.observables.items() if not o.continuous and v not in read.hard]
         if self.model.encoders is not None and self.model.encoders.context:
             wanted = [v for v in wanted if v == self.model.target]
         if not wanted and not torch.compiler.is_compiling():
@@ -169,7 +169,8 @@ class PBPLayer(nn.Module):
 
 def _where_valid(valid: Tensor, answers: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Answers with NaN in invalid rows."""
-    return {v: torch.where(valid.unsqueeze(1), p, torch.nan) for v, p in answers.items()}
+    invalid = ~valid.unsqueeze(1)
+    return {v: p.masked_fill(invalid, torch.nan) for v, p in answers.items()}
 
 
 class PBPDistribution:
