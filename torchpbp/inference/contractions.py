@@ -43,21 +43,22 @@ def downward_message(weight: Tensor, above: Tensor, below: Sequence[Tensor], k: 
     return _product(own_last.flatten(-3, -2).mT, _pairs(above, below[1 - k]))
 
 
-def root_message(root: Tensor, below: Sequence[Tensor], k: int) -> Tensor:
+def root_message(root: Tensor, below: Sequence[Tensor | None], k: int, batch: int) -> Tensor:
     """T ×_{j≠k} up(S_j).
 
     Args:
         root: (…, child ranks).
-        below: per child (…, child rank, batch).
+        below: per child (…, child rank, batch); that of child ``k`` is not used.
         k: which child.
+        batch: number of rows.
 
     Returns:
         (…, rank of child k, batch).
     """
-    own_last = root.movedim(root.ndim - len(below) + k, -1)
-    others = [b for j, b in enumerate(below) if j != k]
+    own_last = root if k == len(below) - 1 else root.movedim(root.ndim - len(below) + k, -1)
+    others = [b for j, b in enumerate(below) if j != k and b is not None]
     if not others:
-        return own_last.unsqueeze(-1).expand(*own_last.shape, below[0].shape[-1])
+        return own_last.unsqueeze(-1).expand(*own_last.shape, batch)
     if len(others) == 1:
         return own_last.mT @ others[0]
     return own_last.flatten(-3, -2).mT @ _pairs(others[0], others[1])

@@ -34,6 +34,10 @@ from torchpbp.inputs.evidence import Evidence
 from torchpbp.planning.plan import Plan
 
 
+UNUSED = torch.empty(0)
+"""In place of messages that were left out."""
+
+
 class UpwardMessages(NamedTuple):
     """Result of the upward pass.
 
@@ -42,12 +46,14 @@ class UpwardMessages(NamedTuple):
         places: node -> place of its message among the parts.
         weights: per step, leaves first, the stacked operators.
         scales: per step the (nodes, …, 1, batch) factors divided out; None where there are none.
+        batch: number of rows.
     """
 
     parts: list[Tensor]
     places: Mapping[int, Place]
     weights: list[Tensor]
     scales: list[Tensor | None]
+    batch: int
 
     @property
     def messages(self) -> list[Tensor | None]:
@@ -123,22 +129,32 @@ class OperatorTree:
             self._schedule = build_schedule(self.plan.tree, [tuple(w.shape) for w in self.operators])
         return self._schedule
 
-    def upward(self, evidence: Evidence) -> UpwardMessages:
-        """Messages from the leaves to the root [PBP eq. 2-3]."""
+    def upward(self, evidence: Evidence, leaves: Sequence[int] | None = None) -> UpwardMessages:
+        """Messages from the leaves to the root [PBP eq. 2-3].
+
+        Args:
+            evidence: for a batch of rows.
+            leaves: those that messages are sent down to afterwards; messages that are of no use for this may be left out.
+        """
         schedule = self.schedule
+        unused = schedule.route(leaves).unused if leaves is not None else ()
         parts: list[Tensor] = []
         weights: list[Tensor] = []
         scales: list[Tensor | None] = []
         for number, step in enumerate(schedule.steps):
             weight = self._stack(step.nodes)
+            weights.append(weight)
+            if number in unused:
+                scales.append(None)
+                parts += [UNUSED] * len(step.sizes)
+                continue
             if number < len(schedule.leaves):
                 message, scale = leaf_messages(weight, step.groups, evidence)
             else:
                 message, scale = rescaled(upward_message(weight, [gather_messages(parts, r) for r in step.inputs]))
-            weights.append(weight)
             scales.append(scale)
             parts += (message,) if len(step.sizes) == 1 else torch.split_with_sizes(message, step.sizes)
-        return UpwardMessages(parts, schedule.places, weights, scales)
+        return UpwardMessages(parts, schedule.places, weights, scales, evidence.batch)
 
     def downward(self, upward: UpwardMessages, leaves: Sequence[int] | None = None) -> list[Tensor | None]:
         """Messages from the root to the leaves [PBP eq. 4-5].
@@ -156,8 +172,10 @@ class OperatorTree:
     def _downward(self, upward: UpwardMessages, leaves: Sequence[int] | None) -> DownwardMessages:
         """Messages from the root to some leaves, or to all."""
         route = self.schedule.route(leaves)
-        below = [upward.message(c) for c in self.schedule.root_children]
-        parts = [root_message(self.root, below, k).unsqueeze(0) for k in route.start]
+        below_root = [
+            None if route.start == (k,) else upward.message(c) for k, c in enumerate(self.schedule.root_children)
+        ]
+        parts = [root_message(self.root, below_root, k, upward.batch).unsqueeze(0) for k in route.start]
         scales: list[Tensor] = []
         for step, _, chosen, above, inputs, targets in route.descents:
             weight = upward.weights[step] if chosen is None else upward.weights[step][chosen]
@@ -177,16 +195,16 @@ class OperatorTree:
         Returns:
             leaf -> (batch, features of its observables…); evidence on these observables themselves is not included.
         """
-        upward = self.upward(evidence)
+        upward = self.upward(evidence, leaves)
         return self._leaf_tables(upward, self._downward(upward, leaves))
 
     def scaled_estimates(
         self, evidence: Evidence, leaves: Sequence[int] | None = None
     ) -> dict[int, tuple[Tensor, Tensor]]:
         """:meth:`estimates` together with their factors: leaf -> (estimate, (batch,) log of what was divided out of it)."""
-        upward = self.upward(evidence)
+        upward = self.upward(evidence, leaves)
         downward = self._downward(upward, leaves)
-        tables, total = self._leaf_tables(upward, downward), self._log_scale(upward, evidence)
+        tables, total = self._leaf_tables(upward, downward), self._log_scale(upward)
         up: dict[int, Tensor] = {}
         for step, scale in zip(self.schedule.steps, upward.scales, strict=True):
             if scale is not None:
@@ -203,13 +221,14 @@ class OperatorTree:
         for step, nodes, chosen, above in downward.route.arrivals:
             weight = upward.weights[step] if chosen is None else upward.weights[step][chosen]
             tables = leaf_table(weight, gather_messages(downward.parts, above))
-            result.update(zip(nodes, tables.movedim(-1, 1 + batch).unbind(), strict=True))
+            rows_first = tables.mT if tables.ndim == 3 + batch else tables.movedim(-1, 1 + batch)
+            result.update(zip(nodes, rows_first.unbind(), strict=True))
         return result
 
-    def _log_scale(self, upward: UpwardMessages, evidence: Evidence) -> Tensor:
+    def _log_scale(self, upward: UpwardMessages) -> Tensor:
         """(…, batch) log of all that was divided out upwards."""
         leading = self.root.shape[: self.root.ndim - len(self.schedule.root_children)]
-        total = self.root.new_zeros(*leading, evidence.batch)
+        total = self.root.new_zeros(*leading, upward.batch)
         for scale in upward.scales:
             if scale is not None:
                 total = total + scale.log().sum(dim=0).squeeze(-2)
@@ -235,8 +254,8 @@ class OperatorTree:
         """P(evidence) as it is estimated, T ×_all up: possibly negative, with the factor divided out."""
         upward = self.upward(evidence)
         below = [upward.message(c) for c in self.schedule.root_children]
-        terms = root_message(self.root, below, len(below) - 1) * below[-1]
-        return Mass(terms.sum(dim=-2), terms.detach().abs().sum(dim=-2), self._log_scale(upward, evidence))
+        terms = root_message(self.root, below, len(below) - 1, evidence.batch) * below[-1]
+        return Mass(terms.sum(dim=-2), terms.detach().abs().sum(dim=-2), self._log_scale(upward))
 
     def log_mass(self, evidence: Evidence, floor: float | Tensor = 0.0) -> Tensor:
         """(batch,) log P(evidence), see :meth:`Mass.log`."""
@@ -281,7 +300,8 @@ class OperatorTree:
                 continue
             child = children[k]
             if above is None:
-                message = rescaled(root_message(self.root, [b[0] for b in below], k).unsqueeze(0))[0]
+                message = root_message(self.root, [b[0] for b in below], k, evidence.batch).unsqueeze(0)
+                message = rescaled(message)[0]
             else:
                 message = rescaled(downward_message(weight, above, below, k))[0]
             leaf = [observables[v] for v in self.plan.tree.leaf_observables[child]]

@@ -103,12 +103,14 @@ class Route:
         descents: steps below, from the root on.
         arrivals: leaves reached.
         places: node -> place of its downward message.
+        unused: steps whose upward messages the way down does not use: those of nodes on the way itself.
     """
 
     start: tuple[int, ...]
     descents: tuple[Descent, ...]
     arrivals: tuple[Arrival, ...]
     places: dict[int, Place]
+    unused: frozenset[int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -284,4 +286,10 @@ def _route(
             arrivals.append(
                 Arrival(number, nodes, _chosen(indices, len(step.nodes)), _runs(places, sizes, nodes))
             )
-    return Route(start, tuple(descents), tuple(arrivals), places)
+    used: set[int] = set()  # a message goes up if its parent's does, and over to siblings on the way
+    for node, children in enumerate(tree.children):
+        used.update(
+            c for c in children if node in used or any(sibling in wanted for sibling in children if sibling != c)
+        )
+    unused = frozenset(i for i, step in enumerate((*leaves, *inner)) if used.isdisjoint(step.nodes))
+    return Route(start, tuple(descents), tuple(arrivals), places, unused)
