@@ -176,9 +176,10 @@ def rescaled(message: Tensor) -> tuple[Tensor, Tensor]:
 
 def gather_messages(parts: Sequence[Tensor], runs: Runs) -> Tensor:
     """(nodes, …, rank, batch) messages out of the parts that hold them, without a copy where they lie together."""
+    if len(runs) == 1:
+        part, first, count = runs[0]
+        return parts[part] if count is None else parts[part].narrow(0, first, count)
     found = [parts[p] if count is None else parts[p].narrow(0, first, count) for p, first, count in runs]
-    if len(found) == 1:
-        return found[0]
     # The number of rows is left out of the comparison: it is a symbol, not a number, in a program for batches of any size.
     if len({m.shape[1:-1] for m in found}) > 1:  # messages that all classes share beside those of each class
         leading = [max(sizes) for sizes in zip(*(m.shape[1:-1] for m in found), strict=True)]
