@@ -35,12 +35,13 @@ def upward_message(weight: Tensor, below: Sequence[Tensor]) -> Tensor:
     return _product(matrix, pairs)
 
 
-def downward_message(weight: Tensor, above: Tensor, below: Sequence[Tensor], k: int) -> Tensor:
+def downward_message(weight: Tensor, above: Tensor, below: Sequence[Tensor | None], k: int) -> Tensor:
     """W ×_S down(S) ×_{j≠k} up(S_j): (nodes, …, rank of child k, batch)."""
-    if len(below) == 1:
+    beside = below[1 - k] if len(below) == 2 else None
+    if beside is None:
         return _product(weight.mT, above)
     own_last = weight if k == 1 else weight.mT  # (…, rank, the other child, child k)
-    return _product(own_last.flatten(-3, -2).mT, _pairs(above, below[1 - k]))
+    return _product(own_last.flatten(-3, -2).mT, _pairs(above, beside))
 
 
 def root_message(root: Tensor, below: Sequence[Tensor | None], k: int, batch: int) -> Tensor:

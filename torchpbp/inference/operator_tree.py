@@ -180,7 +180,7 @@ class OperatorTree:
         for step, _, chosen, above, inputs, targets in route.descents:
             weight = upward.weights[step] if chosen is None else upward.weights[step][chosen]
             message, scale = rescaled(gather_messages(parts, above))
-            below = [gather_messages(upward.parts, runs) for runs in inputs]
+            below = [gather_messages(upward.parts, runs) if runs else None for runs in inputs]
             parts += [downward_message(weight, message, below, k) for k in targets]
             scales.append(scale)
         return DownwardMessages(parts, scales, route)

@@ -66,7 +66,7 @@ class Descent(NamedTuple):
         nodes: those on the route.
         chosen: which of the step's nodes these are; None for all.
         above: finds their messages among the parts of the downward pass.
-        inputs: ``inputs[k]`` finds the upward messages of their k-th children.
+        inputs: ``inputs[k]`` finds the upward messages of their k-th children; empty where the message down does not use them.
         targets: which children are sent a message; their messages are one part of the downward pass for each.
     """
 
@@ -273,8 +273,8 @@ def _route(
         nodes = tuple(step.nodes[i] for i in indices)
         above = _runs(places, sizes, nodes)
         below = [[row[i] for i in indices] for row in step.children]
-        inputs = tuple(_runs(upward, up_sizes, row) for row in below)
         targets = tuple(k for k, row in enumerate(below) if any(n in wanted for n in row))
+        inputs = tuple(() if targets == (k,) else _runs(upward, up_sizes, row) for k, row in enumerate(below))
         for k in targets:
             add_part(below[k])
         descents.append(Descent(number, nodes, _chosen(indices, len(step.nodes)), above, inputs, targets))
@@ -286,10 +286,14 @@ def _route(
             arrivals.append(
                 Arrival(number, nodes, _chosen(indices, len(step.nodes)), _runs(places, sizes, nodes))
             )
-    used: set[int] = set()  # a message goes up if its parent's does, and over to siblings on the way
-    for node, children in enumerate(tree.children):
-        used.update(
-            c for c in children if node in used or any(sibling in wanted for sibling in children if sibling != c)
-        )
+    # Upward messages go over to the siblings of nodes on the way, and into messages that are used themselves. A step computes all of
+    # its nodes, whether all are used or not.
+    used = {c for k, c in enumerate(tree.children[0]) if any(j != k for j in start)}
+    for descent in descents:
+        beside = [k for k, runs in enumerate(descent.inputs) if runs]
+        used.update(tree.children[n][k] for n in descent.nodes for k in beside)
+    for step in reversed(inner):
+        if not used.isdisjoint(step.nodes):
+            used.update(c for row in step.children for c in row)
     unused = frozenset(i for i, step in enumerate((*leaves, *inner)) if used.isdisjoint(step.nodes))
     return Route(start, tuple(descents), tuple(arrivals), places, unused)
