@@ -64,7 +64,18 @@ GRAPHS = {
     "chain": templates.hmm(7),
     "loops": templates.loopy_network(observed_states=3),
     "unlike leaves": LatentGraph(
-        [("h", "k"), ("k", "m"), ("m", "n"), ("h", "a"), ("h", "b"), ("k", "c"), ("m", "d"), ("m", "e"), ("n", "f"), ("n", "g")],
+        [
+            ("h", "k"),
+            ("k", "m"),
+            ("m", "n"),
+            ("h", "a"),
+            ("h", "b"),
+            ("k", "c"),
+            ("m", "d"),
+            ("m", "e"),
+            ("n", "f"),
+            ("n", "g"),
+        ],
         {"h": 2, "k": 2, "m": 2, "n": 2, "a": 2, "b": 3, "c": 4, "d": 2, "e": 5, "f": 3, "g": 2},
         ["h", "k", "m", "n"],
     ),
@@ -78,7 +89,9 @@ def test_the_way_to_some_leaves_gives_what_the_way_to_all_does(name, classes):
     graph = GRAPHS[name]
     rows = DiscreteNetwork.random(graph, seed=1).sample(400, seed=0)
     if classes:
-        graph = LatentGraph([*graph.edges, *(("y", h) for h in graph.latent)], {**graph.variables, "y": 2}, graph.latent)
+        graph = LatentGraph(
+            [*graph.edges, *(("y", h) for h in graph.latent)], {**graph.variables, "y": 2}, graph.latent
+        )
         rows["y"] = torch.arange(400) % 2
     model = PBP(graph, condition="y" if classes else None).fit(rows)
     observed = list(model.tree.leaf_of)

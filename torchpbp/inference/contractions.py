@@ -1,4 +1,4 @@
-"""Contractions of operators with messages and evidence: the single steps of message passing, and where they keep messages.
+"""Contractions of operators with messages and evidence: the single steps of message passing.
 
 Operators of equal shape are stacked along a first dimension of nodes. A dimension of classes may follow; it is written … below, and
 operators and messages both have it. The rows of a batch come last, which makes all inner loops long: messages have few entries.
@@ -178,9 +178,9 @@ def rescaled(message: Tensor) -> tuple[Tensor, Tensor]:
 def gather_messages(parts: Sequence[Tensor], runs: Runs) -> Tensor:
     """(nodes, …, rank, batch) messages out of the parts that hold them, without a copy where they lie together."""
     if len(runs) == 1:
-        part, first, count = runs[0]
-        return parts[part] if count is None else parts[part].narrow(0, first, count)
-    found = [parts[p] if count is None else parts[p].narrow(0, first, count) for p, first, count in runs]
+        part, first, length = runs[0]
+        return parts[part] if length is None else parts[part].narrow(0, first, length)
+    found = [parts[p] if length is None else parts[p].narrow(0, first, length) for p, first, length in runs]
     # The number of rows is left out of the comparison: it is a symbol, not a number, in a program for batches of any size.
     if len({m.shape[1:-1] for m in found}) > 1:  # messages that all classes share beside those of each class
         leading = [max(sizes) for sizes in zip(*(m.shape[1:-1] for m in found), strict=True)]

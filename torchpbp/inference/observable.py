@@ -283,11 +283,15 @@ def distributions(
                 groups.setdefault(observables[v].map.dim, []).append(v)
     result: dict[str, Tensor] = {}
     for names in groups.values():
-        stacked = torch.stack([estimates[v].mT for v in names]).mT  # rows stay last in memory, which is several times as fast
+        stacked = torch.stack(
+            [estimates[v].mT for v in names]
+        ).mT  # rows stay last in memory, which is several times as fast
         marginals = torch.stack([observables[v].marginal for v in names]).to(stacked).unsqueeze(1)
         for v, p in zip(names, as_distribution(stacked, floor, marginals).unbind(), strict=True):
             result[v] = observables[v].with_known(p, evidence)
-    return {v: result[v] if v in result else observables[v].distribution(e, evidence, floor) for v, e in estimates.items()}
+    return {
+        v: result[v] if v in result else observables[v].distribution(e, evidence, floor) for v, e in estimates.items()
+    }
 
 
 def negative_mass(estimate: Tensor) -> Tensor:

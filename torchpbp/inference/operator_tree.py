@@ -33,7 +33,6 @@ from torchpbp.inference.schedule import Place, Route, Schedule, build_schedule
 from torchpbp.inputs.evidence import Evidence
 from torchpbp.planning.plan import Plan
 
-
 UNUSED = torch.empty(0)
 """In place of messages that were left out."""
 
@@ -334,7 +333,7 @@ def own_estimate(table: Tensor, position: int, zetas: Sequence[Tensor]) -> Tenso
         if k != position:
             zeta = zetas[k] if zetas[k].ndim == 2 else zetas[k].unsqueeze(0)
             moved = table.movedim(1 + k, -1)
-            table = (moved * zeta.reshape(len(zeta), *[1] * (moved.ndim - 2), zeta.shape[-1])).sum(dim=-1)
+            table = (moved * zeta.reshape(zeta.shape[0], *[1] * (moved.ndim - 2), zeta.shape[-1])).sum(dim=-1)
     return table
 
 

@@ -26,12 +26,12 @@ class Run(NamedTuple):
     Args:
         part: number of the part.
         first: place of the first message in it.
-        count: number of messages; None for all of the part.
+        length: number of messages; None for all of the part.
     """
 
     part: int
     first: int
-    count: int | None
+    length: int | None
 
 
 Runs = tuple[Run, ...]
@@ -283,9 +283,7 @@ def _route(
         indices = [i for i, n in enumerate(step.nodes) if n in ending]
         if indices:
             nodes = tuple(step.nodes[i] for i in indices)
-            arrivals.append(
-                Arrival(number, nodes, _chosen(indices, len(step.nodes)), _runs(places, sizes, nodes))
-            )
+            arrivals.append(Arrival(number, nodes, _chosen(indices, len(step.nodes)), _runs(places, sizes, nodes)))
     # Upward messages go over to the siblings of nodes on the way, and into messages that are used themselves. A step computes all of
     # its nodes, whether all are used or not.
     used = {c for k, c in enumerate(tree.children[0]) if any(j != k for j in start)}

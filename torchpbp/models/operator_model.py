@@ -396,9 +396,7 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
             evidence: checked.
         """
         observables, read_out = self.observables, None if self.readout is None else self.readout.target
-        result = distributions(
-            observables, {v: e for v, e in estimates.items() if v != read_out}, evidence, self.floor
-        )
+        result = distributions(observables, {v: e for v, e in estimates.items() if v != read_out}, evidence, self.floor)
         return {
             v: result[v] if v in result else self.distribution(observables[v], e, evidence)
             for v, e in estimates.items()
