@@ -57,7 +57,7 @@ def read_layer_evidence(
     hard: dict[str, Tensor] = {}
     soft: dict[str, Tensor] = {}
     real: dict[str, Tensor] = {}
-    valid = torch.ones(1, dtype=torch.bool, device=device)
+    valid: Tensor | None = None
     log_scale: Tensor | None = None
     for name, value in dense.items():
         domain = domains[name]
@@ -70,7 +70,9 @@ def read_layer_evidence(
             log_scale = top.log() if log_scale is None else log_scale + top.log()
         else:
             hard[name], good = _states(value, domain)
-        valid = valid & good
+        valid = good if valid is None else valid & good
+    if valid is None:
+        valid = torch.ones(1, dtype=torch.bool, device=device)
     return Evidence(batch, hard, soft, real, log_scale), valid
 
 

@@ -196,11 +196,10 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
         """
 
         def answer(names: tuple[str, ...], checked: Evidence) -> Answer:
-            observables = self.observables
             if len(names) > 1:
                 return self.joint_posterior(names, checked, raw)
             (name,) = names
-            observable = observables[name]
+            observable = self.observables[name]
             if at is not None and isinstance(observable.map, EncodedMap):
                 raise QueryError(
                     f"Query of '{name}': at= needs a density, and a leaf with an encoder has mean and variance only."
