@@ -166,7 +166,7 @@ def build_schedule(tree: JunctionTree, shapes: Sequence[tuple[int, ...]]) -> Sch
     return _schedule(tree, tuple(shapes))
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)  # a chain of 2,000 sites has some megabytes of places
 def _schedule(tree: JunctionTree, shapes: tuple[tuple[int, ...], ...]) -> Schedule:
     # Of each node: the step of its parent, which child it is, and the parent's place there. Messages to the same step are then
     # neighbours, and need not be gathered.

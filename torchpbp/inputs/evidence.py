@@ -182,13 +182,13 @@ def read_evidence(
         raise DataError(f"Evidence names {twice} more than once. Give each variable one column.")
     items: dict[str, Any] = {str(name): column for name, column in given.items()}
     check_alignment(items, "Evidence on")
-    known = labels or {}
+    labels = labels or {}
     hard: dict[str, Tensor] = {}
     soft: dict[str, Tensor] = {}
     real: dict[str, Tensor] = {}
     for name, value in items.items():
         domain = _domain(name, states, latent)
-        if type(value) is int and isinstance(domain, int) and -1 <= value < domain and name not in known:
+        if type(value) is int and isinstance(domain, int) and -1 <= value < domain and name not in labels:
             hard[name] = torch.tensor([value], device=device)  # one state, as most questions about one row have it
             continue
         if shape_of(domain):
@@ -196,7 +196,7 @@ def read_evidence(
             continue
         if isinstance(value, Tensor):
             require_device(f"Evidence on '{name}'", value, device, "the model")
-        tensor = as_tensor(name, value, known.get(name), domain)
+        tensor = as_tensor(name, value, labels.get(name), domain)
         if not isinstance(domain, int):
             real[name] = checked_values(name, tensor, domain).to(device)
         elif tensor.ndim == 2 and tensor.is_floating_point():
