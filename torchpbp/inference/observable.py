@@ -32,7 +32,6 @@ class Observable(nn.Module):
         map: its features.
 
     Attributes:
-        continuous: whether it has a range in place of states.
         bounds: (2,) range over which a continuous variable's densities are normalised.
         functionals: (dim, 2) weights with which features predict u and u² of a continuous variable, u being its
             standardised value: without that, x² would drown the variance of data far from 0. For a leaf with an encoder
@@ -47,13 +46,17 @@ class Observable(nn.Module):
     def __init__(self, name: str, domain: Domain, map: FeatureMap) -> None:
         super().__init__()
         self.name, self.domain, self.map = name, domain, map
-        self.continuous = isinstance(domain, Continuous)
         self.register_buffer("bounds", torch.zeros(2, dtype=torch.float64, device="cpu"))
         entries = torch.Size(map.shape).numel() if isinstance(map, EncodedMap) else 1
         rows = map.dim if self.continuous else 0
         self.register_buffer("functionals", torch.zeros(rows, 2 * entries, dtype=torch.float64, device="cpu"))
         states = 0 if self.continuous else map.dim
-        self.register_buffer("marginal", torch.ones(states, dtype=torch.float64, device="cpu") / map.dim)
+        self.register_buffer("marginal", torch.full((states,), 1 / map.dim, dtype=torch.float64, device="cpu"))
+
+    @property
+    def continuous(self) -> bool:
+        """Whether the variable has a range in place of states."""
+        return isinstance(self.domain, Continuous)
 
     def fit(self, values: Tensor, extent: tuple[float, float] | None = None) -> None:
         """Fit the map, the range and the moment functionals of a continuous variable.

@@ -189,7 +189,7 @@ def read_evidence(
     for name, value in items.items():
         domain = _domain(name, states, latent)
         if type(value) is int and isinstance(domain, int) and -1 <= value < domain and name not in labels:
-            hard[name] = torch.tensor([value], device=device)  # one state, as most questions about one row have it
+            hard[name] = torch.full((1,), value, device=device)  # one state, as most questions about one row have it
             continue
         if shape_of(domain):
             real[name] = checked_leaves(name, value, domain, single=True).to(device)

@@ -79,7 +79,8 @@ def plan_tree(tree: JunctionTree, options: PlanOptions | None = None, dims: Mapp
     """
     options = options or PlanOptions()
     sizes = {v: tree.graph.num_states(v) for v in tree.leaf_of} if dims is None else dims
-    plan = Plan(tree, _cached(tree, replace(options, strict=False), tuple(sizes.items())))
+    lenient = replace(options, strict=False) if options.strict else options
+    plan = Plan(tree, _cached(tree, lenient, tuple(sizes.items())))
     for separator in reversed(plan.separators):
         if separator.reached < separator.needed:
             text = (
