@@ -1,10 +1,13 @@
 """Message passing against a direct contraction of all operators."""
 
+import itertools
+
 import pytest
 import torch
 
-from torchpbp import PBP, DiscreteNetwork, Evidence, templates
+from torchpbp import PBP, DiscreteNetwork, Evidence, LatentGraph, templates
 from torchpbp.exact.contraction import contract
+from torchpbp.inference import schedule
 from torchpbp.inference.observable import as_distribution, negative_mass
 
 
@@ -54,6 +57,66 @@ def test_states_and_weights_of_the_same_leaves_mean_the_same(chosen):
 def weights_of(states, count):
     """(rows, count) one-hot weights; ones for -1."""
     return torch.cat([torch.eye(count), torch.ones(1, count)]).double()[states]
+
+
+GRAPHS = {
+    "diamond": templates.diamond(observed_states=3),
+    "chain": templates.hmm(7),
+    "loops": templates.loopy_network(observed_states=3),
+    "unlike leaves": LatentGraph(
+        [
+            ("h", "k"),
+            ("k", "m"),
+            ("m", "n"),
+            ("h", "a"),
+            ("h", "b"),
+            ("k", "c"),
+            ("m", "d"),
+            ("m", "e"),
+            ("n", "f"),
+            ("n", "g"),
+        ],
+        {"h": 2, "k": 2, "m": 2, "n": 2, "a": 2, "b": 3, "c": 4, "d": 2, "e": 5, "f": 3, "g": 2},
+        ["h", "k", "m", "n"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("classes", [False, True])
+def test_the_way_to_some_leaves_gives_what_the_way_to_all_does(name, classes):
+    """Messages that the way does not use are left out; what arrives, with its scale, is the same."""
+    graph = GRAPHS[name]
+    rows = DiscreteNetwork.random(graph, seed=1).sample(400, seed=0)
+    if classes:
+        graph = LatentGraph(
+            [*graph.edges, *(("y", h) for h in graph.latent)], {**graph.variables, "y": 2}, graph.latent
+        )
+        rows["y"] = torch.arange(400) % 2
+    model = PBP(graph, condition="y" if classes else None).fit(rows)
+    observed = list(model.tree.leaf_of)
+    hard = {v: torch.where(torch.arange(5) % 3 == i % 3, -1, rows[v][:5]) for i, v in enumerate(observed[1:])}
+    evidence = Evidence(5, hard, {observed[0]: weights_of(rows[observed[0]][:5], model.states[observed[0]]) + 0.1})
+    tree = model.operator_tree.stacked if classes else model.operator_tree
+    expected = tree.scaled_estimates(evidence)
+    leaves = model.tree.leaves
+    for chosen in [*((leaf,) for leaf in leaves), *itertools.combinations(leaves, 2), leaves[::2], leaves[::-1]]:
+        found = tree.scaled_estimates(evidence, chosen)
+        assert set(found) == set(chosen)
+        for leaf, (table, log_scale) in found.items():
+            whole, whole_scale = expected[leaf]
+            shape = (*log_scale.shape, *[1] * (table.ndim - log_scale.ndim))
+            torch.testing.assert_close(table * (log_scale - whole_scale).exp().reshape(shape), whole, rtol=1e-9, atol=0)
+
+
+def test_routes_are_remembered_within_bounds(monkeypatch):
+    monkeypatch.setattr(schedule, "MOST_ROUTES", 3)
+    graph = templates.hmm(6)
+    model = PBP(graph).fit(DiscreteNetwork.random(graph, seed=1).sample(200, seed=0))
+    first = {v: model.posterior(v) for v in model.states}
+    for v, p in first.items():
+        torch.testing.assert_close(model.posterior(v), p)
+    assert len(model._schedule._routes) <= 3
 
 
 def test_clipping():

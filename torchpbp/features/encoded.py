@@ -95,7 +95,7 @@ class EncodedMap(FeatureMap):
     def standard_values(self, values: Tensor) -> Tensor:
         """(rows, entries) values as nets see them."""
         standard = (values - self.centre.to(values)) / self.scale.to(values)
-        return standard.reshape(len(values), torch.Size(self.shape).numel())
+        return standard.reshape(values.shape[0], torch.Size(self.shape).numel())
 
     @torch.no_grad()
     def fit(self, values: Tensor) -> None:
@@ -202,7 +202,7 @@ class Encoders(nn.Module):
             raise ArgumentError(
                 f"Features of '{name}': the encoder looks at all leaves of a row (context=True), so one leaf has none alone."
             )
-        return self._with_residuals({name: self._checked(name, self._call(name, values), len(values))})[name]
+        return self._with_residuals({name: self._checked(name, self._call(name, values), values.shape[0])})[name]
 
     def forward(self, values: Mapping[str, Tensor], seen: Mapping[str, Tensor]) -> dict[str, Encoded]:
         """Outputs for all leaves.
@@ -221,12 +221,12 @@ class Encoders(nn.Module):
                     f"features: a context encoder returns a dict with the features of {', '.join(self.names)}, got "
                     f"{sorted(out) if isinstance(out, Mapping) else type(out).__name__}."
                 )
-            return {v: self._context_output(v, out[v], len(given[v])) for v in self.names}
+            return {v: self._context_output(v, out[v], given[v].shape[0]) for v in self.names}
         result: dict[str, Encoded] = {}
         for group in self._batched():  # leaves with one module and one shape are encoded in one call
-            rows = len(values[group[0]])
+            rows = values[group[0]].shape[0]  # len() would fix the number of rows of an exported program
             flat = torch.stack([values[v] for v in group]).flatten(0, 1)
-            out = self._checked(group[0], self._call(group[0], flat), len(flat))
+            out = self._checked(group[0], self._call(group[0], flat), flat.shape[0])
             for v, part in zip(
                 group, out.features.reshape(len(group), rows, out.features.shape[1]).unbind(), strict=True
             ):
@@ -245,7 +245,7 @@ class Encoders(nn.Module):
         return module(values if like is None else values.to(like))
 
     def _checked(self, name: str, output: Any, rows: int) -> Encoded:
-        if not isinstance(output, Tensor) or output.ndim != 2 or len(output) != rows or output.shape[1] == 0:
+        if not isinstance(output, Tensor) or output.ndim != 2 or output.shape[0] != rows or output.shape[1] == 0:
             got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
             raise ArgumentError(
                 f"features: the encoder of '{name}' must return (rows, features), here ({rows}, d), got {got}."

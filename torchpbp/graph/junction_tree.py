@@ -68,6 +68,15 @@ class JunctionTree(CliqueTree):
         return tuple(frozenset(r) for r in result)
 
     @cached_property
+    def _separator_names(self) -> tuple[str, ...]:
+        """Name of each separator, see :meth:`separator_name`; models of one tree have modules of the same names."""
+        names = []
+        for separator, below in zip(self.separators, self._first_inside, strict=True):
+            shown = ", ".join(below[:SHOWN]) + (", …" if len(below) > SHOWN else "")
+            names.append(f"{braces(separator)} above {{{shown}}}")
+        return tuple(names)
+
+    @cached_property
     def _first_inside(self) -> tuple[list[str], ...]:
         """The first observables below each separator, by name, one more than are shown; all of them would take O(n²)."""
         result = [sorted(group)[: SHOWN + 1] for group in self.leaf_observables]
@@ -105,9 +114,7 @@ class JunctionTree(CliqueTree):
 
     def separator_name(self, node: int) -> str:
         """The separator's variables and the observables below it, for messages."""
-        below = self._first_inside[node]
-        shown = ", ".join(below[:SHOWN]) + (", …" if len(below) > SHOWN else "")
-        return f"{braces(self.separators[node])} above {{{shown}}}"
+        return self._separator_names[node]
 
     def validate(self) -> None:
         """Raise :class:`StructureError` unless every property that learning relies on holds."""

@@ -1,21 +1,20 @@
-"""Contractions of operators with messages and evidence: the single steps of message passing, and where they keep messages.
+"""Contractions of operators with messages and evidence: the single steps of message passing.
 
 Operators of equal shape are stacked along a first dimension of nodes. A dimension of classes may follow; it is written … below, and
 operators and messages both have it. The rows of a batch come last, which makes all inner loops long: messages have few entries.
+
+With one row each call of torch takes longer than its numbers do, so calls are few, and the cheaper one of two that do the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from torchpbp.inference.schedule import Step
+from torchpbp.inference.schedule import Place, Runs
 from torchpbp.inputs.evidence import Evidence
-
-Slots = dict[int, tuple[Tensor, int]]
-"""Node -> a (nodes, …, rank, batch) tensor of messages, and its place there."""
 
 
 def upward_message(weight: Tensor, below: Sequence[Tensor]) -> Tensor:
@@ -29,39 +28,46 @@ def upward_message(weight: Tensor, below: Sequence[Tensor]) -> Tensor:
         (nodes, …, rank, batch).
     """
     if len(below) == 1:
-        return weight @ below[0]
+        return _product(weight, below[0])
     pairs, matrix = _pairs(below[0], below[1]), weight.flatten(-2)
     if weight.ndim == 5 and pairs.shape[1] == 1:  # messages that all classes share: one product for all of them
         return (matrix.flatten(1, 2) @ pairs.squeeze(1)).reshape(*matrix.shape[:3], pairs.shape[-1])
-    return matrix @ pairs
+    return _product(matrix, pairs)
 
 
-def downward_message(weight: Tensor, above: Tensor, below: Sequence[Tensor], k: int) -> Tensor:
+def downward_message(weight: Tensor, above: Tensor, below: Sequence[Tensor | None], k: int) -> Tensor:
     """W ×_S down(S) ×_{j≠k} up(S_j): (nodes, …, rank of child k, batch)."""
-    if len(below) == 1:
-        return weight.mT @ above
+    beside = below[1 - k] if len(below) == 2 else None
+    if beside is None:
+        return _product(weight.mT, above)
     own_last = weight if k == 1 else weight.mT  # (…, rank, the other child, child k)
-    return own_last.flatten(-3, -2).mT @ _pairs(above, below[1 - k])
+    return _product(own_last.flatten(-3, -2).mT, _pairs(above, beside))
 
 
-def root_message(root: Tensor, below: Sequence[Tensor], k: int) -> Tensor:
+def root_message(root: Tensor, below: Sequence[Tensor | None], k: int, batch: int) -> Tensor:
     """T ×_{j≠k} up(S_j).
 
     Args:
         root: (…, child ranks).
-        below: per child (…, child rank, batch).
+        below: per child (…, child rank, batch); that of child ``k`` is not used.
         k: which child.
+        batch: number of rows.
 
     Returns:
         (…, rank of child k, batch).
     """
-    own_last = root.movedim(root.ndim - len(below) + k, -1)
-    others = [b for j, b in enumerate(below) if j != k]
+    own_last = root if k == len(below) - 1 else root.movedim(root.ndim - len(below) + k, -1)
+    others = [b for j, b in enumerate(below) if j != k and b is not None]
     if not others:
-        return own_last.unsqueeze(-1).expand(*own_last.shape, below[0].shape[-1])
+        return own_last.unsqueeze(-1).expand(*own_last.shape, batch)
     if len(others) == 1:
         return own_last.mT @ others[0]
     return own_last.flatten(-3, -2).mT @ _pairs(others[0], others[1])
+
+
+def _product(left: Tensor, right: Tensor) -> Tensor:
+    """The matrix product; of two batches of matrices without the preparations for other shapes."""
+    return torch.bmm(left, right) if left.ndim == right.ndim == 3 else left @ right
 
 
 def _pairs(left: Tensor, right: Tensor) -> Tensor:
@@ -83,7 +89,9 @@ def leaf_table(weight: Tensor, downward: Tensor) -> Tensor:
         (nodes, …, features of the leaf's observables, batch).
     """
     own = downward.ndim - 1
-    table = weight.flatten(own).mT @ downward
+    if weight.ndim == own + 1:  # one observable
+        return _product(weight.mT, downward)
+    table = _product(weight.flatten(own).mT, downward)
     return table.reshape(*table.shape[:-2], *weight.shape[own:], table.shape[-1])
 
 
@@ -101,8 +109,8 @@ def leaf_messages(
         (nodes, …, rank, batch) messages, and the (nodes, …, 1, batch) size of weights, which is divided out; None for states.
     """
     own = weight.ndim - len(groups[0])
-    flat = weight.reshape(len(groups), -1, *weight.shape[own:])  # all classes are read at once
-    soft = [any(v in evidence.soft for v in g) for g in groups]
+    flat = weight if own == 2 else weight.reshape(len(groups), -1, *weight.shape[own:])  # all classes are read at once
+    soft = [any(v in evidence.soft for v in g) for g in groups] if evidence.soft else [False]
     if all(soft):
         messages, scale = _weighted(flat, groups, evidence)
     elif not any(soft):
@@ -117,8 +125,9 @@ def leaf_messages(
         messages = torch.stack([next(parts[s]) for s in soft])
         sizes = iter(scales.expand(len(weighted), 1, evidence.batch).unbind())
         scale = torch.stack([next(sizes) if s else one for s in soft])
-    messages = messages.reshape(*weight.shape[:own], evidence.batch)
-    return messages, scale if scale is None or own == 2 else scale.unsqueeze(1)
+    if own == 2:
+        return messages, scale
+    return messages.reshape(*weight.shape[:own], evidence.batch), None if scale is None else scale.unsqueeze(1)
 
 
 def _gathered(weight: Tensor, groups: Sequence[tuple[str, ...]], evidence: Evidence) -> Tensor:
@@ -134,7 +143,7 @@ def _gathered(weight: Tensor, groups: Sequence[tuple[str, ...]], evidence: Evide
         states = torch.stack([c for c in columns if c is not None]) + 1
         cells = states if cells is None else cells * size + states
     assert cells is not None
-    table = weight.flatten(2)
+    table = weight if weight.ndim == 3 else weight.flatten(2)
     return table.gather(2, cells.unsqueeze(1).expand(-1, table.shape[1], -1))
 
 
@@ -162,38 +171,24 @@ def _weighted(weight: Tensor, groups: Sequence[tuple[str, ...]], evidence: Evide
 def rescaled(message: Tensor) -> tuple[Tensor, Tensor]:
     """(…, rank, batch) divided by the largest absolute entry of each row, and these, (…, 1, batch); rows of zeros stay so."""
     scale = message.detach().abs().amax(dim=-2, keepdim=True)
-    scale = scale.masked_fill(
-        scale < torch.finfo(message.dtype).tiny, 1.0
-    )  # or the gradients of zeros would be infinite
+    scale.masked_fill_(scale < torch.finfo(message.dtype).tiny, 1.0)  # or the gradients of zeros would be infinite
     return message / scale, scale
 
 
-def store_messages(slots: Slots, step: Step, messages: Tensor) -> None:
-    """Note where the messages of a step are, those used together in a tensor of their own."""
-    start = 0
-    for part in torch.split(messages, list(step.sizes)) if len(step.sizes) > 1 else (messages,):
-        slots.update({n: (part, i) for i, n in enumerate(step.nodes[start : start + len(part)])})
-        start += len(part)
+def gather_messages(parts: Sequence[Tensor], runs: Runs) -> Tensor:
+    """(nodes, …, rank, batch) messages out of the parts that hold them, without a copy where they lie together."""
+    if len(runs) == 1:
+        part, first, length = runs[0]
+        return parts[part] if length is None else parts[part].narrow(0, first, length)
+    found = [parts[p] if length is None else parts[p].narrow(0, first, length) for p, first, length in runs]
+    # The number of rows is left out of the comparison: it is a symbol, not a number, in a program for batches of any size.
+    if len({m.shape[1:-1] for m in found}) > 1:  # messages that all classes share beside those of each class
+        leading = [max(sizes) for sizes in zip(*(m.shape[1:-1] for m in found), strict=True)]
+        found = [m.expand(-1, *leading, -1) for m in found]
+    return torch.cat(found)
 
 
-def gather_messages(slots: Slots, nodes: Sequence[int]) -> Tensor:
-    """(nodes, …, rank, batch) messages of some nodes, without a copy where they lie together."""
-    runs: list[tuple[Tensor, int, int]] = []  # tensor, first, stop
-    for n in nodes:
-        tensor, i = slots[n]
-        if runs and runs[-1][0] is tensor and runs[-1][2] == i:
-            runs[-1] = tensor, runs[-1][1], i + 1
-        else:
-            runs.append((tensor, i, i + 1))
-    parts = [t if stop - first == len(t) else t[first:stop] for t, first, stop in runs]
-    if len(parts) == 1:
-        return parts[0]
-    if len({p.shape[1:] for p in parts}) > 1:  # messages that all classes share beside those of each class
-        leading = [max(sizes) for sizes in zip(*(p.shape[1:] for p in parts), strict=True)]
-        parts = [p.expand(len(p), *leading) for p in parts]
-    return torch.cat(parts)
-
-
-def messages_by_node(slots: Slots, count: int) -> list[Tensor | None]:
+def messages_by_node(parts: Sequence[Tensor], places: Mapping[int, Place], count: int) -> list[Tensor | None]:
     """Per node a (…, batch, rank) message with a largest entry of 1; None where there is none."""
-    return [rescaled(slots[n][0][slots[n][1]])[0].mT if n in slots else None for n in range(count)]
+    found = {n: parts[part][i] for n, (part, i) in places.items()}
+    return [rescaled(found[n])[0].mT if n in found else None for n in range(count)]

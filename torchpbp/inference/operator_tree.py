@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from torchpbp.inference.contractions import (
-    Slots,
     downward_message,
     gather_messages,
     leaf_messages,
@@ -27,43 +26,57 @@ from torchpbp.inference.contractions import (
     messages_by_node,
     rescaled,
     root_message,
-    store_messages,
     upward_message,
 )
 from torchpbp.inference.observable import Observable, prepare
-from torchpbp.inference.schedule import Schedule, build_schedule
+from torchpbp.inference.schedule import Place, Route, Schedule, build_schedule
 from torchpbp.inputs.evidence import Evidence
 from torchpbp.planning.plan import Plan
+
+UNUSED = torch.empty(0)
+"""In place of messages that were left out."""
 
 
 class UpwardMessages(NamedTuple):
     """Result of the upward pass.
 
     Args:
-        slots: where the message of each node is.
+        parts: messages that are used together, (nodes, …, rank, batch).
+        places: node -> place of its message among the parts.
         weights: per step, leaves first, the stacked operators.
         scales: per step the (nodes, …, 1, batch) factors divided out; None where there are none.
-        like: (…, 1, batch) of any values.
+        batch: number of rows.
     """
 
-    slots: Slots
+    parts: list[Tensor]
+    places: Mapping[int, Place]
     weights: list[Tensor]
     scales: list[Tensor | None]
-    like: Tensor
+    batch: int
 
     @property
     def messages(self) -> list[Tensor | None]:
         """Per node a (…, batch, rank) message with a largest entry of 1 (None for the root)."""
-        return messages_by_node(self.slots, 1 + len(self.slots))
+        return messages_by_node(self.parts, self.places, 1 + len(self.places))
 
-    @property
-    def log_scale(self) -> Tensor:
-        """(…, batch) log of all that was divided out."""
-        total = torch.zeros_like(self.like.squeeze(-2))
-        for scale in self.scales:
-            if scale is not None:
-                total = total + scale.log().sum(dim=0).squeeze(-2)
-        return total
+    def message(self, node: int) -> Tensor:
+        """(…, rank, batch)."""
+        part, i = self.places[node]
+        return self.parts[part].select(0, i)
+
+
+class DownwardMessages(NamedTuple):
+    """Result of the downward pass.
+
+    Args:
+        parts: messages that were sent together, (nodes, …, rank, batch).
+        scales: per descent of the route the (nodes, …, 1, batch) factors divided out of the messages that its nodes were sent.
+        route: taken by the pass.
+    """
+
+    parts: list[Tensor]
+    scales: list[Tensor]
+    route: Route
 
 
 class Mass(NamedTuple):
@@ -115,26 +128,32 @@ class OperatorTree:
             self._schedule = build_schedule(self.plan.tree, [tuple(w.shape) for w in self.operators])
         return self._schedule
 
-    def upward(self, evidence: Evidence) -> UpwardMessages:
-        """Messages from the leaves to the root [PBP eq. 2-3]."""
-        slots: Slots = {}
+    def upward(self, evidence: Evidence, leaves: Sequence[int] | None = None) -> UpwardMessages:
+        """Messages from the leaves to the root [PBP eq. 2-3].
+
+        Args:
+            evidence: for a batch of rows.
+            leaves: those that messages are sent down to afterwards; messages that are of no use for this may be left out.
+        """
+        schedule = self.schedule
+        unused = schedule.route(leaves).unused if leaves is not None else ()
+        parts: list[Tensor] = []
         weights: list[Tensor] = []
         scales: list[Tensor | None] = []
-        for step in self.schedule.leaves:
-            weights.append(self._stack(step.nodes))
-            groups = [self.schedule.observables[n] for n in step.nodes]
-            message, scale = leaf_messages(weights[-1], groups, evidence)
+        for number, step in enumerate(schedule.steps):
+            weight = self._stack(step.nodes)
+            weights.append(weight)
+            if number in unused:
+                scales.append(None)
+                parts += [UNUSED] * len(step.sizes)
+                continue
+            if number < len(schedule.leaves):
+                message, scale = leaf_messages(weight, step.groups, evidence)
+            else:
+                message, scale = rescaled(upward_message(weight, [gather_messages(parts, r) for r in step.inputs]))
             scales.append(scale)
-            store_messages(slots, step, message)
-        for step in self.schedule.inner:
-            weights.append(self._stack(step.nodes))
-            message, scale = rescaled(
-                upward_message(weights[-1], [gather_messages(slots, nodes) for nodes in step.children])
-            )
-            scales.append(scale)
-            store_messages(slots, step, message)
-        leading = self.root.shape[: self.root.ndim - len(self.schedule.root_children)]
-        return UpwardMessages(slots, weights, scales, self.root.new_empty(*leading, 1, evidence.batch))
+            parts += (message,) if len(step.sizes) == 1 else torch.split_with_sizes(message, step.sizes)
+        return UpwardMessages(parts, schedule.places, weights, scales, evidence.batch)
 
     def downward(self, upward: UpwardMessages, leaves: Sequence[int] | None = None) -> list[Tensor | None]:
         """Messages from the root to the leaves [PBP eq. 4-5].
@@ -146,39 +165,24 @@ class OperatorTree:
         Returns:
             Per node on the way a (batch, rank) message, scaled to a largest entry of 1.
         """
-        return messages_by_node(self._downward(upward, leaves)[0], len(self.operators))
+        down = self._downward(upward, leaves)
+        return messages_by_node(down.parts, down.route.places, len(self.operators))
 
-    def _downward(self, upward: UpwardMessages, leaves: Sequence[int] | None) -> tuple[Slots, Slots]:
-        """Messages from the root to the leaves, and (nodes, …, 1, batch) factors divided out of them; those of leaves are as they are."""
-        messages: Slots = {}
-        scales: Slots = {}
-        wanted = None if leaves is None else self._above(leaves)
-
-        def store(nodes: Sequence[int], raw: Tensor) -> None:
-            leaves_only = all(self.schedule.observables[n] for n in nodes)
-            message, scale = (raw, None) if leaves_only else rescaled(raw)
-            for i, n in enumerate(nodes):
-                messages[n] = message, i
-                if scale is not None:
-                    scales[n] = scale, i
-
-        below = [gather_messages(upward.slots, (c,))[0] for c in self.schedule.root_children]
-        for k, child in enumerate(self.schedule.root_children):
-            if wanted is None or child in wanted:
-                store((child,), root_message(self.root, below, k).unsqueeze(0))
-        first = len(self.schedule.leaves)
-        for weight, step in zip(reversed(upward.weights[first:]), reversed(self.schedule.inner), strict=True):
-            chosen = range(len(step.nodes)) if wanted is None else [i for i, n in enumerate(step.nodes) if n in wanted]
-            if not chosen:
-                continue
-            some = weight if len(chosen) == len(step.nodes) else weight[chosen]
-            targets = [[children[i] for i in chosen] for children in step.children]
-            above = gather_messages(messages, [step.nodes[i] for i in chosen])
-            inputs = [gather_messages(upward.slots, nodes) for nodes in targets]
-            for k, nodes in enumerate(targets):
-                if wanted is None or any(n in wanted for n in nodes):
-                    store(nodes, downward_message(some, above, inputs, k))
-        return messages, scales
+    def _downward(self, upward: UpwardMessages, leaves: Sequence[int] | None) -> DownwardMessages:
+        """Messages from the root to some leaves, or to all."""
+        route = self.schedule.route(leaves)
+        below_root = [
+            None if route.start == (k,) else upward.message(c) for k, c in enumerate(self.schedule.root_children)
+        ]
+        parts = [root_message(self.root, below_root, k, upward.batch).unsqueeze(0) for k in route.start]
+        scales: list[Tensor] = []
+        for step, _, chosen, above, inputs, targets in route.descents:
+            weight = upward.weights[step] if chosen is None else upward.weights[step][chosen]
+            message, scale = rescaled(gather_messages(parts, above))
+            below = [gather_messages(upward.parts, runs) if runs else None for runs in inputs]
+            parts += [downward_message(weight, message, below, k) for k in targets]
+            scales.append(scale)
+        return DownwardMessages(parts, scales, route)
 
     def estimates(self, evidence: Evidence, leaves: Sequence[int] | None = None) -> dict[int, Tensor]:
         """Joint estimates E[φ(δ(C)) 1(evidence elsewhere)] at leaves, each up to a positive factor per row [PBP Step 4].
@@ -190,57 +194,67 @@ class OperatorTree:
         Returns:
             leaf -> (batch, features of its observables…); evidence on these observables themselves is not included.
         """
-        upward = self.upward(evidence)
-        return self._leaf_tables(upward, self._downward(upward, leaves)[0], leaves)
+        upward = self.upward(evidence, leaves)
+        return self._leaf_tables(upward, self._downward(upward, leaves))
 
     def scaled_estimates(
         self, evidence: Evidence, leaves: Sequence[int] | None = None
     ) -> dict[int, tuple[Tensor, Tensor]]:
         """:meth:`estimates` together with their factors: leaf -> (estimate, (batch,) log of what was divided out of it)."""
-        upward = self.upward(evidence)
-        downward, down = self._downward(upward, leaves)
-        tables, total = self._leaf_tables(upward, downward, leaves), upward.log_scale
-        up: Slots = {}
-        for step, scale in zip((*self.schedule.leaves, *self.schedule.inner), upward.scales, strict=True):
+        upward = self.upward(evidence, leaves)
+        downward = self._downward(upward, leaves)
+        tables, total = self._leaf_tables(upward, downward), self._log_scale(upward)
+        up: dict[int, Tensor] = {}
+        for step, scale in zip(self.schedule.steps, upward.scales, strict=True):
             if scale is not None:
-                up.update({n: (scale, i) for i, n in enumerate(step.nodes)})
+                up.update({n: scale[i] for i, n in enumerate(step.nodes)})
+        down: dict[int, Tensor] = {}
+        for descent, scale in zip(downward.route.descents, downward.scales, strict=True):
+            down.update({n: scale[i] for i, n in enumerate(descent.nodes)})
         return {leaf: (t, total + self._outside_scale(leaf, up, down)) for leaf, t in tables.items()}
 
-    def _leaf_tables(self, upward: UpwardMessages, downward: Slots, leaves: Sequence[int] | None) -> dict[int, Tensor]:
+    def _leaf_tables(self, upward: UpwardMessages, downward: DownwardMessages) -> dict[int, Tensor]:
         """leaf -> (…, batch, features of its observables…)."""
         result: dict[int, Tensor] = {}
-        first = self.root.ndim - len(self.schedule.root_children)  # dimension of the batch
-        for weight, step in zip(upward.weights, self.schedule.leaves, strict=False):
-            chosen = [i for i, n in enumerate(step.nodes) if leaves is None or n in leaves]
-            if chosen:
-                nodes = [step.nodes[i] for i in chosen]
-                some = weight if len(chosen) == len(step.nodes) else weight[chosen]
-                tables = leaf_table(some, gather_messages(downward, nodes))
-                result.update(zip(nodes, tables.movedim(-1, 1 + first).unbind(), strict=True))
+        batch = self.root.ndim - len(self.schedule.root_children)  # dimension of the batch
+        for step, nodes, chosen, above in downward.route.arrivals:
+            weight = upward.weights[step] if chosen is None else upward.weights[step][chosen]
+            tables = leaf_table(weight, gather_messages(downward.parts, above))
+            rows_first = tables.mT if tables.ndim == 3 + batch else tables.movedim(-1, 1 + batch)
+            result.update(zip(nodes, rows_first.unbind(), strict=True))
         return result
 
-    def _outside_scale(self, node: int, up: Slots, down: Slots) -> Tensor | float:
-        """(batch,) log of what was divided out of a downward message, less all that was upwards: on the way from the root it is replaced.
+    def _log_scale(self, upward: UpwardMessages) -> Tensor:
+        """(…, batch) log of all that was divided out upwards."""
+        leading = self.root.shape[: self.root.ndim - len(self.schedule.root_children)]
+        total = self.root.new_zeros(*leading, upward.batch)
+        for scale in upward.scales:
+            if scale is not None:
+                total = total + scale.log().sum(dim=0).squeeze(-2)
+        return total
+
+    def _outside_scale(self, node: int, up: Mapping[int, Tensor], down: Mapping[int, Tensor]) -> Tensor | float:
+        """(batch,) log scale of the downward messages, excluding the upward scales they replace.
 
         Args:
             node: where the message arrives.
-            up, down: factors divided out of messages in both directions.
+            up, down: node -> (…, 1, batch) factor divided out of its message in each direction.
         """
         total: Tensor | float = 0.0
         while node > 0:
-            for sign, slots in ((-1, up), (1, down)):
-                if node in slots:
-                    scales, i = slots[node]
-                    total = total + sign * scales[i].squeeze(-2).log()
+            if node in up:
+                total = total - up[node].squeeze(-2).log()
+            if node in down:
+                total = total + down[node].squeeze(-2).log()
             node = self.plan.tree.parent[node]
         return total
 
     def mass(self, evidence: Evidence) -> Mass:
         """P(evidence) as it is estimated, T ×_all up: possibly negative, with the factor divided out."""
         upward = self.upward(evidence)
-        below = [gather_messages(upward.slots, (c,))[0] for c in self.schedule.root_children]
-        terms = root_message(self.root, below, len(below) - 1) * below[-1]
-        return Mass(terms.sum(dim=-2), terms.detach().abs().sum(dim=-2), upward.log_scale)
+        below = [upward.message(c) for c in self.schedule.root_children]
+        terms = root_message(self.root, below, len(below) - 1, evidence.batch) * below[-1]
+        return Mass(terms.sum(dim=-2), terms.detach().abs().sum(dim=-2), self._log_scale(upward))
 
     def log_mass(self, evidence: Evidence, floor: float | Tensor = 0.0) -> Tensor:
         """(batch,) log P(evidence), see :meth:`Mass.log`."""
@@ -268,8 +282,8 @@ class OperatorTree:
         Returns:
             name -> (batch,) states or values.
         """
-        slots = self.upward(prepare(observables, evidence, self.root)).slots
-        up = {n: tensor[i : i + 1] for n, (tensor, i) in slots.items()}  # (1, rank, batch)
+        upward = self.upward(prepare(observables, evidence, self.root))
+        up = {n: upward.message(n).unsqueeze(0) for n in upward.places}  # (1, rank, batch)
         children_of, values = self.plan.tree.children, {}
         # Work to do, last first: (node, k, message) sends down to child k, (node, None, None) refreshes the way up.
         stack: list[tuple[int, int | None, Tensor | None]] = [
@@ -285,10 +299,11 @@ class OperatorTree:
                 continue
             child = children[k]
             if above is None:
-                message = rescaled(root_message(self.root, [b[0] for b in below], k).unsqueeze(0))[0]
+                message = root_message(self.root, [b[0] for b in below], k, evidence.batch).unsqueeze(0)
+                message = rescaled(message)[0]
             else:
                 message = rescaled(downward_message(weight, above, below, k))[0]
-            leaf = [observables[v] for v in self.schedule.observables[child]]
+            leaf = [observables[v] for v in self.plan.tree.leaf_observables[child]]
             if leaf:
                 drawn, up[child] = _draw(self.operators[child].unsqueeze(0), message, leaf, evidence, floor, generator)
                 values.update(drawn)
@@ -296,15 +311,6 @@ class OperatorTree:
                 stack.append((child, None, None))
                 stack.extend((child, j, message) for j in reversed(range(len(children_of[child]))))
         return values
-
-    def _above(self, leaves: Sequence[int]) -> set[int]:
-        """Leaves and all nodes between them and the root."""
-        nodes = set()
-        for node in leaves:
-            while node > 0:
-                nodes.add(node)
-                node = self.plan.tree.parent[node]
-        return nodes
 
     def _stack(self, nodes: Sequence[int]) -> Tensor:
         if len(nodes) == 1:
@@ -327,7 +333,7 @@ def own_estimate(table: Tensor, position: int, zetas: Sequence[Tensor]) -> Tenso
         if k != position:
             zeta = zetas[k] if zetas[k].ndim == 2 else zetas[k].unsqueeze(0)
             moved = table.movedim(1 + k, -1)
-            table = (moved * zeta.reshape(len(zeta), *[1] * (moved.ndim - 2), zeta.shape[-1])).sum(dim=-1)
+            table = (moved * zeta.reshape(zeta.shape[0], *[1] * (moved.ndim - 2), zeta.shape[-1])).sum(dim=-1)
     return table
 
 
@@ -388,6 +394,9 @@ def observable_estimates(
     result = {}
     for v in names:
         group = structure.leaf_observables[structure.leaf_of[v]]
+        if len(group) == 1:
+            result[v] = tables[structure.leaf_of[v]]
+            continue
         zetas = [tree.root if u == v else observables[u].zeta(evidence, tree.root) for u in group]
         result[v] = own_estimate(tables[structure.leaf_of[v]], group.index(v), zetas)
     return result

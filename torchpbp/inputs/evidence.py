@@ -192,14 +192,18 @@ def read_evidence(
         require_unique(list(given.keys()), given.keys(), "Evidence: ")
     items: dict[str, Any] = {str(name): column for name, column in given.items()}
     check_alignment(items, "Evidence on")
+    labels = labels or {}
     hard: dict[str, Tensor] = {}
     soft: dict[str, Tensor] = {}
     real: dict[str, Tensor] = {}
     for name, value in items.items():
         where, domain = f"Evidence on '{name}'", _domain(name, states, latent)
+        if type(value) is int and isinstance(domain, int) and -1 <= value < domain and name not in labels:
+            hard[name] = torch.full((1,), value, device=device)  # one state, as most questions about one row have it
+            continue
         if isinstance(value, Tensor) and not shape_of(domain):
             require_device(where, value, device, "the model")
-        tensor = Column.open(where, value, domain, (labels or {}).get(name), single=True).tensor()
+        tensor = Column.open(where, value, domain, labels.get(name), single=True).tensor()
         if isinstance(domain, int) and tensor.ndim == 2 and tensor.is_floating_point():
             soft[name] = checked_weights(name, tensor, domain).to(device)
         else:

@@ -55,8 +55,8 @@ def read_layer_evidence(
     hard: dict[str, Tensor] = {}
     soft: dict[str, Tensor] = {}
     real: dict[str, Tensor] = {}
-    valid = torch.ones(1, dtype=torch.bool, device=device)
-    log_scale = torch.zeros(1, dtype=dtype, device=device)
+    valid: Tensor | None = None
+    log_scale: Tensor | None = None
     for name, value in dense.items():
         domain = domains[name]
         if not isinstance(domain, int):
@@ -65,11 +65,13 @@ def read_layer_evidence(
             weights, good = _weights(value.to(dtype), signed)
             top = extreme_sizes(weights)
             soft[name] = weights / top.unsqueeze(1)
-            log_scale = log_scale + top.log()
+            log_scale = top.log() if log_scale is None else log_scale + top.log()
         else:
             hard[name], good = _states(value, domain)
-        valid = valid & good
-    return Evidence(batch, hard, soft, real, log_scale if soft else None), valid
+        valid = good if valid is None else valid & good
+    if valid is None:
+        valid = torch.ones(1, dtype=torch.bool, device=device)
+    return Evidence(batch, hard, soft, real, log_scale), valid
 
 
 def _dense(
@@ -125,7 +127,7 @@ def _states(value: Tensor, states: int) -> tuple[Tensor, Tensor]:
     """(batch,) int64 states, -1 where not observed or invalid, and (batch,) which are valid."""
     codes = value.to(torch.int64)
     good = (codes >= (0 if value.dtype in UNSIGNED else -1)) & (codes < states)
-    return torch.where(good, codes, -1), good
+    return codes.masked_fill(~good, -1), good
 
 
 def _weights(value: Tensor, signed: bool) -> tuple[Tensor, Tensor]:

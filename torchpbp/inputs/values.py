@@ -99,8 +99,7 @@ def outside_range(values: Tensor, domain: Domain) -> Tensor:
     result = torch.zeros_like(values, dtype=torch.bool)
     if not isinstance(domain, Continuous):
         return result
-    ends = [abs(end) for end in (domain.low, domain.high) if end is not None]
-    slack = ROUNDING * max(ends, default=0.0)
+    slack = ROUNDING * max(abs(domain.low or 0.0), abs(domain.high or 0.0))
     if domain.low is not None:
         result = result | (values < domain.low - slack)
     if domain.high is not None:

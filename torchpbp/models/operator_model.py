@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, Literal, overload
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, cast, overload
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from torchpbp.graph.latent_graph import Continuous, Domain
 from torchpbp.inference.class_trees import ClassTrees
 from torchpbp.inference.density import Density, LeafPosterior, as_points
 from torchpbp.inference.leaf_features import LeafReader, hidden_share
-from torchpbp.inference.observable import Observable, as_distribution, joint_states, prepare
+from torchpbp.inference.observable import Observable, as_distribution, distributions, joint_states, prepare
 from torchpbp.inference.operator_tree import Mass, OperatorTree, observable_estimates
 from torchpbp.inference.operators import RootOperator, SeparatorOperator
 from torchpbp.inference.readout import Readout
@@ -67,7 +67,7 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
     @property
     def observables(self) -> dict[str, Observable]:
         """Observed variables with their feature maps, in the order of ``graph.observed``."""
-        return {o.name: o for o in self._observables if isinstance(o, Observable)}
+        return {o.name: o for o in cast(Iterable[Observable], self._observables)}
 
     @property
     def states(self) -> dict[str, int]:
@@ -82,7 +82,7 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
     @property
     def separator_operators(self) -> list[SeparatorOperator]:
         """Operators of all separators, node 1 first."""
-        return [op for op in self.operators if isinstance(op, SeparatorOperator)]
+        return list(cast(Iterable[SeparatorOperator], self.operators))
 
     @property
     def condition(self) -> str | None:
@@ -93,7 +93,7 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
     def operator_tree(self) -> OperatorTree | ClassTrees:
         """The operators as they are now; gradients reach the model's parameters."""
         root = self.root.weight
-        operators = [root, *(op.weight for op in self.separator_operators)]
+        operators = [root, *(op.weight for op in cast(Iterable[SeparatorOperator], self.operators))]
         if self.condition is None:
             return OperatorTree(self.plan, operators, root, self._schedule)
         return ClassTrees(self.plan, operators, root, self.prior, self.condition, self._schedule)
@@ -227,7 +227,12 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
             if self.encoders is not None and self.encoders.context:
                 wanted = [v for v in wanted if v == self.target]
             estimates = self.estimates(checked, wanted, every_leaf=True)
-            return {v: self._answer(observables[v], e, checked, raw) for v, e in estimates.items()}
+            discrete = {} if raw else {v: e for v, e in estimates.items() if not observables[v].continuous}
+            answers = self.distributions(discrete, checked)
+            return {
+                v: answers[v] if v in answers else self._answer(observables[v], e, checked, raw)
+                for v, e in estimates.items()
+            }
 
         return self._ask_all(evidence, answer)
 
@@ -379,6 +384,20 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
         leaves = [v for v in self.tree.leaf_of if v != observable.name]
         probabilities = readout(weighted, hidden_share(evidence, leaves, estimate.device)).exp()
         return observable.with_known(probabilities, evidence)
+
+    def distributions(self, estimates: Mapping[str, Tensor], evidence: Evidence) -> dict[str, Tensor]:
+        """:meth:`distribution` of several variables: name -> (batch, states).
+
+        Args:
+            estimates: name -> (batch, states) estimate.
+            evidence: checked.
+        """
+        observables, read_out = self.observables, None if self.readout is None else self.readout.target
+        result = distributions(observables, {v: e for v, e in estimates.items() if v != read_out}, evidence, self.floor)
+        return {
+            v: result[v] if v in result else self.distribution(observables[v], e, evidence)
+            for v, e in estimates.items()
+        }
 
     def _density_at(self, observable: Observable, estimate: Tensor, at: Tensor, raw: bool) -> Tensor:
         if at.ndim != 1:

@@ -53,7 +53,7 @@ class PointEncoder(nn.Module):
 
     def forward(self, values: Tensor) -> Tensor:
         """(n, *shape) values -> (n, features)."""
-        flat = values.reshape(len(values), math.prod(self.shape))
+        flat = values.reshape(values.shape[0], math.prod(self.shape))
         out: Tensor = self.layers((flat - self.centre) / self.scale)
         return out
 
@@ -135,7 +135,7 @@ class ContextEncoder(nn.Module):
                 f"ContextEncoder: expected values and marks of {', '.join(self.leaves)}; missing: {absent}."
             )
         flat = torch.stack(
-            [values[v].reshape(len(values[v]), math.prod(self.shape)) for v in self.leaves], dim=1
+            [values[v].reshape(values[v].shape[0], math.prod(self.shape)) for v in self.leaves], dim=1
         )  # (n, leaves, entries)
         mark = torch.stack([seen[v] for v in self.leaves], dim=1).unsqueeze(2).to(flat)  # (n, leaves, 1)
         out = self.outputs((flat - self.centre) / self.scale, mark)

@@ -92,9 +92,7 @@ class PBPLayer(nn.Module):
         """
         with full_precision(self.model.device):
             read, valid = self.read_evidence(evidence)
-            observables = self.model.observables
-            answers = {v: self.model.distribution(observables[v], e, read) for v, e in self._open(read).items()}
-            return _where_valid(valid, answers)
+            return _where_valid(valid, self.model.distributions(self._open(read), read))
 
     def estimates(self, evidence: Mapping[str, Tensor], variables: Sequence[str] | None = None) -> dict[str, Tensor]:
         """What :meth:`forward` makes distributions of: estimates that may be negative, up to a positive factor per row.
@@ -122,7 +120,7 @@ class PBPLayer(nn.Module):
             wanted = list(query_names(variables))
             self.model.check_query(wanted)
             return self.model.estimates(read, wanted)
-        wanted = [v for v in self.model.states if v not in read.hard]
+        wanted = [v for v, o in self.model.observables.items() if not o.continuous and v not in read.hard]
         if self.model.encoders is not None and self.model.encoders.context:
             wanted = [v for v in wanted if v == self.model.target]
         if not wanted and not torch.compiler.is_compiling():
@@ -171,7 +169,8 @@ class PBPLayer(nn.Module):
 
 def _where_valid(valid: Tensor, answers: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Answers with NaN in invalid rows."""
-    return {v: torch.where(valid.unsqueeze(1), p, torch.nan) for v, p in answers.items()}
+    invalid = ~valid.unsqueeze(1)
+    return {v: p.masked_fill(invalid, torch.nan) for v, p in answers.items()}
 
 
 class PBPDistribution:

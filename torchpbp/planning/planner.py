@@ -1,7 +1,7 @@
 """Making plans: core groups and instruments by generic rank, bottom-up. Ranks have a closed form on forests, else they are probed.
 
 A plan depends on structure and options only, and models of one structure are made again and again (one per class, fold or
-seed), so plans are cached.
+seed), so junction trees and plans are cached.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def plan_graph(
         graph = graph.with_states(dict.fromkeys(unknown, options.rank))
     most = max([graph.num_states(v) for v in graph.latent], default=2)
     stand_ins = {v: max(2, min(most, d)) for v, d in dims.items() if isinstance(graph.variables[v], Continuous)}
-    return plan_tree(build_junction_tree(graph.with_states(stand_ins), root), options, dims)
+    return plan_tree(_junction_tree(graph.with_states(stand_ins), root), options, dims)
 
 
 def candidate_plans(
@@ -79,7 +79,8 @@ def plan_tree(tree: JunctionTree, options: PlanOptions | None = None, dims: Mapp
     """
     options = options or PlanOptions()
     sizes = {v: tree.graph.num_states(v) for v in tree.leaf_of} if dims is None else dims
-    plan = Plan(tree, _cached(tree, replace(options, strict=False), tuple(sizes.items())))
+    lenient = replace(options, strict=False) if options.strict else options
+    plan = Plan(tree, _cached(tree, lenient, tuple(sizes.items())))
     for separator in reversed(plan.separators):
         if separator.reached < separator.needed:
             text = (
@@ -96,6 +97,10 @@ def plan_tree(tree: JunctionTree, options: PlanOptions | None = None, dims: Mapp
 def clear_cached_plans() -> None:
     """Forget all plans, so that the next ones are made from scratch."""
     _cached.cache_clear()
+    _junction_tree.cache_clear()
+
+
+_junction_tree = lru_cache(maxsize=64)(build_junction_tree)
 
 
 @lru_cache(maxsize=64)
