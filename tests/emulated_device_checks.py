@@ -29,7 +29,7 @@ from torchpbp import (
 )
 from torchpbp.errors import DeviceError
 from torchpbp.models.likelihood import expectation
-from torchpbp.models.likelihood.layout import TableLayout
+from torchpbp.models.likelihood.layout import FamilyLayout
 
 emulated = pytest.importorskip(
     "tests.emulated_device", exc_type=ImportError
@@ -83,7 +83,7 @@ def test_the_device_does_not_mix_with_the_cpu(device):
 
 def test_a_learner_that_leaves_a_tensor_behind_fails(device, monkeypatch):
     graph, table = chain()
-    monkeypatch.setattr(expectation, "TableLayout", lambda graph, device: TableLayout(graph))
+    monkeypatch.setattr(expectation, "FamilyLayout", lambda graph, device: FamilyLayout(graph))
     with pytest.raises(RuntimeError, match="one device"):
         EM(graph, max_steps=2, progress=False).fit(moved(table, device))
 
