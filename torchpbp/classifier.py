@@ -145,7 +145,7 @@ class GenerativeClassifier(Saved, ClassifierMixin, BaseEstimator):
         classes, counts = np.unique(labels, return_counts=True)
         single = classes[counts == 1].tolist()
         if single:
-            text = f"Classes {single[:10]} have 1 row each: their models know nothing but that row. Add rows, or drop them."
+            text = f"Classes {single[:10]} have 1 row each: their models are fitted to that row alone. Add rows, or drop them."
             warnings.warn(text, DataWarning, stacklevel=2)
         models = []
         new = self._new_model(graph)  # planned once, copied for each class
@@ -316,7 +316,7 @@ class GenerativeClassifier(Saved, ClassifierMixin, BaseEstimator):
         if self.learner is None and hasattr(self, "models_"):
             raise StructureError(
                 "This GenerativeClassifier was read from a file that does not say how its models were made. Call "
-                "set_params(learner=…) with what made them before fitting again."
+                "set_params(learner=…) before fitting again."
             )
         if self.learner is None or self.graph is None:
             raise StructureError("GenerativeClassifier: expected a graph and a learner, such as KernelPBP.")

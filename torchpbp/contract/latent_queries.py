@@ -43,7 +43,7 @@ class LatentQueries(LatentModel):
 
     @cached_property
     def latent_views(self) -> dict[str, Views]:
-        """latent -> groups of observables that are independent given it; three groups determine its states. Directed graphs only."""
+        """latent -> groups of observables that are independent given it; three determine its states. For directed graphs."""
         return find_views(self.graph) if self.graph.directed else {h: Views(h, ()) for h in self.graph.latent}
 
     def predict(self, data: DataLike, name: str | None = None) -> Any:

@@ -88,7 +88,7 @@ def warn_of_classes(classes: ClassRows, labels: Any) -> None:
         )
     if classes.missing:
         warn_caller(
-            f"{int(classes.missing):,} of {int(classes.missing + classes.total):,} rows have no value of '{classes.name}'. They are left "
-            "out of what is learned about its classes.",
+            f"{int(classes.missing):,} of {int(classes.missing + classes.total):,} rows have no value of '{classes.name}'. They do "
+            "not enter the moments of its classes.",
             DataWarning,
         )

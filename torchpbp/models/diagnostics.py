@@ -80,8 +80,8 @@ def remedy(separator: SeparatorPlan, significant: int) -> str:
         )
     if significant < separator.rank:
         remedies.append(
-            f"data: {significant} of {separator.rank} dimensions are statistically significant. More rows; regressor=KernelRidge() or MLP() where "
-            "single observables say nothing; or a lower rank."
+            f"data: {significant} of {separator.rank} dimensions are statistically significant. More rows; regressor=KernelRidge() or MLP() if "
+            "single observables are uninformative; or a lower rank."
         )
     return " ".join(remedies)
 

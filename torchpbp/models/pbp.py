@@ -78,7 +78,8 @@ class PBP(NetModel, Counting, Intervals):
             moments of each class, so that classes with few rows are shrunk towards all rows. A class without rows has the
             pooled moments.
         budget: memory limit of planning and fitting in bytes, 4 GiB by default; None: no limit. It is compared with an estimate,
-            ``model.plan.cost()``; a larger estimate raises a :class:`~torchpbp.errors.BudgetError`. Planning may take a minute, more with a larger budget.
+            ``model.plan.cost()``; a larger estimate raises a :class:`~torchpbp.errors.BudgetError`. Planning may take a minute,
+            more with a larger budget.
 
     Attributes:
         counts: counts of the training rows, stored for :meth:`partial_fit`; ``None`` if learning needs more than counts, and
@@ -318,7 +319,7 @@ class PBP(NetModel, Counting, Intervals):
         """The fitter of a model that can be learned from counts; a StructureError for other models."""
         if isinstance(self.stage1, MessageNets):
             raise StructureError(
-                "Counting is not enough for nets of leaves, which look at the rows themselves. Use fit()."
+                "Counting is not enough for nets of leaves, which need the rows themselves. Use fit()."
             )
         fitter = self.fitter()
         if not fitter.discrete:

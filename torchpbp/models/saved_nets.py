@@ -1,7 +1,7 @@
 """Encoders, nets and readout of a model in its file.
 
-A file holds tensors and plain values, never code. Encoders of torchpbp's classes are reconstructed from their settings; others are
-passed when the file is read, as modules of the same shapes.
+A file holds tensors and plain values, never code. Encoders of torchpbp's classes are reconstructed from their settings; others
+are passed when the file is read, as modules of the same shapes.
 """
 
 from __future__ import annotations

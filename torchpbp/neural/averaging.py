@@ -14,8 +14,8 @@ from torchpbp.settings import between
 class WeightAverage(WeightAveraging):
     """Exponential moving average of weights with a smaller decay in the first steps.
 
-    A plain average gives the initial weights a share of decayⁿ after n steps: 13 % for 0.998 and 1,000 steps. Validation, checkpoints and
-    the end of training use the average.
+    With a constant decay the initial weights would have a share of decayⁿ after n steps: 13 % for 0.998 and 1,000 steps. The
+    average is used for validation, for checkpoints and after training.
 
     Args:
         decay: weight of the previous average in each step; (1 + n) / (10 + n) at step n if that is smaller.

@@ -255,9 +255,8 @@ class PBPModule(LightningModule):
         if self.target is not None:
             self.unlabelled += sum_over_processes((table[self.target] < 0).sum())
         seen = reader.seen(support)
-        shown = seen & random_masks(
-            seen, self.model.nets.masking.instruments, settings.most_hidden, generator, supports
-        )
+        rates = self.model.nets.masking.instruments, settings.most_hidden
+        shown = seen & random_masks(seen, *rates, generator, supports)
         context = seen & random_masks(seen, settings.hide, settings.most_hidden, generator, supports)
         asked = reader.seen(query)
         asked = asked & random_masks(asked, settings.hide, settings.most_hidden, generator, queries)

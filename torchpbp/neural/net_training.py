@@ -107,10 +107,10 @@ class NetTraining(LightningModule):
         if int(self.diverged) or (self.patience is not None and int(self.stale) >= self.patience):
             self.trainer.should_stop = True
 
-    def _counted(self, fold: Tensor, weight: Tensor, own: bool) -> Tensor:
-        """(K, rows) weights of each net's training rows or, with ``own``, held-out rows; for a single net both are all rows."""
+    def _counted(self, fold: Tensor, weight: Tensor, held_out: bool) -> Tensor:
+        """(K, rows) weights of each net's training rows or, with ``held_out``, held-out rows; for a single net both are all rows."""
         inside = fold == torch.arange(self.folds, device=fold.device).unsqueeze(1)
-        chosen = inside if own or self.folds == 1 else ~inside
+        chosen = inside if held_out or self.folds == 1 else ~inside
         return (chosen * weight).to(self.nets.hidden.dtype)
 
 

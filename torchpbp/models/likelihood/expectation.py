@@ -85,10 +85,8 @@ class ExpectationStep:
         self._indicators = sum(graph.num_states(v) for v in graph.observed)  # of a row
         keep = len(weights) * self._indicators <= LARGEST_INDICATORS
         self.groups: list[RowGroup] = []
-        self._number, self._place = (
-            torch.empty_like(number),
-            torch.empty_like(number),
-        )  # of each row: group, place in it
+        self._number = torch.empty_like(number)  # group of each row
+        self._place = torch.empty_like(number)  # place of each row in its group
         for g, names in enumerate(joined):
             tree = self._trees.get(tuple(names)) or HiddenTree(graph, names)
             self._trees[tuple(names)] = tree

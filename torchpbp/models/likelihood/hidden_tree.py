@@ -17,8 +17,8 @@ RESCALE_AFTER = 16
 class HiddenTree:
     """A clique tree of the hidden variables, extended by a node for each set of observed variables with the same hidden parents.
 
-    Such a node has one pattern per joint value in the rows. A single observed variable, or the only set attached to a clique,
-    enters at the clique without a node of its own. Each family's hidden variables are in one clique. Nodes are numbered from the
+    Such a node has one pattern per joint value in the rows. A single observed variable, or the only set of a leaf clique with
+    the same hidden variables, enters at the clique itself. Each family's hidden variables are in one clique. Nodes are numbered from the
     root, 0, downward.
 
     Args:

@@ -153,7 +153,7 @@ def expected_scores(network: DiscreteNetwork, layout: FamilyLayout, evidence: Ev
 def _warn_of_none(errors: Tensor) -> None:
     if bool(errors.isnan().any()):
         warn_caller(
-            "Some intervals are NaN: these answers depend on what the rows do not determine, such as the states of a latent with "
+            "Some intervals are NaN: these answers are not identified by the rows, such as those about the states of a latent with "
             "fewer than three views (diagnostics() names them), or are on the boundary, 0 or 1.",
             IdentificationWarning,
         )

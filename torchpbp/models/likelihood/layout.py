@@ -119,7 +119,7 @@ class FamilyLayout:
         return raised / self.sums(raised[None])[0].clamp(min=1e-300)
 
     def prior_curvature(self, vector: Tensor) -> Tensor:
-        """(free, free) negative Hessian of Σ log θ in the free logits: states · (diag θ − θ θᵀ) within each distribution."""
+        """(free, free) negative Hessian of Σ log θ in the free logits: states · (diag θ − θ θᵀ) per distribution."""
         theta = vector.index_select(0, self.places)
         weighted = self.states.index_select(0, self.places) * theta
         curvature = torch.where(self._together, -weighted[:, None] * theta, 0.0)

@@ -344,7 +344,7 @@ def _check_graph(graph: LatentGraph, open_states: bool) -> None:
     barren = [h for h in graph.latent if h not in useful]
     if barren:
         raise StructureError(
-            f"MaximumLikelihood: the latents {barren} have no observables below them, so the data say nothing about them. "
+            f"MaximumLikelihood: the latents {barren} have no observables below them, so no data depend on them. "
             "Remove them from the graph."
         )
 
@@ -358,8 +358,8 @@ def _warn_of_odd_rows(graph: LatentGraph, rows: WeightedRows) -> None:
     constant = [v for v, x in zip(rows.table, values, strict=True) if graph.num_states(v) > 1 and len(x) == 1]
     if constant:
         warn_caller(
-            f"Columns {constant} have one value in all rows; they tell nothing about latents, and their other states get the "
-            "probability that the prior gives them.",
+            f"Columns {constant} have one value in all rows; they carry no information on latents, and their other states have "
+            "the probability of the prior.",
             DataWarning,
         )
     total = float(sum_over_processes(rows.weights.sum()))

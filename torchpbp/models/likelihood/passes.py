@@ -40,7 +40,7 @@ class _Node:
     """The operations at a node.
 
     Args:
-        whole: (-1, *clique, rows).
+        shape: (-1, *clique, rows) of its product.
         constants: factors that do not depend on the tables.
         hidden: number and shape within the clique of each table without observed variables.
         observed: other tables.
@@ -56,7 +56,7 @@ class _Node:
         marginals: (index of the source, summed dimensions) of each marginal of the belief; the belief has index 0.
     """
 
-    whole: Shape
+    shape: Shape
     constants: list[Tensor] = field(default_factory=list)
     hidden: list[tuple[int, Shape]] = field(default_factory=list)
     observed: list[_Observed] = field(default_factory=list)
@@ -142,7 +142,7 @@ class Passes:
             parts += entering[number]
             for i, j in node.pairs:
                 parts[i] = parts[i] * parts.pop(j)
-            product = parts[0].expand(node.whole) if node.expanded else parts[0]
+            product = parts[0].expand(node.shape) if node.expanded else parts[0]
             total = product.sum(dim=node.summed) if node.summed else product
             products[number], sums[number] = product, total
             if number:
@@ -218,7 +218,7 @@ class Passes:
             together[home, family.hidden].tables.append((i, lookup))
         for number, node in enumerate(self.nodes):
             if not (node.constants or node.hidden or node.observed or tree.children[number]):
-                node.constants.append(torch.ones([1] * len(node.whole), dtype=torch.float64, device=device))
+                node.constants.append(torch.ones([1] * len(node.shape), dtype=torch.float64, device=device))
 
     def _connect(self, tree: HiddenTree, levels: Levels) -> None:
         """Plan the messages and the order of all products."""
@@ -228,7 +228,7 @@ class Passes:
             shapes = [tuple(x.shape) for x in node.constants]
             shapes += [shape for _, shape in node.hidden] + [x.shape for x in node.observed] + entering[number]
             node.pairs, product = _pairs([(1, *shape[1:]) for shape in shapes])
-            node.expanded = product[1:] != node.whole[1:]
+            node.expanded = product[1:] != node.shape[1:]
             node.summed = tuple(1 + i for i, v in enumerate(tree.cliques[number]) if v not in names)
             node.ratio = _within(tree, number, names, levels.sizes[number])
             node.separator = (-1, *[tree.states[v] for v in names], levels.sizes[number])
@@ -281,7 +281,7 @@ def _gathered(tables: Sequence[Tensor], observed: _Observed, scale: Tensor | Non
         if count % RESCALE_AFTER == 0:
             product, size = _rescaled(product.reshape(observed.shape))
             scale, product = _sum(scale, size), product.reshape(values.shape)
-    assert product is not None  # there is a table
+    assert product is not None  # at least one table
     return product.reshape(observed.shape), scale
 
 

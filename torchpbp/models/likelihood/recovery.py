@@ -2,7 +2,7 @@
 
 For a latent with k states, the recovery computes forms ζ of its views' indicators with E[ζ | h] = e_h. Then P(x, h) = E[1_x ζᵀ]
 for x in another view, and the table of a family is the mean of the product of its members' forms. Three views determine ζ by the
-eigenvectors of slices of a k × k × k tensor; two views determine it up to a basis, on which answers about observables do not depend.
+eigenvectors of slices of a k × k × k tensor; two views determine it up to a basis, which does not affect answers about observables.
 """
 
 from __future__ import annotations
