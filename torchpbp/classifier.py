@@ -106,9 +106,8 @@ class GenerativeClassifier(Saved, ClassifierMixin, BaseEstimator):
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         params = super().get_params(deep=False)
         if deep:
-            options = (
-                self.options if isinstance(self.options, Mapping) else {}
-            )  # fit() raises an error for anything else
+            # fit() raises an error for other types
+            options = self.options if isinstance(self.options, Mapping) else {}
             params |= {f"learner__{k}": v for k, v in options.items()}
         return params
 
@@ -315,8 +314,8 @@ class GenerativeClassifier(Saved, ClassifierMixin, BaseEstimator):
             return self.learner
         if self.learner is None and hasattr(self, "models_"):
             raise StructureError(
-                "This GenerativeClassifier was read from a file that does not say how its models were made. Call "
-                "set_params(learner=…) before fitting again."
+                "This GenerativeClassifier was read from a file without its learner. Call set_params(learner=…) before fitting "
+                "again."
             )
         if self.learner is None or self.graph is None:
             raise StructureError("GenerativeClassifier: expected a graph and a learner, such as KernelPBP.")
@@ -333,7 +332,7 @@ def _features(X: Any, names: Sequence[str] | None = None) -> dict[str, Any]:
     """Columns of a table by name.
 
     Args:
-        X: DataFrame, or (rows, features) array or tensor, whose columns are named x0, x1, … where ``names`` is None.
+        X: DataFrame, or (rows, features) array or tensor, whose columns are named x0, x1, … if ``names`` is None.
         names: of the columns to select, in the order of an array's columns; all by default.
     """
     if is_frame(X):

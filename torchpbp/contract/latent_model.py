@@ -161,7 +161,7 @@ class LatentModel(Saved):
         names = query_names(query)
         if not isinstance(query, str):
             raise QueryError(
-                f"{type(self).__name__} answers about one variable at a time, got {query!r}. Ask about each by itself."
+                f"{type(self).__name__} answers about one variable at a time, got {query!r}. Query each separately."
             )
         return names
 

@@ -74,6 +74,7 @@ class NetModel(TwoStageModel):
             self.stage1.masking = masking
         if target is not None and self.target != target:
             self.readout = Readout(target).to(self.device)
+        # Training starts from a larger ridge than the initial one of encoders, log λ = −23.
         if self.encoders is not None and float(self.encoders.log_ridge.detach()) < -20:
             with torch.no_grad():
                 self.encoders.log_ridge.fill_(-3.0)

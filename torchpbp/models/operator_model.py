@@ -157,8 +157,8 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
         super().check_query(names)
         if self.encoders is not None and self.encoders.context and (len(names) > 1 or names[0] != self.target):
             raise QueryError(
-                f"Query of {', '.join(names)}: the encoder looks at all leaves of a row (context=True), so that only "
-                f"'{self.target}' can be asked about. Use a point-wise encoder to ask about leaves."
+                f"Query of {', '.join(names)}: the encoder looks at all leaves of a row (context=True), so only "
+                f"'{self.target}' can be queried. Use a point-wise encoder for queries of leaves."
             )
         encoded = [v for v in names if isinstance(self.observables[v].map, EncodedMap)]
         if encoded and len(names) > 1:

@@ -27,7 +27,7 @@ def predicted_messages(model: TwoStageModel, evidence: Evidence) -> dict[str, Pr
     """Separator -> prediction of its net, see :meth:`~torchpbp.models.two_stage_model.TwoStageModel.predicted_messages`."""
     if not isinstance(model.stage1, Stage1Nets):
         raise StructureError(
-            f"predicted_messages: stage 1 of this model has no nets that stay, its regressor is {model.regressor!r}. Fit it with "
+            f"predicted_messages: stage 1 of this model has no nets, its regressor is {model.regressor!r}. Fit it with "
             "regressor=MLP()."
         )
     by_node = model.stage1.predict(evidence_features(model, evidence))

@@ -218,7 +218,7 @@ class TwoStageModel(OperatorModel, Learner):
     # -- learning ------------------------------------------------------------------------------------------------
 
     def fit(self, data: DataLike, batch_size: int = ROWS_PER_BATCH, columns: Sequence[str] | None = None) -> Self:
-        """Learn from data: in one pass where all variables are discrete, in four otherwise.
+        """Learn from data: in one pass if all variables are discrete, otherwise in four.
 
         Args:
             data: dict of columns (tensors, arrays, lists) or pandas DataFrame (numbers, category or string columns); array,

@@ -245,7 +245,7 @@ class PBPModule(LightningModule):
         parts = shares(cut, rows - cut)
         if any(min(part) < 1 for part in parts):
             raise DataError(
-                f"PBPModule: expected batches of at least 2 rows, some to solve the stages and others to ask, got {rows}. Raise "
+                f"PBPModule: expected batches of at least 2 rows, some for the support and some to predict, got {rows}. Raise "
                 "the batch size, or drop_last=True."
             )
         before, total = ([sum(x) for x in zip((0, 0), *p, strict=True)] for p in (parts[: process_rank()], parts))

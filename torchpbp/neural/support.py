@@ -24,7 +24,7 @@ class Solved(NamedTuple):
     """Result of the closed-form stages of a training step.
 
     Args:
-        tree: operators, with a class dimension where the model has a condition variable.
+        tree: operators, with a class dimension if the model has a condition variable.
         statistics: means and spreads that standardise encoder outputs.
         grams: Gram matrix C of each encoded leaf.
         prior: (classes,) shares of the classes.

@@ -185,9 +185,7 @@ def _label_axes(
 
     longest = max((TextPath((0, 0), text, size=7).get_extents().width for text in texts if text.strip()), default=0.0)
     upright = upright and longest > 0
-    ax.xaxis.remove_overlapping_locs = (
-        False  # otherwise a variable's tick replaces that of the middle one of three states
-    )
+    ax.xaxis.remove_overlapping_locs = False  # otherwise a variable's tick replaces that of its middle state
     ax.set_xticks(ticks, texts, minor=True, fontsize=7, rotation=90 if upright else 0, color="#555555")
     ax.set_xticks(range(len(names)), names, fontweight="bold", fontsize=9)
     ax.tick_params(axis="x", which="minor", length=2)
