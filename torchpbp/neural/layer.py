@@ -27,7 +27,7 @@ class PBPLayer(nn.Module):
     Evidence is a dict of tensors: (batch,) states of any integer dtype with -1 where not observed, or booleans for the
     states 0 and 1; (batch, states) non-negative weights computed by an upstream network; or (batch,) values of a continuous
     variable with NaN where not observed. The names and forms of the evidence are fixed at compilation; only values vary.
-    An error could not be compiled, so the answers are NaN in invalid rows: rows with a state out of range, a
+    Compiled code cannot raise errors, so the answers are NaN in invalid rows: rows with a state out of range, a
     weight that is negative, infinite or NaN, weights that are all 0, or a value that is infinite or outside the range
     declared by the graph. Gradients of the other rows are unaffected.
 

@@ -95,7 +95,7 @@ class PBPModule(LightningModule):
         seed: of the nets' initial weights and of the hidden leaves; draws depend on it and on the step only.
 
     Attributes:
-        model: the trained model.
+        model: the model, trained in place.
         skipped: number of steps skipped because loss or gradient was not finite.
         unlabelled: rows without a target in the last epoch.
 
