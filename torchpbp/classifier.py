@@ -1,4 +1,4 @@
-"""Classification by generative models: one model per class, compared by the probability of what is seen."""
+"""Classification by generative models: one model per class, compared by the probability of the features."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from torchpbp.settings import shortened
 
 
 class ClassifierNotFittedError(NotFittedError, sklearn.exceptions.NotFittedError):
-    """An error for those who expect torchpbp's and for those who expect scikit-learn's."""
+    """A NotFittedError of torchpbp that is also one of scikit-learn."""
 
 
 @runtime_checkable
 class ScoringModel(Protocol):
-    """What a classifier needs of a model: any :class:`~torchpbp.contract.latent_model.LatentModel` that learns has it."""
+    """The interface of a class's model; every :class:`~torchpbp.contract.abilities.Learner` has it."""
 
     graph: LatentGraph
 
@@ -51,32 +51,32 @@ class ScoringModel(Protocol):
 
 
 def _is_model(learner: Any) -> TypeGuard[ScoringModel]:
-    """Whether this is a model, and not a class or function that makes one."""
+    """Whether a learner is a model, not a class or function that returns one."""
     return not isinstance(learner, type) and isinstance(learner, ScoringModel)
 
 
 class GenerativeClassifier(Saved, ClassifierMixin, BaseEstimator):
     """Fits one model per class and predicts by log-evidence plus log-prior, with scikit-learn's conventions.
 
-    Features may be missing (NaN): the models learn from and answer with what is there. A class that was not there when
-    fitting cannot be predicted, so ``score`` counts its rows as wrong.
+    Features may be missing (NaN): the models learn from and answer with the observed values. A class without training rows is
+    never predicted, so ``score`` counts its rows as wrong.
 
     Args:
-        graph: structure whose observables are the features, in the order of the columns; or a function that makes one of
-            the features' names, such as :func:`torchpbp.templates.mixture`. May be None if ``learner`` is a model.
+        graph: structure whose observables are the features, in the order of the columns; or a function from the features'
+            names to a structure, such as :func:`torchpbp.templates.mixture`. May be None if ``learner`` is a model.
         learner: a class or function (graph, **options) -> model, or an unfitted model that is copied for each class.
         options: keyword arguments for ``learner``; ``learner__name`` sets one of them, as in a parameter grid of scikit-learn.
         prior: "empirical" (class frequencies) or "uniform".
-        progress: whether a progress bar over classes is shown.
+        progress: show a progress bar over classes.
 
     Attributes:
         classes_: the classes, sorted.
         models_: one fitted model per class.
         graph_: the structure of all models.
-        labels_: labels of the states of discrete features that were given by label, as category or string columns.
+        labels_: labels of the states of discrete features given by label, as category or string columns.
         n_features_in_: number of columns.
-        feature_names_in_: names of the columns, if they were fitted as a DataFrame with names. Columns of a DataFrame are found
-            by name, so that their order does not matter.
+        feature_names_in_: names of the columns, after a fit to a DataFrame with string names. Columns of a DataFrame are
+            matched by name, in any order.
 
     Example:
         >>> from sklearn.datasets import load_iris
@@ -106,8 +106,9 @@ class GenerativeClassifier(Saved, ClassifierMixin, BaseEstimator):
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         params = super().get_params(deep=False)
         if deep:
-            given = self.options if isinstance(self.options, Mapping) else {}  # fit() raises an error for anything else
-            params |= {f"learner__{k}": v for k, v in given.items()}
+            # fit() raises an error for other types
+            options = self.options if isinstance(self.options, Mapping) else {}
+            params |= {f"learner__{k}": v for k, v in options.items()}
         return params
 
     def set_params(self, **params: Any) -> GenerativeClassifier:
@@ -123,8 +124,8 @@ class GenerativeClassifier(Saved, ClassifierMixin, BaseEstimator):
         """Fit one model per class.
 
         Args:
-            X: (rows, features) array or tensor, or a DataFrame whose columns are the observables; others are passed over.
-            y: (rows,) classes, none of them missing. A Series has the index of a DataFrame ``X``.
+            X: (rows, features) array or tensor, or a DataFrame whose columns include the observables.
+            y: (rows,) classes without missing values. A Series must have the index of a DataFrame ``X``.
         """
         if self.prior not in ("empirical", "uniform"):
             raise ArgumentError(f"prior: expected 'empirical' or 'uniform', got {self.prior!r}.")
@@ -139,18 +140,18 @@ class GenerativeClassifier(Saved, ClassifierMixin, BaseEstimator):
         if labels.ndim != 1 or len(labels) != rows:
             raise ShapeError(f"y: expected one class for each of the {rows} rows, got shape {labels.shape}.")
         reader = ColumnReader({v: graph.variables[v] for v in graph.observed}, graph.labels, missing=True)
-        (columns,) = reader.tables(features, max(1, rows))  # errors and labels are those of all classes together
+        (columns,) = reader.tables(features, max(1, rows))  # read once, so that labels and errors concern all classes
         classes, counts = np.unique(labels, return_counts=True)
         single = classes[counts == 1].tolist()
         if single:
-            text = f"Classes {single[:10]} have 1 row each: their models know nothing but that row. Add rows, or drop them."
+            text = f"Classes {single[:10]} have 1 row each: their models are fitted to that row alone. Add rows, or drop them."
             warnings.warn(text, DataWarning, stacklevel=2)
         models = []
         new = self._new_model(graph)  # planned once, copied for each class
         for value in tqdm(classes, desc="classes", disable=not self.progress):
             chosen = torch.from_numpy(np.flatnonzero(labels == value))
             if len(chosen) == 1:
-                chosen = chosen.expand(2)  # models need two rows, and the same row twice says what it says once
+                chosen = chosen.expand(2)  # models need two rows; a repeated row has the same information
             models.append(copy.deepcopy(new).fit({v: c[chosen] for v, c in columns.items()}))
         named = is_frame(X) and all(isinstance(c, str) for c in X.columns)
         log_prior = np.log(counts / counts.sum()) if self.prior == "empirical" else np.zeros(len(classes))
@@ -189,12 +190,12 @@ class GenerativeClassifier(Saved, ClassifierMixin, BaseEstimator):
         return scores.cpu().numpy() + self._log_prior
 
     def predict(self, X: Any) -> np.ndarray:
-        """(rows,) most probable classes; for a row that no class explains, the one of the largest prior."""
+        """(rows,) most probable classes; the one of largest prior for a row with probability 0 under all classes."""
         best = self.predict_log_proba(X).argmax(axis=1)
         return self.classes_[best]
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
-        """(rows, classes) log P(class | features); a row that no class explains gets the prior."""
+        """(rows, classes) log P(class | features); the log-prior for a row with probability 0 under all classes."""
         scores = self.log_scores(X)
         lost = ~np.isfinite(scores).any(axis=1)
         scores[lost] = self._log_prior
@@ -210,27 +211,27 @@ class GenerativeClassifier(Saved, ClassifierMixin, BaseEstimator):
     def save(self, path: str | os.PathLike[str], operators: bool | None = None) -> None:
         """Write the models of all classes, with classes, labels and prior, to one file.
 
-        ``learner`` and ``options`` are written as far as a file without code can hold them: the library's own learners by name
-        with plain options, kernel models by their settings. Otherwise the classifier that is loaded predicts like this one,
-        and cannot be fitted again before ``set_params(learner=…)``.
+        ``learner`` and ``options`` are written if a file without code can hold them: torchpbp's learners by name with plain
+        options, kernel models by their settings. Otherwise the loaded classifier predicts like this one, but cannot be
+        fitted again before ``set_params(learner=…)``.
 
         Args:
-            path: of the file; an existing one is replaced only once the new one is whole.
+            path: of the file; an existing file is replaced only once the new one is complete.
             operators: of kernel models, as in :meth:`torchpbp.KernelPBP.save`.
 
         Raises:
             CheckpointError: models without a file format, classes that are neither numbers nor strings, or NaN or infinity in
-                what answers are made of.
+                parameters.
         """
         self._write(path, SaveOptions(operators=operators))
 
     def pack(self, name: object, options: SaveOptions) -> dict[str, Any]:
-        """The models with classes, labels and prior, and what made them as far as a file can hold it."""
+        """The models with classes, labels and prior, and learner and options if a file can hold them."""
         self._require_fitted()
         require_finite({"log_prior": torch.from_numpy(self._log_prior)}, name, saving=True)
         learner = self.learner.__name__ if isinstance(self.learner, type) else ""
         learner_options = dict(self.options or {})
-        known = isinstance(self.learner, type) and LEARNERS.get(learner) == self.learner.__module__
+        built_in = isinstance(self.learner, type) and LEARNERS.get(learner) == self.learner.__module__
         return {
             "graph": self.graph_.to_dict(),
             "classes": _written_classes(self.classes_),
@@ -243,8 +244,8 @@ class GenerativeClassifier(Saved, ClassifierMixin, BaseEstimator):
             "prior": self.prior,
             "log_prior": torch.from_numpy(self._log_prior),
             "progress": bool(self.progress),
-            "made_by": learner if known else None,
-            "options": learner_options if known and is_plain(learner_options) else None,
+            "made_by": learner if built_in else None,
+            "options": learner_options if built_in and is_plain(learner_options) else None,
         }
 
     @classmethod
@@ -297,7 +298,7 @@ class GenerativeClassifier(Saved, ClassifierMixin, BaseEstimator):
         return tags
 
     def _resolved_graph(self, X: Any) -> LatentGraph:
-        """The structure: given, the model's own, or made of the names of the features."""
+        """The structure: the argument, the result of a function of the features' names, or that of the learner."""
         if isinstance(self.graph, LatentGraph):
             return self.graph
         if callable(self.graph):
@@ -313,8 +314,8 @@ class GenerativeClassifier(Saved, ClassifierMixin, BaseEstimator):
             return self.learner
         if self.learner is None and hasattr(self, "models_"):
             raise StructureError(
-                "This GenerativeClassifier was read from a file that does not say how its models were made. Call "
-                "set_params(learner=…) with what made them before fitting again."
+                "This GenerativeClassifier was read from a file without its learner. Call set_params(learner=…) before fitting "
+                "again."
             )
         if self.learner is None or self.graph is None:
             raise StructureError("GenerativeClassifier: expected a graph and a learner, such as KernelPBP.")
@@ -331,17 +332,17 @@ def _features(X: Any, names: Sequence[str] | None = None) -> dict[str, Any]:
     """Columns of a table by name.
 
     Args:
-        X: DataFrame, or (rows, features) array or tensor, whose columns are named x0, x1, … where ``names`` is None.
-        names: of the columns wanted, in the order of an array; all by default.
+        X: DataFrame, or (rows, features) array or tensor, whose columns are named x0, x1, … if ``names`` is None.
+        names: of the columns to select, in the order of an array's columns; all by default.
     """
     if is_frame(X):
-        found = [str(c) for c in X.columns]
-        wanted = found if names is None else names
-        require_unique(found, wanted, "X: ")
-        missing = [v for v in wanted if v not in found]
+        columns = [str(c) for c in X.columns]
+        wanted = columns if names is None else names
+        require_unique(columns, wanted, "X: ")
+        missing = [v for v in wanted if v not in columns]
         if missing:
-            raise DataError(f"X: missing columns {missing}. It has: {shortened(', '.join(found))}.")
-        return {v: X.iloc[:, found.index(v)] for v in wanted}
+            raise DataError(f"X: missing columns {missing}. It has: {shortened(', '.join(columns))}.")
+        return {v: X.iloc[:, columns.index(v)] for v in wanted}
     if hasattr(X, "toarray") and hasattr(X, "nnz"):  # scipy.sparse
         raise DataError("X: expected a dense table, got a sparse one. Use X.toarray().")
     table = (
@@ -367,10 +368,10 @@ def _features(X: Any, names: Sequence[str] | None = None) -> dict[str, Any]:
 
 
 def _checked_classes(y: Any) -> np.ndarray:
-    """(rows,) classes; a single column is taken as one, with a warning, as everywhere in scikit-learn."""
+    """(rows,) classes; a (rows, 1) column is flattened with a warning, as in scikit-learn."""
     if isinstance(y, torch.Tensor):
         y = dense_tensor("y", y).detach().cpu().resolve_neg()
-        y = y.float() if y.dtype == torch.bfloat16 else y  # numpy has none
+        y = y.float() if y.dtype == torch.bfloat16 else y  # numpy has no bfloat16
     try:
         labels = unmasked(y) if isinstance(y, np.ndarray) else np.asarray(y)
     except (TypeError, ValueError, RuntimeError):
@@ -397,7 +398,7 @@ def _written_classes(classes: np.ndarray) -> dict[str, Any]:
     """Classes as plain values, with their type.
 
     Raises:
-        CheckpointError: dates, bytes and other types that a model file does not hold.
+        CheckpointError: dates, bytes and other types without a representation in files.
     """
     if classes.dtype.kind not in "biufUO" or classes.dtype == np.longdouble:
         raise CheckpointError(

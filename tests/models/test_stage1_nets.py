@@ -242,7 +242,7 @@ def test_models_without_nets_say_so(fitted):
         PBP(NETWORK.graph, regressor=MLP()).predicted_messages(EVIDENCE)
     data = NETWORK.sample(500, seed=1)
     for regressor in (None, KernelRidge(landmarks=20)):
-        with pytest.raises(StructureError, match=r"no nets that stay.*regressor=MLP\(\)"):
+        with pytest.raises(StructureError, match=r"has no nets, its regressor.*regressor=MLP\(\)"):
             PBP(NETWORK.graph, regressor=regressor).fit(data).predicted_messages(EVIDENCE)
     with pytest.raises(QueryError, match="weights of states of x1"):
         fitted.predicted_messages({"x1": torch.tensor([[0.2, 0.5, 0.3]])})

@@ -1,1 +1,1 @@
-"""What ``python -m torchpbp`` does with model files."""
+"""Commands of ``python -m torchpbp`` on model files."""

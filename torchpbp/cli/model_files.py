@@ -1,4 +1,4 @@
-"""Model files shown and queried: ``python -m torchpbp show`` and ``query``."""
+"""Description and queries of model files: ``python -m torchpbp show`` and ``query``."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from torchpbp.models.kernel.kernel_pbp import KernelPBP
 from torchpbp.models.two_stage_model import TwoStageModel
 
 BAR = 40
-"""Characters of a bar that stands for probability 1."""
+"""Characters of the bar of probability 1."""
 
 
 def show(path: str) -> str:
-    """What a model file holds: variables, junction tree, diagnostics."""
+    """A description of a model file: variables, junction tree, diagnostics."""
     model = load(path)
     graph = model.graph
     lines = [f"{type(model).__name__} of {len(graph.observed)} observed and {len(graph.latent)} hidden variables"]
@@ -32,12 +32,12 @@ def show(path: str) -> str:
         lines += _learned_from(model)[1:]
     width = max(map(len, graph.names))
     lines.append("")
-    known = _labels(model)
+    variable_labels = _labels(model)
     for v in graph.names:
         kind = "hidden  " if v in graph.latent else "observed"
         domain = graph.variables[v]
         size = f"{domain} states" if isinstance(domain, int) else ("continuous" if domain else "states not given")
-        labels = ", ".join(map(str, known.get(v, ())))
+        labels = ", ".join(map(str, variable_labels.get(v, ())))
         lines.append(f"{v:<{width}}  {kind}  {size}{f': {labels}' if labels else ''}")
     lines += ["", "edges: " + ", ".join(f"{a} {'->' if graph.directed else '--'} {b}" for a, b in graph.edges)]
     if isinstance(model, TwoStageModel):
@@ -51,8 +51,8 @@ def query(path: str, given: Sequence[str] = (), targets: Sequence[str] = (), as_
     Args:
         path: of a model file.
         given: evidence as "name=value".
-        targets: variables asked for; all others by default.
-        as_json: for other programs.
+        targets: queried variables; all others by default.
+        as_json: return JSON, for other programs.
     """
     model = load(path)
     if isinstance(model, GenerativeClassifier):
@@ -75,7 +75,7 @@ def query(path: str, given: Sequence[str] = (), targets: Sequence[str] = (), as_
 
 
 def _learned_from(model: Any) -> list[str]:
-    """Class of a model, its training rows and its settings, a line for each."""
+    """Lines with the class of a model, its training rows and its settings."""
     lines = [type(model).__name__]
     if isinstance(model, TwoStageModel):
         rows = int(model.rows)
@@ -96,7 +96,7 @@ def _labels(model: Any) -> dict[str, Any]:
 
 
 def _answer(model: Any, name: str, evidence: dict[str, Any]) -> dict[str, float]:
-    """Label or number of each state -> probability; of a continuous variable its mean and standard deviation."""
+    """Label or number of each state -> probability; mean and standard deviation of a continuous variable."""
     posterior = model.posterior(name, evidence or None)
     if not isinstance(posterior, torch.Tensor):
         return {"mean": float(posterior.mean[0]), "std": float(posterior.variance[0]) ** 0.5}
@@ -105,7 +105,7 @@ def _answer(model: Any, name: str, evidence: dict[str, Any]) -> dict[str, float]
 
 
 def _evidence(model: Any, items: Sequence[str]) -> dict[str, Any]:
-    """name=value pairs; a value is a label where the model knows labels, else a number."""
+    """Evidence from name=value pairs; values are labels for variables with labels, else numbers."""
     evidence: dict[str, Any] = {}
     for item in items:
         name, mark, value = item.partition("=")

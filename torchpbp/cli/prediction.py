@@ -20,17 +20,17 @@ from torchpbp.inputs.labels import is_code_range
 from torchpbp.io import load, replacing
 
 MISSING = frozenset(("", "NA", "N/A", "NaN", "nan", "null", "None", "<NA>"))
-"""What a cell says where the value is missing, unless it is a label."""
+"""Texts of cells with missing values, except those that are labels."""
 
 
 def predict(path: str, rows: str, output: str | None = None, as_json: bool = False) -> str:
     """Predicted class and its probability for each row of a CSV file.
 
     Args:
-        path: of the file of a classifier, or of a model that was trained for a target.
+        path: of the file of a classifier, or of a model with a target.
         rows: CSV file.
         output: CSV file to write, with the probability of every class.
-        as_json: for other programs, with the probability of every class.
+        as_json: return JSON with the probability of every class, for other programs.
     """
     model = load(path)
     if isinstance(model, GenerativeClassifier):
@@ -69,13 +69,12 @@ def read_features(
     """Named columns of a CSV file.
 
     Args:
-        path: of a file with a header, in which the features are found by name; other columns are passed over. Empty cells are
-            missing values.
+        path: of a file with a header that includes the features. Empty cells are missing values.
         names: of the features.
-        known: feature -> its labels, where it has any.
+        known: feature -> labels of its states, for features given by label.
 
     Returns:
-        A column for each feature: numbers, or labels where there are labels.
+        A column for each feature: labels for features in ``known``, numbers for others.
 
     Raises:
         DataError: no such file, no rows, missing columns, or a value that is neither a number nor a known label.
@@ -102,7 +101,7 @@ def read_features(
 
 
 def target_of(model: Any) -> str | None:
-    """The variable that a model predicts: the one it was trained for, or that with an operator tree per class."""
+    """The variable that a model predicts: its training target or its condition variable; None without either."""
     return getattr(model, "target", None) or getattr(model, "condition", None)
 
 
@@ -111,7 +110,7 @@ def predict_target(model: Any, path: str | os.PathLike[str]) -> tuple[pd.DataFra
 
     Args:
         model: fitted, with a target.
-        path: of a CSV file; a leaf that is a vector or an image has a column for each entry, ``name[0]``, ``name[1]``, …
+        path: of a CSV file; a leaf that is a vector or an image has a column per entry, ``name[0]``, ``name[1]``, …
 
     Returns:
         Columns row, predicted, probability, and "P(<class>)" for each class; and the classes.
@@ -159,7 +158,7 @@ def predict_rows(classifier: GenerativeClassifier, rows: pd.DataFrame) -> pd.Dat
 
 
 def _cells(path: str | os.PathLike[str]) -> pd.DataFrame:
-    """All cells as text, the header too: pandas would give columns of one name new names."""
+    """All cells as text, including the header, in which pandas would rename repeated columns."""
     if not Path(path).is_file():
         raise DataError(f"No file at '{path}'. Check the path.")
     try:
@@ -185,7 +184,7 @@ def _numbers(path: str | os.PathLike[str], name: str, cells: pd.Series[str]) -> 
 
 
 def _number(cell: str) -> float:
-    """By Python itself, whose numbers are exact to the last digit; pandas' own way is quicker and may not be."""
+    """A cell as a float, correctly rounded, unlike pandas' faster parser; NaN if it is not a number."""
     try:
         return float(cell)
     except ValueError:
@@ -193,15 +192,15 @@ def _number(cell: str) -> float:
 
 
 def _labels(path: str | os.PathLike[str], name: str, cells: pd.Series[str], labels: Sequence[Any]) -> pd.Series[Any]:
-    known: dict[str, Any] = dict.fromkeys(MISSING)
+    values: dict[str, Any] = dict.fromkeys(MISSING)
     if is_code_range(labels):  # booleans may be written as numbers
-        known |= {str(state): label for state, label in enumerate(labels)}
-    known |= {str(label): label for label in labels}
-    bad = ~cells.isin(list(known))
+        values |= {str(state): label for state, label in enumerate(labels)}
+    values |= {str(label): label for label in labels}
+    bad = ~cells.isin(list(values))
     if bad.any():
         line = int(np.flatnonzero(bad)[0])
         raise DataError(
             f"'{path}', column '{name}', row {line}: expected one of {', '.join(map(str, labels))}, got {cells.iloc[line]!r}. "
             "Leave the cell empty if the value is missing."
         )
-    return pd.Series([known[c] for c in cells], dtype=object)
+    return pd.Series([values[c] for c in cells], dtype=object)

@@ -1,1 +1,1 @@
-"""The contract of all models: what can be asked of every one, and abilities that some have."""
+"""The interface of all models, and optional abilities."""

@@ -1,4 +1,4 @@
-"""Abilities that some models have. A model that cannot do something does not have the method."""
+"""Optional abilities of models: a model without an ability does not have its methods."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from torchpbp.settings import drawn_seed, whole
 
 
 class Learner(LatentModel):
-    """A model that learns from data."""
+    """A model with :meth:`fit`."""
 
     @abstractmethod
     def fit(self, data: DataLike) -> Self:
         """Learn from rows of the observables.
 
         Args:
-            data: a table of any kind that :meth:`torchpbp.PBP.fit` takes.
+            data: a table, as for :meth:`torchpbp.PBP.fit`.
 
         Returns:
             The model itself.
@@ -34,15 +34,15 @@ class Learner(LatentModel):
 
 
 class JointQueries(LatentModel):
-    """A model whose queries may be lists of names, for their joint distribution."""
+    """A model that also answers queries of several variables, with their joint distribution."""
 
     def query_names(self, query: Any) -> tuple[str, ...]:
-        """The names in a query: one or several."""
+        """The names in a query, one or several."""
         return query_names(query)
 
 
 class Sampling(LatentModel):
-    """A model that rows can be drawn from."""
+    """A model with :meth:`sample`."""
 
     @abstractmethod
     def sample(self, n: int, evidence: EvidenceLike = None, seed: int | None = None) -> dict[str, Tensor]:
@@ -51,21 +51,21 @@ class Sampling(LatentModel):
         Args:
             n: number of draws, per row of evidence.
             evidence: as for ``posterior``.
-            seed: for repeatable draws; by default torch's global generator decides.
+            seed: of the draws; by default it is drawn from torch's global generator.
 
         Returns:
             name -> (n,) states or values without evidence, (n, rows) with.
         """
 
     def sample_frame(self, n: int, evidence: EvidenceLike = None, **options: Any) -> pd.DataFrame:
-        """Rows drawn from the model; variables with labels are category columns, so that a model can be fitted to them.
+        """Draws as a table, to which a model can be fitted; variables with labels are category columns.
 
         Args:
             n, evidence: as for :meth:`sample`.
             **options: of the model's ``sample``, such as ``seed``.
 
         Returns:
-            (n) rows without evidence; with it, rows (row of evidence, draw), which take their names from the evidence's index.
+            n rows without evidence; with evidence, rows (row of evidence, draw), where the former are named by the evidence's index.
         """
         values = self.sample(n, evidence, **options)
         if evidence is None:
@@ -84,9 +84,8 @@ class Sampling(LatentModel):
         """Check the arguments of :meth:`sample`, draw, and arrange the draws.
 
         Args:
-            n, evidence, seed: as given to :meth:`sample`.
-            draw: of evidence in which each row stands ``n`` times in a row, and of a generator on the model's device;
-                one value per row of it.
+            n, evidence, seed: arguments of :meth:`sample`.
+            draw: (evidence with each row repeated ``n`` times, generator on the model's device) -> name -> one value per row.
         """
         count = whole(0).check("n", n)
         checked = self.read_evidence(evidence)
@@ -99,16 +98,16 @@ class Sampling(LatentModel):
 
 
 class Counting(Learner):
-    """A model learned from counts that can be merged: over files, processes and time."""
+    """A model learned from counts, which can be merged over files, processes and time."""
 
     @abstractmethod
     def count(self, data: DataLike) -> Any:
-        """Count a share of the rows, without learning."""
+        """Count rows without changing the model."""
 
     @abstractmethod
     def fit_counts(self, counts: Any) -> Self:
-        """Learn from counts alone."""
+        """Learn from counts."""
 
     @abstractmethod
     def partial_fit(self, data: DataLike) -> Self:
-        """Learn from further rows, on top of those counted before."""
+        """Learn from further rows and all earlier ones."""

@@ -17,11 +17,11 @@ from torchpbp.lazy import is_frame, is_series
 from torchpbp.lazy import pandas as pd
 
 QUANTILES = (0.05, 0.5, 0.95)
-"""Levels by which the density of a continuous variable is summed up."""
+"""Quantiles in the table of a continuous variable."""
 
 
 class Labelled(Protocol):
-    """What the tables of a model's answers are made with."""
+    """A model with a graph and labels of states."""
 
     @property
     def graph(self) -> LatentGraph: ...
@@ -30,17 +30,17 @@ class Labelled(Protocol):
 
 
 def posterior_frame(model: Labelled, names: Sequence[str], answer: Any, at: Any = None) -> pd.DataFrame:
-    """A posterior as a table, a row per row of evidence.
+    """A posterior as a table, with a row per row of evidence.
 
     Args:
-        model: that answered.
+        model: the model of the answer.
         names: of the variables.
         answer: (rows, states…) tensor, a Density, or (rows, n) densities at points.
-        at: (n,) those points.
+        at: (n,) points of the densities.
 
     Returns:
-        A column for each state, named by its label; for several variables the columns have one level for each. For a
-        continuous variable the columns are the points ``at``, or else mean, std and quantiles.
+        A column for each state, named by its label; for several variables the columns have a level per variable. For a
+        continuous variable the columns are the points ``at``, or mean, std and quantiles.
     """
     if len(names) > 1:
         columns = pd.MultiIndex.from_product([state_labels(model, v) for v in names], names=list(names))
@@ -70,10 +70,10 @@ def map_frame(
     """The most probable states in a posterior, a column of labels for each variable.
 
     Args:
-        model: that answered.
+        model: the model of the answer.
         names: of the variables.
-        answer: (rows, states…) tensor, or the table of it.
-        evidence: it was given, for the index.
+        answer: (rows, states…) tensor, or its table.
+        evidence: of the query, for the index.
     """
     sizes = [model.graph.num_states(v) for v in names]
     table = answer.to_numpy() if is_frame(answer) else as_array(answer)
@@ -84,18 +84,18 @@ def map_frame(
 
 
 def draws_frame(model: Labelled, values: Mapping[str, Tensor]) -> pd.DataFrame:
-    """Draws as a table: (n,) rows, or those of (n, rows of evidence) draws, row of evidence by row of evidence."""
+    """(n,) or (n, rows of evidence) draws as a table, ordered by row of evidence."""
     return pd.DataFrame({v: labelled(model, v, as_array(x).T.reshape(-1)) for v, x in values.items()})
 
 
 def state_labels(model: Labelled, name: str) -> list[Hashable]:
-    """Labels of all states of a variable; a state that no label is known of goes by its number."""
-    known = list(model.labels.get(name, ()))
-    return [*known, *range(len(known), model.graph.num_states(name))]
+    """Labels of all states of a variable; a state without a label has its number."""
+    labels = list(model.labels.get(name, ()))
+    return [*labels, *range(len(labels), model.graph.num_states(name))]
 
 
 def labelled(model: Labelled, name: str, values: np.ndarray) -> Any:
-    """A column of labels for states, booleans for those of a boolean column; numbers where there are no labels."""
+    """A column of states as labels or booleans; as numbers without labels."""
     labels = model.labels.get(name)
     if not labels:
         return values
@@ -105,7 +105,7 @@ def labelled(model: Labelled, name: str, values: np.ndarray) -> Any:
 
 
 def evidence_index(evidence: EvidenceLike, rows: int) -> pd.Index[Any]:
-    """The index of a DataFrame of evidence, or that which all its Series have; otherwise numbers."""
+    """The index of a DataFrame of evidence, or the common index of its Series; otherwise row numbers."""
     indices: list[pd.Index[Any]] = []
     if is_frame(evidence):
         indices = [evidence.index]
@@ -117,5 +117,5 @@ def evidence_index(evidence: EvidenceLike, rows: int) -> pd.Index[Any]:
 
 
 def as_array(values: Tensor) -> np.ndarray:
-    """A tensor's values for numpy, wherever it is."""
+    """A tensor on any device as a numpy array."""
     return values.detach().cpu().numpy()

@@ -25,7 +25,7 @@ class Interval(NamedTuple):
 
 
 class Intervals(LatentModel):
-    """A model that says how precise its answers are, given the number of rows it was learned from."""
+    """A model with confidence intervals of its answers, over repeated samples of its training rows."""
 
     @abstractmethod
     def interval(self, query: str | Sequence[str] | None, evidence: EvidenceLike = None, level: float = 0.95) -> Any:
@@ -49,12 +49,12 @@ def ask_interval(
     level: float,
     answer: Callable[[tuple[str, ...], Evidence], Interval],
 ) -> Any:
-    """Read and check a question, have it answered, and make a DataFrame of the answer if the evidence was one.
+    """Check a query, compute its answer, and convert it to a DataFrame if the evidence is one.
 
     Args:
-        model: that knows the variables.
-        query, evidence, level: as given to :meth:`Intervals.interval`.
-        answer: of checked names, none for the log-evidence, and of checked evidence.
+        model: the model with the variables.
+        query, evidence, level: arguments of :meth:`Intervals.interval`.
+        answer: (checked names, empty for the log-evidence; checked evidence) -> interval.
     """
     between(0, 1, ends=False).check("level", level)
     names = () if query is None else model.query_names(query)

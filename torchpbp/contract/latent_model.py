@@ -1,4 +1,4 @@
-"""LatentModel: what can be asked of everything that learns or holds a distribution of a latent graph's variables."""
+"""LatentModel: the interface of all models of the distribution of a latent graph's variables."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from torchpbp.lazy import is_frame
 from torchpbp.lazy import pandas as pd
 
 SCORED_ROWS = 1 << 14
-"""Rows that are scored at once."""
+"""Rows scored at once."""
 
 
 class LatentModel(Saved):
-    """The contract of all models.
+    """The interface of all models.
 
-    A model defines :meth:`posterior` and :meth:`posteriors` with options of its own, each by one call of :meth:`_ask` or
-    :meth:`_ask_all`, which read the evidence, check the question and make DataFrames of the answers. The class has no
-    ``__init__`` and may be combined with ``nn.Module``, which comes first among the bases.
+    A model implements :meth:`posterior` and :meth:`posteriors`, possibly with further options, by a call of :meth:`_ask` or
+    :meth:`_ask_all`, which read the evidence, check the query and convert answers to DataFrames. The class has no
+    ``__init__`` and may be combined with ``nn.Module`` as the first base.
 
     Attributes:
         graph: the structure.
-        labels: labels of the states of variables that were given by label.
+        labels: variable -> labels of its states, for variables given by label.
         missing: share of missing values in each column of the training data.
-        fitted: whether there is a distribution to ask about.
+        fitted: whether the model has learned a distribution.
     """
 
     graph: LatentGraph
@@ -50,52 +50,50 @@ class LatentModel(Saved):
 
     @property
     def device(self) -> torch.device:
-        """Where evidence is read to, and answers come from."""
+        """Device of evidence and answers."""
         return torch.device("cpu")
 
-    # -- questions -----------------------------------------------------------------------------------------------
+    # -- queries -------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def posterior(self, query: str | Sequence[str], evidence: EvidenceLike = None) -> Any:
         """P(query | evidence).
 
         Args:
-            query: a variable; several, for their joint distribution, of models that are
-                :class:`~torchpbp.contract.abilities.JointQueries`.
+            query: a variable, or, for :class:`~torchpbp.contract.abilities.JointQueries`, several for their joint distribution.
             evidence: name -> state or value, states or values per row (-1 or NaN: not observed), or (rows, states) weights.
-                A row may observe the query; a discrete variable then has probability 1 at the state observed, whatever the
-                other rows observe.
+                In rows that observe the query, a discrete variable has probability 1 at the observed state.
 
         Returns:
             (rows, states) tensor, (rows, states, states, …) for several variables, or a
             :class:`~torchpbp.inference.density.Density` for a continuous variable. For a DataFrame of evidence a DataFrame with
-            the same index: a column for each state, named by its label, with a level for each of several variables; for a
+            the same index: a column for each state, named by its label, with a level per variable of a joint query; for a
             continuous variable mean, std and quantiles.
         """
 
     @abstractmethod
     def posteriors(self, evidence: EvidenceLike = None) -> Any:
-        """Posteriors of all variables that some row does not observe.
+        """Posteriors of all variables that are not observed in every row.
 
         Returns:
             name -> posterior. For a DataFrame of evidence a DataFrame with the same index and columns (variable, state). Empty,
-            with a warning, where every row observes everything.
+            with a warning, if every row observes everything.
         """
 
     @abstractmethod
     def log_evidence(self, evidence: EvidenceLike = None) -> Tensor:
-        """(rows,) log P(evidence), or the log of a density where variables are continuous."""
+        """(rows,) log P(evidence), or the log of a density for continuous evidence."""
 
     @abstractmethod
     def diagnostics(self) -> pd.DataFrame:
-        """How well the parts of the model were learned, as a table."""
+        """Diagnostics of the model's fit, as a table."""
 
     @torch.no_grad()
     def score(self, data: DataLike) -> float:
         """Mean of :meth:`log_evidence` over the rows of a table.
 
-        It is -inf if one row has probability 0. Estimates of PBP are not bounded by 0: with few training rows, that of a rare row
-        may be 0 or less.
+        The score is -inf if a row has probability 0. PBP's estimates of probabilities may be negative: with few training rows,
+        the estimate of a rare row may be 0 or less.
 
         Args:
             data: as for ``fit``; values may be missing.
@@ -119,11 +117,11 @@ class LatentModel(Saved):
 
         Args:
             query: a variable, or several, as for :meth:`posterior`.
-            evidence: as for :meth:`posterior`; a row that observes the variable gets what it observes.
+            evidence: as for :meth:`posterior`; for rows that observe the query, the result is the observed state.
             **options: of the model's ``posterior``.
 
         Returns:
-            Labels, a row per row of evidence: a Series for one variable, a DataFrame with a column for each of several.
+            Labels, with a row per row of evidence: a Series for one variable, a DataFrame with a column per variable for several.
         """
         names = self.query_names(query)
         for v in names:
@@ -134,52 +132,52 @@ class LatentModel(Saved):
         frame = map_frame(self, names, self.posterior(query, evidence, **options), evidence)
         return frame[query] if isinstance(query, str) else frame
 
-    # -- for models to build on ----------------------------------------------------------------------------------
+    # -- for implementations -------------------------------------------------------------------------------------
 
     def require_fitted(self) -> None:
-        """Raise a NotFittedError where there is nothing to ask yet."""
+        """Raise a NotFittedError before the model is fitted."""
         if not self.fitted:
             raise NotFittedError(
                 f"This {type(self).__name__} model is not fitted yet. Call fit(data), or read a fitted one by torchpbp.load(path)."
             )
 
     def evidence_domains(self) -> dict[str, Domain]:
-        """Number of states, or range, of each variable that may be observed and asked about."""
+        """Variables that may be observed and queried -> number of states, or range."""
         return {v: self.graph.variables[v] for v in self.graph.observed}
 
     def query_domains(self) -> dict[str, Domain]:
-        """Those that may be asked about, by default the same."""
+        """Variables that may be queried -> domain; by default those of :meth:`evidence_domains`."""
         return self.evidence_domains()
 
     def read_evidence(self, evidence: EvidenceLike) -> Evidence:
-        """Evidence, checked and in one form, on the model's device."""
+        """Evidence, checked and normalised, on the model's device."""
         self.require_fitted()
         return read_evidence(
             evidence, self.evidence_domains(), latent=self.graph.latent, labels=self.labels, device=self.device
         )
 
     def query_names(self, query: Any) -> tuple[str, ...]:
-        """The names in a query: one, unless the model answers about several at once."""
+        """The names in a query: a single one, except for :class:`~torchpbp.contract.abilities.JointQueries`."""
         names = query_names(query)
         if not isinstance(query, str):
             raise QueryError(
-                f"{type(self).__name__} answers about one variable at a time, got {query!r}. Ask about each by itself."
+                f"{type(self).__name__} answers about one variable at a time, got {query!r}. Query each separately."
             )
         return names
 
     def check_query(self, names: Sequence[str]) -> None:
-        """Raise a QueryError, with the reason, for a question that the model cannot answer."""
-        known = self.query_domains()
+        """Raise a QueryError for a query that the model cannot answer."""
+        domains = self.query_domains()
         if not names or len(set(names)) != len(names):
             raise QueryError(f"Expected one or more different variables to query, got {names}.")
         for name in names:
-            if name not in known and name in self.graph.latent:
+            if name not in domains and name in self.graph.latent:
                 raise QueryError(
                     f"Query of '{name}': it is latent. {type(self).__name__} answers about observables only: "
-                    f"{', '.join(known)}. EM and MaximumLikelihood learn tables of latents."
+                    f"{', '.join(domains)}. EM and MaximumLikelihood learn tables of latents."
                 )
-            if name not in known:
-                raise QueryError(f"Query of unknown variable '{name}'. The model observes: {', '.join(known)}.")
+            if name not in domains:
+                raise QueryError(f"Query of unknown variable '{name}'. The model observes: {', '.join(domains)}.")
 
     def _ask(
         self,
@@ -188,12 +186,12 @@ class LatentModel(Saved):
         answer: Callable[[tuple[str, ...], Evidence], Any],
         at: Any = None,
     ) -> Any:
-        """Read and check a question, have it answered, and make a DataFrame of the answer if the evidence was one.
+        """Check a query, compute its answer, and convert it to a DataFrame if the evidence is one.
 
         Args:
-            query, evidence: as given to :meth:`posterior`.
-            answer: of checked names and evidence; a tensor or Density.
-            at: points at which a density was asked for, which name the columns of the DataFrame.
+            query, evidence: arguments of :meth:`posterior`.
+            answer: (checked names, checked evidence) -> tensor or Density.
+            at: points of a queried density, which name the columns of the DataFrame.
         """
         names = self.query_names(query)
         checked = self.read_evidence(evidence)
@@ -210,12 +208,12 @@ class LatentModel(Saved):
         answer: Callable[[list[str], Evidence], dict[str, Any]],
         names: Sequence[str] | None = None,
     ) -> Any:
-        """The same for :meth:`posteriors`.
+        """As :meth:`_ask`, for :meth:`posteriors`.
 
         Args:
-            evidence: as given to :meth:`posteriors`.
-            answer: of the names of variables that some row does not observe, and of checked evidence.
-            names: of the variables that may be asked about; the observables by default.
+            evidence: argument of :meth:`posteriors`.
+            answer: (names of variables not observed in every row, checked evidence) -> name -> answer.
+            names: of the variables that may be queried; the observables by default.
         """
         checked = self.read_evidence(evidence)
         wanted = left_to_ask(self.graph.observed if names is None else names, checked)

@@ -1,4 +1,4 @@
-"""Questions about hidden variables, of models that hold tables of them."""
+"""Queries of latents, for models with tables of all variables."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from torchpbp.lazy import pandas as pd
 
 
 class LatentQueries(LatentModel):
-    """A model that answers about its latents."""
+    """A model whose latents can be queried."""
 
     @abstractmethod
     def posteriors(self, evidence: EvidenceLike = None, *, include_latent: bool = False) -> Any:
-        """Posteriors of all observables, and latents on request, that some row does not observe."""
+        """Posteriors of all observables, and of latents on request, that are not observed in every row."""
 
     @property
     @abstractmethod
@@ -35,15 +35,15 @@ class LatentQueries(LatentModel):
 
     @abstractmethod
     def reordered(self, orders: Mapping[str, Sequence[int]]) -> Self:
-        """Number the states of latents anew, in place.
+        """Renumber the states of latents, in place.
 
         Args:
-            orders: latent -> the present numbers of its states, in the new order.
+            orders: latent -> the current numbers of its states, in the new order.
         """
 
     @cached_property
     def latent_views(self) -> dict[str, Views]:
-        """Groups of observables through which each latent of a directed graph is seen; three determine its states."""
+        """latent -> groups of observables that are independent given it; three determine its states. For directed graphs."""
         return find_views(self.graph) if self.graph.directed else {h: Views(h, ()) for h in self.graph.latent}
 
     def predict(self, data: DataLike, name: str | None = None) -> Any:
@@ -54,7 +54,7 @@ class LatentQueries(LatentModel):
             name: of the latent; all by default.
 
         Returns:
-            (rows,) states, or latent -> states where there are several and none is named. For a DataFrame a Series, or a
+            (rows,) states; latent -> states for several latents. For a DataFrame a Series, or a
             DataFrame with a column for each latent, with the same index.
         """
         answers = {h: p.argmax(dim=1) for h, p in self._memberships(data, name).items()}
@@ -70,7 +70,7 @@ class LatentQueries(LatentModel):
             data, name: as for :meth:`predict`.
 
         Returns:
-            (rows, states), or latent -> (rows, states) where there are several and none is named. For a DataFrame a DataFrame
+            (rows, states); latent -> (rows, states) for several latents. For a DataFrame a DataFrame
             with the same index and a column for each state, or for each (variable, state).
         """
         answers = self._memberships(data, name)
@@ -102,10 +102,10 @@ class LatentQueries(LatentModel):
         return frame.set_axis(pd.Index(state_labels(self, name), name=name), axis=1)
 
     def match_states(self, other: LatentQueries) -> Self:
-        """Number the states of all latents as in another model of the same variables, in place.
+        """Renumber the states of all latents as in another model of the same variables, in place.
 
-        States are matched by the joint probabilities P(x, h) of all observables: the assignment with the smallest sum of
-        absolute differences is taken.
+        States are matched by the assignment with the smallest sum of absolute differences of the joint probabilities P(x, h) of all
+        observables.
         """
         self.require_fitted()
         other.require_fitted()
@@ -115,12 +115,12 @@ class LatentQueries(LatentModel):
 
         orders = {}
         for h in self.graph.latent:
-            mine, theirs = self._joint_profile(h), other._joint_profile(h).to(self.device)
-            cost = (theirs.unsqueeze(2) - mine.unsqueeze(1)).abs().sum(dim=0)  # (their states, my states)
+            profile, target = self._joint_profile(h), other._joint_profile(h).to(self.device)
+            cost = (target.unsqueeze(2) - profile.unsqueeze(1)).abs().sum(dim=0)  # (states of other, states of self)
             orders[h] = linear_sum_assignment(cost.cpu().numpy())[1].tolist()
         return self.reordered(orders)
 
-    # -- for models to build on ----------------------------------------------------------------------------------
+    # -- inner workings ------------------------------------------------------------------------------------------
 
     def _joint_profile(self, name: str) -> Tensor:
         """(indicators of all observables, states) P(x, h)."""
@@ -129,8 +129,8 @@ class LatentQueries(LatentModel):
 
     def _check_latent(self, name: str) -> None:
         if name not in self.graph.latent:
-            known = ", ".join(self.graph.latent) or "none"
-            raise QueryError(f"Expected the name of a latent, got {name!r}. The model has: {known}.")
+            latents = ", ".join(self.graph.latent) or "none"
+            raise QueryError(f"Expected the name of a latent, got {name!r}. The model has: {latents}.")
 
     @torch.no_grad()
     def _memberships(self, data: DataLike, name: str | None) -> dict[str, Tensor]:
@@ -156,7 +156,7 @@ class LatentQueries(LatentModel):
         return {h: torch.cat(x) for h, x in parts.items()}
 
     def _warn_unidentified(self, names: Sequence[str]) -> None:
-        """Warn of latents whose states another model of the same distribution may number or mix differently."""
+        """Warn of latents whose states are not identified by the distribution of the observables."""
         free = [h for h in names if len(self.latent_views[h].groups) < 3 and self.graph.num_states(h) > 1]
         if free:
             warn_caller(

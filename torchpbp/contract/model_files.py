@@ -1,4 +1,4 @@
-"""Saving and loading: one mechanism for all models, and for models that are made of others; checks of what files hold."""
+"""Saving and loading of all models, including models with other models as members; checks of the content of files."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from torchpbp.errors import CheckpointError
 from torchpbp.io import REMEDY, check_device, class_in_file, name_in_files, read_file, short, write_file
 
 SMALL = 1 << 16
-"""Bytes up to which tensors are checked together: one check of many small tensors takes a tenth of the time of many checks."""
+"""Largest size in bytes of tensors that are concatenated for one check, which is ten times faster than a check of each."""
 
 
 @dataclass(frozen=True)
 class SaveOptions:
-    """What a file may leave out. A model made of others hands them on; each model looks at those that concern it.
+    """Optional parts of a file. A model passes the options on to its members; each model uses those that concern it.
 
     Args:
         counts: write the counts behind the fit of :class:`~torchpbp.PBP`.
-        operators: write the operators of :class:`~torchpbp.KernelPBP`; None: where solving for them takes long.
+        operators: write the operators of :class:`~torchpbp.KernelPBP`; None: if solving for them is slow.
     """
 
     counts: bool = False
@@ -36,43 +36,43 @@ class SaveOptions:
 class Saved(ABC):
     """A model that can be written to a file and read again.
 
-    A class defines :meth:`pack` and :meth:`unpack`, and has an entry in :data:`torchpbp.io.MODULES`. A model made of others packs
-    its members by :func:`packed` and unpacks them by :func:`torchpbp.io.from_content`.
+    A class defines :meth:`pack` and :meth:`unpack`, and has an entry in :data:`torchpbp.io.MODULES`. Members that are models are
+    packed by :func:`packed` and unpacked by :func:`torchpbp.io.from_content`.
     """
 
     @abstractmethod
     def pack(self, name: object, options: SaveOptions) -> dict[str, Any]:
-        """What the model's file holds: tensors and plain values.
+        """The content of the model's file: tensors and plain values.
 
         Args:
-            name: of the file, or of the place inside another model's file, for errors.
-            options: what to write.
+            name: of the file, or of the member in another model's file, for errors.
+            options: optional parts.
 
         Raises:
-            NotFittedError: nothing to write yet.
-            CheckpointError: NaN or infinity in what answers are made of, or values that a file cannot hold.
+            NotFittedError: the model is not fitted.
+            CheckpointError: NaN or infinity in parameters, or values that a file cannot hold.
         """
 
     @classmethod
     @abstractmethod
     def unpack(cls, content: Mapping[str, Any], name: object) -> Self:
-        """The model, on the CPU, from what :meth:`pack` returned. Errors of any class become CheckpointErrors."""
+        """The model, on the CPU, from the result of :meth:`pack`. Errors of any class become CheckpointErrors."""
 
     @classmethod
     def unfitted(cls, content: Mapping[str, Any]) -> Self | None:
-        """A model with the same settings and nothing learned; None where files do not hold all settings."""
+        """An unfitted model with the settings of a file; None if files do not hold all settings."""
         return None
 
     @abstractmethod
     def to(self, device: torch.device | str) -> Self:
-        """Move the model's tensors to a device and return the model. In an ``nn.Module`` torch's own ``to`` does it."""
+        """Move the model's tensors to a device and return the model. For an ``nn.Module`` this is ``nn.Module.to``."""
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to one file; an existing file is replaced only once the new one is complete.
 
         Raises:
             NotFittedError: the model is not fitted.
-            CheckpointError: NaN or infinity in what answers are made of, or a file that cannot be written.
+            CheckpointError: NaN or infinity in parameters, or a file that cannot be written.
         """
         self._write(path, SaveOptions())
 
@@ -84,8 +84,8 @@ class Saved(ABC):
         """Read a model written by :meth:`save`. Only tensors and plain values are read; no code is executed.
 
         Args:
-            path: of the file, written by this class, a class derived from it, or one that it is derived from.
-            map_location: device on which the model is put.
+            path: of a file of this class, a subclass or a base class.
+            map_location: device of the model.
 
         Raises:
             CheckpointError: no such file, or the file of another class.
@@ -101,13 +101,13 @@ class Saved(ABC):
 
     @classmethod
     def from_content(cls, content: Mapping[str, Any], name: object, map_location: torch.device | str = "cpu") -> Self:
-        """The model whose file holds this content; content that does not make a model raises a CheckpointError."""
+        """The model from the content of a file; invalid content raises a CheckpointError."""
         with one_model(name):
             return cls.unpack(content, name).to(map_location)
 
 
 def packed(model: Any, name: object, options: SaveOptions) -> dict[str, Any]:
-    """A model's content with the name of its class: what its own file holds, or another model's file about this member.
+    """A model's content with the name of its class, for its own file or for a member of another model's file.
 
     Raises:
         CheckpointError: a model without a file format.
@@ -118,19 +118,19 @@ def packed(model: Any, name: object, options: SaveOptions) -> dict[str, Any]:
     return {"class": kind, **model.pack(name, options)}
 
 
-# -- checks of what was read, or is to be written ----------------------------------------------------------------------
+# -- checks of content -------------------------------------------------------------------------------------------------
 
 
 def require_finite(named: Mapping[str, Tensor], path: object, saving: bool = False) -> None:
     """Check that the parameters of a model hold no NaN or infinity.
 
     Args:
-        named: name -> tensor; integers are passed over.
+        named: name -> tensor; integers are skipped.
         path: of the file.
         saving: whether the file is about to be written.
 
     Raises:
-        CheckpointError: naming the first such tensor.
+        CheckpointError: NaN or infinity; names the first such tensor.
     """
     try:
         fault = _number_fault({name: t.detach() for name, t in named.items()})
@@ -161,10 +161,10 @@ def _number_fault(named: Mapping[str, Tensor]) -> str | None:
 
 
 def require_none(fault: str | None, path: object) -> None:
-    """Raise a CheckpointError for content of a file that does not make a model.
+    """Raise a CheckpointError for a fault in the content of a file.
 
     Args:
-        fault: what is wrong; None if nothing is.
+        fault: description; None without a fault.
         path: of the file.
     """
     if fault:
@@ -172,15 +172,15 @@ def require_none(fault: str | None, path: object) -> None:
 
 
 def checked_labels(labels: Any, variables: Mapping[str, Any], path: object) -> dict[str, tuple[Any, ...]]:
-    """Labels of states, no more than there are states, all different.
+    """Labels of states, checked to be distinct and no more than the states.
 
     Args:
-        labels: name -> labels, of some variables.
+        labels: name -> labels, for some variables.
         variables: name -> number of states, for all.
         path: of the file, for the error.
 
     Raises:
-        CheckpointError: labels that a model cannot have, or of variables that it does not have.
+        CheckpointError: invalid labels, or labels of unknown variables.
     """
     checked: dict[str, tuple[Any, ...]] = {}
     for name, names in dict(labels).items():
@@ -200,7 +200,7 @@ def checked_labels(labels: Any, variables: Mapping[str, Any], path: object) -> d
 
 @contextmanager
 def one_model(name: object) -> Iterator[None]:
-    """Content that does not make a model raises a CheckpointError, whatever is wrong with it.
+    """Context that turns errors of any class into CheckpointErrors.
 
     Args:
         name: of the file.

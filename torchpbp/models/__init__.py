@@ -1,4 +1,4 @@
-"""Models: what users fit and ask."""
+"""Models with a fit and queries."""
 
 from torchpbp.models.counts import Counts
 from torchpbp.models.pbp import PBP

@@ -1,7 +1,7 @@
-"""Bootstrap of a two-stage fit: rows are drawn with replacement, and the models of many draws solved as one batch.
+"""Bootstrap of a two-stage fit: rows are resampled with replacement, and the models of many replicates solved as one batch.
 
-The counts behind a model are overlapping marginals of the same rows. Resampling each by itself would lose their covariance,
-so that the rows are needed: every different row once, with multinomial numbers of occurrences.
+The counts of a model are overlapping marginals of the same rows. Resampling each table separately would lose their
+covariance, so the distinct rows are resampled, with multinomial weights.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from torchpbp.models.pbp import PBP
 
 ENTRIES = 1 << 22
-"""Counts, weights and answers of replicates that are held at once."""
+"""Largest number of counts, weights and answers of the replicates that are solved at once."""
 MOST = 128
-"""Replicates that are solved at once; more are not faster."""
+"""Largest number of replicates that are solved at once; more are not faster."""
 
 
 @torch.no_grad()
@@ -47,21 +47,21 @@ def bootstrap_interval(
 
     Args:
         model: fitted to the data.
-        fitter: of a model that is learned from counts.
-        names: of the variables asked about; none for the log-evidence.
+        fitter: the model's fitter from counts.
+        names: of the queried variables; empty for the log-evidence.
         evidence: checked.
         data: the rows.
         level: of the intervals.
         replicates: bootstrap samples.
         seed: of their draws.
     """
-    own = model.operator_tree
-    if not isinstance(own, OperatorTree):
+    fitted = model.operator_tree
+    if not isinstance(fitted, OperatorTree):
         raise StructureError(
             f"interval: a model with condition={model.condition!r} has a tree per class, which is not bootstrapped. Use a graph "
             "with the variable in it."
         )
-    estimate = answers(model, own, names, evidence)
+    estimate = answers(model, fitted, names, evidence)
     drawn = [
         answers(model, tree, names, evidence)
         for tree in replicated_trees(model, fitter, data, replicates, estimate, seed)
@@ -79,7 +79,7 @@ def replicated_trees(
 
     Args:
         model, fitter, data, replicates, seed: as for :func:`bootstrap_interval`.
-        answer: of one replicate, for its size.
+        answer: answers of one replicate, for their number.
     """
     reader = ColumnReader(model.evidence_domains(), model.labels, missing=True, quiet=True, device=model.device)
     codes = torch.cat(list(reader.batches(data)), dim=1)
@@ -107,7 +107,7 @@ def replicated_trees(
 
 
 def _counting(cells: Tensor, size: int) -> Tensor:
-    """(size, rows) sparse matrix of zeros and ones that takes weights of rows to counts.
+    """(size, rows) sparse matrix of zeros and ones that maps weights of rows to counts.
 
     Args:
         cells: (tables, rows) cell of each table in which a row is counted.

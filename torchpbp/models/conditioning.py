@@ -1,4 +1,4 @@
-"""Models with one operator tree per class of an observed variable: structure, class shares, and what a fit says of classes."""
+"""Models with one operator tree per class of an observed variable: structure, class shares and warnings."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ def check_condition(graph: LatentGraph, condition: str | None, rank: Any) -> Non
 
 
 def planned_graph(graph: LatentGraph, condition: str | None) -> LatentGraph:
-    """The graph that the junction tree is made of: without the class variable."""
+    """The graph of the junction tree: without the class variable."""
     return graph if condition is None else conditional_graph(graph, condition)
 
 
 def register_classes(model: nn.Module, classes: int) -> None:
-    """Buffers of a model with classes: their shares, uniform at first, and the rows of each."""
+    """Register the buffers of a model with classes: shares of the classes, initially uniform, and rows of each class."""
     model.register_buffer("prior", torch.full((classes,), 1 / classes, dtype=torch.float64))
     model.register_buffer("class_rows", torch.zeros(classes, dtype=torch.int64))
 
 
 def make_fitter(model: TwoStageModel) -> Fitter:
-    """What carries out a fit with a model's settings."""
+    """The fitter with a model's settings."""
     s = model.settings
     options: Any = {
         "regressor": model.regressor,
@@ -65,7 +65,7 @@ def make_fitter(model: TwoStageModel) -> Fitter:
 
 @torch.no_grad()
 def adopt_classes(model: TwoStageModel, classes: ClassRows) -> None:
-    """Take over the shares of classes; a population has no rows."""
+    """Copy the shares and rows of the classes into a model's buffers; a population has no rows."""
     model.prior.copy_(classes.prior)
     model.class_rows.copy_(classes.counts.long())
 
@@ -75,11 +75,11 @@ def warn_of_classes(classes: ClassRows, labels: Any) -> None:
 
     Args:
         classes: of the fit.
-        labels: of the states of the class variable, if it was given by label.
+        labels: of the states of the class variable; empty if it was given by number.
     """
     if classes.empty:
-        known = [*labels, *range(len(labels), len(classes))]
-        named = ", ".join(str(known[c]) for c in classes.empty[:MOST_NAMED])
+        class_labels = [*labels, *range(len(labels), len(classes))]
+        named = ", ".join(str(class_labels[c]) for c in classes.empty[:MOST_NAMED])
         named += f", … ({len(classes.empty)} in all)" if len(classes.empty) > MOST_NAMED else ""
         warn_caller(
             f"No row has '{classes.name}' = {named}. Given such a class, answers are those of all rows together; without it, its "
@@ -88,7 +88,7 @@ def warn_of_classes(classes: ClassRows, labels: Any) -> None:
         )
     if classes.missing:
         warn_caller(
-            f"{int(classes.missing):,} of {int(classes.missing + classes.total):,} rows have no value of '{classes.name}'. They are left "
-            "out of what is learned about its classes.",
+            f"{int(classes.missing):,} of {int(classes.missing + classes.total):,} rows have no value of '{classes.name}'. They do "
+            "not enter the moments of its classes.",
             DataWarning,
         )

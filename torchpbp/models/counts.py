@@ -1,4 +1,4 @@
-"""Counts: how often joint states occur. All that a discrete model learns from; they merge and can be saved."""
+"""Counts of joint states: the sufficient statistics of a discrete model, which can be merged and saved."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from torchpbp.moments.joint_tables import JointTables, layout_of
 
 
 class Counts:
-    """How often the joint states of some groups of variables occur: all that a discrete model learns from.
+    """Counts of the joint states of groups of variables: the sufficient statistics of a discrete model.
 
-    Counts of disjoint sets of rows add up to the counts of all rows, exactly. Made by :meth:`torchpbp.PBP.count`.
+    The sum of the counts of disjoint sets of rows is exactly the counts of all rows. Made by :meth:`torchpbp.PBP.count`.
 
     Args:
         tables: the counts.
-        labels: labels of the states of variables that were given by label.
+        labels: labels of the states, for variables given by label.
 
     Example:
         >>> from torchpbp import PBP, DiscreteNetwork, templates
@@ -34,7 +34,7 @@ class Counts:
     """
 
     def __init__(self, tables: JointTables, labels: Mapping[str, Sequence[Any]] | None = None) -> None:
-        self.tables = tables.to("cpu")  # what is kept, merged and saved
+        self.tables = tables.to("cpu")  # for merging and saving
         self.labels: dict[str, tuple[Any, ...]] = {v: tuple(x) for v, x in (labels or {}).items()}
 
     @property
@@ -64,10 +64,10 @@ class Counts:
         if not isinstance(other, Counts):
             raise DataError(f"merge: expected Counts, got {type(other).__name__}. Make them with model.count(rows).")
         for v in dict.fromkeys((*self.labels, *other.labels)):
-            here, there = self.labels.get(v), other.labels.get(v)
-            if here != there and not same_numbers(here, there) and self.rows and other.rows:
+            left, right = self.labels.get(v), other.labels.get(v)
+            if left != right and not same_numbers(left, right) and self.rows and other.rows:
                 raise DataError(
-                    f"Column '{v}' has labels {_listed(here)} in one of the counts and {_listed(there)} in the other, so their "
+                    f"Column '{v}' has labels {_listed(left)} in one of the counts and {_listed(right)} in the other, so their "
                     "states cannot be matched. Count with labels= the same for all parts."
                 )
         self.tables.merge(other.tables)
@@ -95,7 +95,7 @@ class Counts:
             return cls.from_dict(content, path)
 
     def to_dict(self) -> dict[str, Any]:
-        """Tensors and plain values."""
+        """The counts as tensors and plain values."""
         return {
             "states": self.tables.states,
             "scopes": self.tables.scopes,

@@ -1,4 +1,4 @@
-"""A table of how well each separator was planned and learned."""
+"""Diagnostics of the plan and the fit of each separator, as a table."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def diagnostics_table(
         plan: of the model.
         operators: of all separators, node 1 first.
         estimates: leaf -> (batch, states…) unclipped estimates.
-        classes: labels of the classes of operators; none for a single tree.
+        classes: labels of the classes of operators; empty for a single tree.
     """
     rows = []
     for separator, operator in zip(plan.separators, operators, strict=True):
@@ -53,7 +53,7 @@ def diagnostics_table(
 
 
 def worst_class(operator: SeparatorOperator) -> tuple[int | None, Tensor, int]:
-    """The class for which a separator was learned worst (None without classes), its strengths and significant dimensions."""
+    """The worst class of a separator (None without classes), its strengths and number of significant dimensions."""
     strengths, significant = operator.strengths.detach().cpu(), operator.significant.cpu()
     if not significant.ndim:
         return None, strengths, int(significant)
@@ -63,10 +63,10 @@ def worst_class(operator: SeparatorOperator) -> tuple[int | None, Tensor, int]:
 
 
 def remedy(separator: SeparatorPlan, significant: int) -> str:
-    """What is wrong at a separator and what to do about it; empty where nothing is.
+    """Insufficiencies of a separator's structure and data, with remedies; an empty text without any.
 
-    A structure that falls short has been warned of when the model was made. Data that fall short are no reason for a warning:
-    with a thousand rows most separators of ordinary networks do, and the answers are good nevertheless.
+    An insufficient structure raises a warning when the model is made. Insufficient data do not: with a thousand rows most
+    separators of ordinary networks have fewer significant dimensions than their rank, and still give good answers.
 
     Args:
         separator: the separator.
@@ -80,14 +80,14 @@ def remedy(separator: SeparatorPlan, significant: int) -> str:
         )
     if significant < separator.rank:
         remedies.append(
-            f"data: {significant} of {separator.rank} dimensions are statistically significant. More rows; regressor=KernelRidge() or MLP() where "
-            "single observables say nothing; or a lower rank."
+            f"data: {significant} of {separator.rank} dimensions are statistically significant. More rows; regressor=KernelRidge() or MLP() if "
+            "single observables are uninformative; or a lower rank."
         )
     return " ".join(remedies)
 
 
 def random_patterns(rows: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
-    """Hide a random share of each row's values: evidence from nothing to everything."""
+    """Rows with a random share of the values of each hidden; the share is uniform between 0 and 1."""
     generator = torch.Generator().manual_seed(seed)
     count = len(next(iter(rows.values())))
     hidden = torch.rand(len(rows), count, generator=generator) < torch.rand(1, count, generator=generator)

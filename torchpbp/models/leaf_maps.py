@@ -22,11 +22,11 @@ def read_features(graph: LatentGraph, features: Any, context: bool) -> tuple[Ker
 
     Args:
         graph: the model's.
-        features: as given to the model.
-        context: whether the encoder looks at all leaves of a row.
+        features: the model's argument.
+        context: whether the encoder reads all leaves of a row.
 
     Raises:
-        ArgumentError: not a map or an encoder, or leaves that do not exist.
+        ArgumentError: neither a map nor an encoder, or unknown leaves.
         StructureError: a vector or image without an encoder.
     """
     continuous = {v: d for v in graph.observed if isinstance(d := graph.variables[v], Continuous)}
@@ -74,7 +74,7 @@ def _kind(value: object) -> str:
 
 
 def make_observables(graph: LatentGraph, kernel_map: KernelMap | None, encoders: Encoders | None) -> nn.ModuleList:
-    """The observables of a model, with feature maps that are not fitted yet."""
+    """The observables of a model, with unfitted feature maps."""
     result = nn.ModuleList()
     for v in graph.observed:
         domain = graph.variables[v]

@@ -1,4 +1,4 @@
-"""Models whose stage 1 is made of nets of leaves: attaching the nets, and solving operators with nets as they are."""
+"""Models whose stage 1 consists of nets of leaves: attaching the nets, and solving operators for fixed nets."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from torchpbp.settings import whole
 
 
 class NetModel(TwoStageModel):
-    """A two-stage model that may have nets of leaves as its stage 1. :class:`~torchpbp.PBPModule` trains them."""
+    """A two-stage model whose stage 1 may consist of nets of leaves, trained by :class:`~torchpbp.PBPModule`."""
 
     @property
     def classes(self) -> int:
-        """Number of classes of the condition variable; 1 without one."""
+        """Number of states of the condition variable; 1 without a condition."""
         return 1 if self.condition is None else self.states[self.condition]
 
     @property
@@ -42,7 +42,7 @@ class NetModel(TwoStageModel):
         """The nets of the model's separators.
 
         Raises:
-            StructureError: a model without them.
+            StructureError: a model without nets.
         """
         if not isinstance(self.stage1, MessageNets):
             raise StructureError("The model has no nets of leaves. PBPModule(model) attaches and trains them.")
@@ -56,14 +56,14 @@ class NetModel(TwoStageModel):
         target: str | None = None,
         masking: Masking | None = None,
     ) -> MessageNets:
-        """Give the model nets of its leaves as stage 1, with random weights; nets that it has already are kept.
+        """Attach nets of leaves with random weights as stage 1, unless the model has nets already.
 
         Args:
             hidden: widths of the hidden layers.
             instruments: dimensions of an instrument per dimension of its message.
             seed: of the initial weights.
-            target: a variable to be read out by a learned link.
-            masking: how often leaves are hidden while operators are solved.
+            target: a variable whose probabilities are computed by a learned link; None: by clipping.
+            masking: shares of hidden leaves in the solve of the operators.
         """
         if not isinstance(self.stage1, MessageNets):
             reader = self.leaf_reader()
@@ -74,6 +74,7 @@ class NetModel(TwoStageModel):
             self.stage1.masking = masking
         if target is not None and self.target != target:
             self.readout = Readout(target).to(self.device)
+        # Training starts from a larger ridge than the initial one of encoders, log λ = −23.
         if self.encoders is not None and float(self.encoders.log_ridge.detach()) < -20:
             with torch.no_grad():
                 self.encoders.log_ridge.fill_(-3.0)
@@ -81,7 +82,7 @@ class NetModel(TwoStageModel):
 
     @torch.no_grad()
     def prepare_leaves(self, batches: Iterable[Mapping[str, Tensor]]) -> None:
-        """Fit kernel maps, and take scales of values and marginals from rows, before nets are trained.
+        """Fit kernel maps, and estimate scales of values and marginals, before nets are trained.
 
         Args:
             batches: rows, observable -> states or values.
@@ -89,16 +90,16 @@ class NetModel(TwoStageModel):
         parts = list(batches)
         for v, observable in self.observables.items():
             values = torch.cat([part[v] for part in parts]).to(self.device)
-            known = values[observed(values)]
-            if len(known) == 0:
+            values = values[observed(values)]
+            if len(values) == 0:
                 raise DataError(f"'{v}' is missing in every row, so nothing can be learned about it. Drop it.")
             if isinstance(observable.map, EncodedMap):
-                observable.map.centre.copy_(known.double().mean(dim=0))
-                observable.map.set_scale(known.double().var(dim=0, unbiased=False))
+                observable.map.centre.copy_(values.double().mean(dim=0))
+                observable.map.set_scale(values.double().var(dim=0, unbiased=False))
             elif isinstance(observable.map, KernelMap):
-                observable.fit(known.double())
+                observable.fit(values.double())
             else:
-                counts = torch.bincount(known, minlength=observable.map.dim).double()
+                counts = torch.bincount(values, minlength=observable.map.dim).double()
                 observable.marginal.copy_(counts / counts.sum())
 
     def fit(self, data: DataLike, batch_size: int = ROWS_PER_BATCH, columns: Sequence[str] | None = None) -> Self:
@@ -135,7 +136,7 @@ class NetModel(TwoStageModel):
         states = {v: network.states[v] for v in network.graph.observed}
         joint = population_rows(network, states, "a model with nets")
         table = dict(zip(joint.names, joint.content.unbind(dim=1), strict=True))
-        # Each joint state is one row: what is hidden of it would depend on it, and must not.
+        # Each joint state is a single row, so a random mask would depend on the state: nothing is hidden.
         self.fit_nets(lambda: iter([Rows(table, joint.weights)]), EXACT_FLOOR, Masking(0.0, 0.0), shrinkage=0.0)
         self.labels = {v: network.labels[v] for v in self.states if v in network.labels}
         self.missing = {}
@@ -149,13 +150,13 @@ class NetModel(TwoStageModel):
         masking: Masking | None = None,
         shrinkage: float | None = None,
     ) -> None:
-        """Solve the operators on rows, with encoders and nets as they are.
+        """Solve the operators on rows, for fixed encoders and nets.
 
         Args:
-            batches: gives a fresh iterator over batches; read several times.
-            floor: smallest probability in answers; by the number of rows by default.
-            masking: how often leaves are hidden from nets; as in training by default.
-            shrinkage: pseudo-rows from all classes that are added to each; those of the model's settings by default.
+            batches: returns a fresh iterator over batches; called several times.
+            floor: smallest probability in answers; by default it depends on the number of rows.
+            masking: shares of leaves hidden from the nets; those of training by default.
+            shrinkage: pseudo-rows from all classes added to each class; by default that of the model's settings.
 
         Raises:
             DataError: no rows, leaves never observed, encoders that return NaN.
@@ -183,12 +184,12 @@ class NetModel(TwoStageModel):
             self.train(training)
         nets.set_heads(result.heads)
         self.labels = self.labels or dict(self.graph.labels)
-        found = None
+        classes = None
         if self.condition is not None:
-            found = ClassRows(self.condition, result.class_rows, result.unlabelled, pseudo_rows)
-            warn_of_classes(found, self.labels.get(self.condition, ()))
+            classes = ClassRows(self.condition, result.class_rows, result.unlabelled, pseudo_rows)
+            warn_of_classes(classes, self.labels.get(self.condition, ()))
         least = clipping_floor(result.rows) if floor is None else floor
-        self._adopt(result.solution, int(result.rows), least, self._observables, classes=found)
+        self._adopt(result.solution, int(result.rows), least, self._observables, classes=classes)
 
     # -- files ---------------------------------------------------------------------------------------------------
 
@@ -197,4 +198,4 @@ class NetModel(TwoStageModel):
 
     def restore_parts(self, content: Mapping[str, Any]) -> None:
         attach_saved(self, content)
-        self.eval()  # encoders, which may hold dropout and the like, are asked as after training
+        self.eval()  # encoders may contain dropout and batch normalisation

@@ -1,4 +1,4 @@
-"""Learners whose model is a network with all its tables, which answers for them."""
+"""Learners of a directed network with tables of all variables, latents included."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torchpbp.inputs.evidence import EvidenceLike
 
 
 class NetworkLearner(Learner, JointQueries, Sampling, LatentQueries):
-    """The query side of a learner of tables.
+    """The query side of learners whose fitted model is a :class:`~torchpbp.DiscreteNetwork`.
 
     The states of each latent are ordered by their probability, the largest first.
 
@@ -32,22 +32,22 @@ class NetworkLearner(Learner, JointQueries, Sampling, LatentQueries):
         self.missing = {}
         self.fitted = False
         self._network: DiscreteNetwork | None = None
-        self._device: torch.device | None = None  # as asked for; None: that of the rows
+        self._device: torch.device | None = None  # None: the device of the rows
 
     @property
     def network(self) -> DiscreteNetwork:
-        """The fitted network, whose hidden variables can be queried like others."""
+        """The fitted network, whose latents can be queried like observables."""
         self.require_fitted()
         assert self._network is not None
         return self._network
 
     @property
     def device(self) -> torch.device:
-        """Where the fitted network is, or will be unless rows decide."""
+        """Device of the fitted network; before fitting, the device set by :meth:`to`, by default the CPU."""
         return (self._device or torch.device("cpu")) if self._network is None else self._network.device
 
     def to(self, device: torch.device | str) -> Self:
-        """Learn and answer on a device, whatever that of the rows; a fitted network moves there."""
+        """Set the device of learning and answers, in place of that of the rows, and move a fitted network to it."""
         self._device = torch.device(device)
         if self._network is not None:
             self._network.to(device)
@@ -61,7 +61,7 @@ class NetworkLearner(Learner, JointQueries, Sampling, LatentQueries):
         *,
         ordered: bool = False,
     ) -> None:
-        """Take over what was learned, or what a file holds: there the states of latents are in their order already."""
+        """Set the network, from learned tables or, with ``ordered`` states of the latents, from those of a file."""
         network = DiscreteNetwork(self.graph, tables)
         if self._device is not None:
             network.to(self._device)
@@ -73,14 +73,14 @@ class NetworkLearner(Learner, JointQueries, Sampling, LatentQueries):
         self.fitted = True
 
     def reordered(self, orders: Mapping[str, Sequence[int]]) -> Self:
-        """Number the states of latents anew, in place; see :class:`~torchpbp.contract.latent_queries.LatentQueries`."""
+        """Renumber the states of latents, in place; see :class:`~torchpbp.contract.latent_queries.LatentQueries`."""
         self.network.reordered(orders)
         return self
 
     # -- answers -------------------------------------------------------------------------------------------------
 
     def query_domains(self) -> dict[str, Domain]:
-        """All variables: latents may be asked about, though not observed."""
+        """All variables: latents can be queried, though not observed."""
         return {v: self.graph.variables[v] for v in self.graph.names}
 
     def posterior(self, query: str | Sequence[str], evidence: EvidenceLike = None) -> Any:
@@ -88,7 +88,7 @@ class NetworkLearner(Learner, JointQueries, Sampling, LatentQueries):
         return self._ask(query, evidence, lambda names, checked: self.network.posterior(names, checked))
 
     def posteriors(self, evidence: EvidenceLike = None, *, include_latent: bool = False) -> Any:
-        """Posteriors of all observables, and latents on request, that some row does not observe; a DataFrame for a DataFrame."""
+        """Posteriors of all observables, and of latents on request, not observed in every row; a DataFrame for a DataFrame."""
         return self._ask_all(
             evidence,
             lambda names, checked: self.network.posteriors(checked, include_latent=include_latent) if names else {},
@@ -96,19 +96,19 @@ class NetworkLearner(Learner, JointQueries, Sampling, LatentQueries):
         )
 
     def log_evidence(self, evidence: EvidenceLike = None) -> Tensor:
-        """(batch,) log P(evidence); -inf where it is impossible."""
+        """(batch,) log P(evidence); -inf for impossible evidence."""
         return self.network.log_evidence(self.read_evidence(evidence))
 
     def to_pbp(self, **options: Any) -> Any:
-        """The :class:`~torchpbp.PBP` model that answers as this one does; see :meth:`torchpbp.DiscreteNetwork.to_pbp`."""
+        """The :class:`~torchpbp.PBP` model with the same distribution; see :meth:`torchpbp.DiscreteNetwork.to_pbp`."""
         return self.network.to_pbp(**options)
 
     def sample(
         self, n: int, evidence: EvidenceLike = None, seed: int | None = None, *, include_latent: bool = False
     ) -> dict[str, Tensor]:
         """name -> (n,) states without evidence, (n, batch) with; see :meth:`torchpbp.DiscreteNetwork.sample`."""
-        given = None if evidence is None else self.read_evidence(evidence)
-        return self.network.sample(n, given, seed, include_latent=include_latent)
+        checked = None if evidence is None else self.read_evidence(evidence)
+        return self.network.sample(n, checked, seed, include_latent=include_latent)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.graph!r}, {'fitted' if self.fitted else 'not fitted'})"
@@ -127,7 +127,7 @@ class NetworkLearner(Learner, JointQueries, Sampling, LatentQueries):
         }
 
     def _restore(self, content: Mapping[str, Any], name: object) -> Self:
-        """Take over what :meth:`pack` has written."""
+        """Set the network to the content of a file, as returned by :meth:`pack`."""
         labels = checked_labels(content["labels"], self.graph.variables, name)
         self._adopt(content["tables"], labels, content["missing"], ordered=True)
         return self
@@ -136,14 +136,14 @@ class NetworkLearner(Learner, JointQueries, Sampling, LatentQueries):
 def by_size(network: DiscreteNetwork) -> dict[str, list[int]]:
     """latent -> its states, the most probable first."""
     graph, tables = network.graph, network.cpts
-    known: dict[str, Tensor] = {}
+    marginals: dict[str, Tensor] = {}
     for v in graph.topological_order():
         parents = graph.parents(v)
         if graph.is_latent(v) or graph.children(v):
             if not parents:
-                known[v] = tables[v]
-            elif len(parents) == 1 and parents[0] in known:
-                known[v] = known[parents[0]] @ tables[v]
+                marginals[v] = tables[v]
+            elif len(parents) == 1 and parents[0] in marginals:
+                marginals[v] = marginals[parents[0]] @ tables[v]
             elif graph.is_latent(v):
-                known[v] = network.joint(v)
-    return {h: known[h].argsort(descending=True, stable=True).tolist() for h in graph.latent}
+                marginals[v] = network.joint(v)
+    return {h: marginals[h].argsort(descending=True, stable=True).tolist() for h in graph.latent}

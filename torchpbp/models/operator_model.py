@@ -1,4 +1,4 @@
-"""Models whose parameters are operators on a junction tree: how they are asked."""
+"""Models whose parameters are operators on a junction tree: posteriors, log-evidence and samples."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
     """The query side of a model whose parameters are operators on a junction tree.
 
     Attributes:
-        operators, root: the learned parts.
-        encoders: of leaves that are vectors or images, if there are any.
-        readout: makes probabilities of a target, if the model was trained for one.
+        operators, root: the learned operators of the separators and of the root clique.
+        encoders: of leaves that are vectors or images; None without such leaves.
+        readout: link from estimates of a target to its probabilities; None if the model was not trained for a target.
         floor: estimates are clipped at this share of their mass.
         prior: (classes,) shares of classes, in models with an operator tree per class.
     """
@@ -86,12 +86,12 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
 
     @property
     def condition(self) -> str | None:
-        """The variable with an operator tree per class, if there is one."""
+        """The variable with an operator tree per class, or None."""
         return None
 
     @property
     def operator_tree(self) -> OperatorTree | ClassTrees:
-        """The operators as they are now; gradients reach the model's parameters."""
+        """The current operators as an operator tree; gradients flow to the model's parameters."""
         root = self.root.weight
         operators = [root, *(op.weight for op in cast(Iterable[SeparatorOperator], self.operators))]
         if self.condition is None:
@@ -112,7 +112,7 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
             SeparatorOperator(shapes[n], plan.tree.separator_name(n), dtype, classes) for n in nodes
         )
         self.root = RootOperator(plan.root_shape, dtype, classes)
-        if self.root.weight.device != self.device:  # thousands of modules take their time
+        if self.root.weight.device != self.device:  # moving thousands of modules is slow
             self.operators.to(self.device)
             self.root.to(self.device)
 
@@ -130,10 +130,10 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
 
     @torch.no_grad()
     def set_marginals(self, known: dict[str, Tensor] | None = None) -> None:
-        """Keep distributions without evidence, towards which noisy answers are shrunk.
+        """Store each variable's marginal, towards which noisy answers are shrunk.
 
         Args:
-            known: from counts, which the model without evidence repeats; otherwise the model is asked.
+            known: name -> (states,) marginals of the training rows; by default the model's estimates without evidence.
         """
         if known is None:
             known = {v: e[0] for v, e in self.estimates(Evidence(1), list(self.states)).items()}
@@ -150,22 +150,22 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
 
     @property
     def target(self) -> str | None:
-        """The variable that the encoders were trained to answer about, if there is one."""
+        """The variable predicted in training, or None."""
         return None if self.readout is None else self.readout.target
 
     def check_query(self, names: Sequence[str]) -> None:
         super().check_query(names)
         if self.encoders is not None and self.encoders.context and (len(names) > 1 or names[0] != self.target):
             raise QueryError(
-                f"Query of {', '.join(names)}: the encoder looks at all leaves of a row (context=True), so that only "
-                f"'{self.target}' can be asked about. Use a point-wise encoder to ask about leaves."
+                f"Query of {', '.join(names)}: the encoder looks at all leaves of a row (context=True), so only "
+                f"'{self.target}' can be queried. Use a point-wise encoder for queries of leaves."
             )
         encoded = [v for v in names if isinstance(self.observables[v].map, EncodedMap)]
         if encoded and len(names) > 1:
             raise QueryError(f"Joint query of {tuple(names)}: '{encoded[0]}' has an encoder. Ask for it alone.")
 
     def require_densities(self, what: str) -> None:
-        """Raise a QueryError where features of leaves depend on other leaves, and estimates are no probabilities of them."""
+        """Raise a QueryError for context encoders: features that depend on other leaves give no probability of the leaves."""
         if self.encoders is not None and self.encoders.context:
             raise QueryError(
                 f"{what}: the encoder looks at all leaves of a row (context=True), so the leaves have no probability of their own. "
@@ -181,14 +181,14 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
             query: an observable, or several discrete ones for their joint distribution.
             evidence: name -> state or value, states or values per row (-1 or NaN: not observed), or (batch, states) soft
                 evidence. Each row may observe different variables.
-            at: (n,) points at which the density of a continuous variable is wanted.
-            raw: return the estimate as it is, summing (or integrating) to 1 but possibly with negative entries.
+            at: (n,) points at which the density of a continuous variable is evaluated.
+            raw: return the normalised estimate without clipping: it sums (or integrates) to 1 but may have negative entries.
 
-        Evidence that the model holds impossible, such as a state never seen in training, gives the marginal.
+        For evidence of estimated probability 0, such as a state never seen in training, the result is the marginal.
 
         Returns:
-            (batch, states) for a discrete variable, (batch, states, states, …) for several; a row that observes the query
-            itself gets a one-hot distribution. For a continuous variable, whose own value in a row is left out, the
+            (batch, states) for a discrete variable, (batch, states, states, …) for several; in a row that observes the queried
+            variable, a one-hot distribution. For a continuous variable, whose own value in a row is ignored, the
             (batch, n) density at ``at``, or, without ``at``, a :class:`~torchpbp.inference.density.Density` with mean,
             variance, quantiles and samples. For a DataFrame of evidence, a DataFrame with the same index.
         """
@@ -212,10 +212,10 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
         return self._ask(query, evidence, answer, at)
 
     def posteriors(self, evidence: EvidenceLike = None, raw: bool = False) -> Any:
-        """Posteriors of every observable that is not observed in all rows, from one pass up and one down.
+        """Posteriors of every observable that is not observed in all rows, from one upward and one downward pass.
 
-        A call of the model, ``model(evidence)``, is a call of this method. Complete rows leave nothing to ask: a warning says
-        so, and :meth:`log_evidence` has their probability.
+        ``model(evidence)`` calls this method. If every row observes everything, the result is empty, with a warning;
+        :meth:`log_evidence` returns the probability of complete rows.
 
         Returns:
             name -> (batch, states), or a :class:`~torchpbp.inference.density.Density` for a continuous variable. For a
@@ -249,15 +249,15 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
     def log_evidence(self, evidence: EvidenceLike = None, raw: bool = False) -> Any:
         """(batch,) log P(evidence); with continuous evidence the log of a kernel-smoothed density.
 
-        Leaves with encoders enter by the ratio of their density to their marginal density: the result is relative to the product
-        of their marginals.
+        Leaves with encoders contribute the ratio of their density to their marginal density: the result is relative to the
+        product of their marginals.
 
         An estimate that is not positive is replaced by ``floor`` times the sum of its absolute terms, so the result is
-        finite; it is -inf only where every term is 0, as for a state never seen in training.
+        finite; it is -inf only if every term is 0, as for a state never seen in training.
 
         Args:
             evidence: as in :meth:`posterior`.
-            raw: return (sign, log of the absolute value) of the estimate as it is, like ``slogdet``.
+            raw: return (sign, log of the absolute value) of the estimate without replacement, like ``slogdet``.
         """
         self.require_densities("log_evidence")
         checked = self.read_evidence(evidence)
@@ -275,7 +275,7 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
         Args:
             n: number of draws per row of evidence.
             evidence: as in :meth:`posterior`.
-            seed: for repeatable draws; by default torch's global generator decides.
+            seed: of the draws; by default it is drawn from torch's global generator.
 
         Returns:
             name -> (n,) states or values without evidence, (n, batch) with.
@@ -298,21 +298,21 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
         return {v: o.domain for v, o in self.observables.items()}
 
     def read_evidence(self, evidence: EvidenceLike) -> Evidence:
-        """Evidence, checked; what encoders make of it too, which layers, that cannot raise errors, do not check."""
-        read = super().read_evidence(evidence)
+        """Checked evidence whose encoder outputs are finite. Layers, which cannot raise errors, skip the latter check."""
+        checked = super().read_evidence(evidence)
         if self.encoders is not None:
             with torch.no_grad():
-                for name, vectors in self.leaf_reader().evidence_of(read, self.root.weight).items():
+                for name, vectors in self.leaf_reader().evidence_of(checked, self.root.weight).items():
                     require_finite(name, vectors)
-        return read
+        return checked
 
     def estimates(self, evidence: Evidence, names: Sequence[str], every_leaf: bool = False) -> dict[str, Tensor]:
-        """Estimates that leave each variable's own evidence out, up to a positive factor per row.
+        """Estimates without each variable's own evidence, up to a positive factor per row.
 
         Args:
             evidence: checked.
             names: of observables.
-            every_leaf: the downward pass may reach all leaves, which is faster where most of them are asked about.
+            every_leaf: let the downward pass reach all leaves, which is faster if most of them are in ``names``.
 
         Returns:
             name -> (batch, features).
@@ -327,7 +327,7 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
         return {v: result[v] for v in names}
 
     def leaf_reader(self) -> LeafReader:
-        """Reads rows as features of the model's leaves."""
+        """Reader of rows as features of the model's leaves."""
         leaves = {v: o for v, o in self.observables.items() if v in self.tree.leaf_of}
         return LeafReader(leaves, self.encoders)
 
@@ -337,7 +337,7 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
         return tuple(domain.shape) if isinstance(domain, Continuous) else ()
 
     def prepare(self, evidence: Evidence) -> Evidence:
-        """Checked evidence with vectors in place of the values of continuous variables."""
+        """Checked evidence with feature vectors in place of the values of continuous variables."""
         observables, like = self.observables, self.root.weight
         if self.encoders is not None:
             vectors = self.leaf_reader().evidence_of(evidence, like)
@@ -345,15 +345,15 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
         return prepare(observables, evidence, like)
 
     def mass(self, evidence: Evidence) -> Mass:
-        """Estimates of P(evidence) as they are, given checked evidence."""
+        """Estimates of P(evidence), possibly negative, for checked evidence."""
         return self._smoothed(self.operator_tree.mass(self.prepare(evidence)), evidence)
 
     def log_mass(self, evidence: Evidence) -> Tensor:
-        """(batch,) log P(evidence), given checked evidence; floored where the estimate is not positive."""
+        """(batch,) log P(evidence) for checked evidence; floored where the estimate is not positive."""
         return self.mass(evidence).log(self.floor)
 
     def _smoothed(self, mass: Mass, evidence: Evidence) -> Mass:
-        """The mass as a density: kernels are divided by their integrals, and evidence has a scale of its own."""
+        """The mass as a density: divided by the integrals of the kernels, multiplied by the scale of the evidence."""
         log_scale = mass.log_scale
         for observable in self.observables.values():
             log_scale = log_scale - observable.log_integral(evidence)
@@ -419,7 +419,7 @@ class OperatorModel(nn.Module, JointQueries, Sampling):
             names: discrete observables.
             evidence: checked.
             raw: as for :meth:`posterior`.
-            tree: operators to ask in place of the model's; a leading dimension of theirs is kept.
+            tree: operators used in place of the model's; the result keeps their leading dimension.
         """
         for v in names:
             if self.observables[v].continuous:

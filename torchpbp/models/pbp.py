@@ -47,41 +47,42 @@ class PBP(NetModel, Counting, Intervals):
 
     Args:
         graph: the model's structure; discrete and continuous observables may mix.
-        rank: largest number of dimensions of a message. ``None``: what the latents' numbers of states imply. A number:
-            no more than that; latents of unknown cardinality are taken to have so many states. ``"auto"``: chosen on
+        rank: largest number of dimensions of a message. ``None``: the rank implied by the latents' numbers of states. A
+            number: an upper bound, and the number of states of latents of unknown cardinality. ``"auto"``: chosen on
             held-out rows while fitting.
         regressor: stage-1 method: :class:`~torchpbp.Ridge` (linear, closed form, the default),
             :class:`~torchpbp.KernelRidge`, :class:`~torchpbp.MLP`, or :class:`~torchpbp.Messages` (more precise on loops,
-            a few times as long). It is not part of a model file; the nets of ``MLP`` are, as ``stage1``.
-        ridge: penalties (stage 1, stage 2), as a number of pseudo-rows: λ = ridge / rows. Where all variables are
-            discrete, their features are scaled to unit variance first; in graphs with continuous ones they are not.
-        features: map for continuous variables, copied for each; :class:`~torchpbp.features.Nystroem` by default. Or an encoder:
-            an ``nn.Module`` that makes (rows, d) features of (rows, *shape) values, one for all leaves with a shape, such as
-            :class:`~torchpbp.PointEncoder`; or a dict by leaf of such encoders and of one kernel map for numbers. Leaves that are
-            vectors or images need an encoder. :class:`~torchpbp.PBPModule` trains it; ``fit`` takes it as it is.
-        context: the encoder, one for all leaves, looks at all leaves that a row observes:
-            ``encoder({leaf: values}, {leaf: seen})`` gives leaf -> features, see :class:`~torchpbp.ContextEncoder`. Such a model
-            answers about the target that it was trained for, and nothing else.
+            a few times slower). Model files hold the nets of ``MLP``, as ``stage1``, but not the regressor.
+        ridge: penalties (stage 1, stage 2), as a number of pseudo-rows: λ = ridge / rows. If all variables are
+            discrete, their features are first scaled to unit variance; otherwise features are not scaled.
+        features: kernel map for continuous variables, copied for each; :class:`~torchpbp.features.Nystroem` by default. Or an
+            encoder: an ``nn.Module`` from (rows, *shape) values to (rows, d) features, shared by all leaves with a shape, such as
+            :class:`~torchpbp.PointEncoder`; or a dict from leaves to such encoders, and to one kernel map for numbers. Leaves that
+            are vectors or images need an encoder. :class:`~torchpbp.PBPModule` trains encoders; ``fit`` does not change them.
+        context: the encoder is shared by all leaves and reads all observed leaves of a row:
+            ``encoder({leaf: values}, {leaf: seen})`` returns leaf -> features, see :class:`~torchpbp.ContextEncoder`. Such a model
+            answers queries of its training target only.
         whitening: regularisation of the whitening of kernel features before compression.
-        singles: number of nearest outside leaves that enter a separator's instrument alone.
-        pool: number of nearest outside observables from which product groups are formed, should rank demand them.
+        singles: number of nearest outside leaves in a separator's instrument, each as a group of one.
+        pool: number of nearest outside observables from which product groups are formed if the rank requires them.
         largest_group: most joint states (or features) of one product group.
-        strict: raise where the structure's rank condition cannot be met, instead of a warning.
+        strict: raise an error, instead of a warning, if the structure's rank condition cannot be met.
         max_rank: largest candidate for ``rank="auto"``.
         root: variables the root clique must contain; chosen by cost by default.
         dtype: of the operators. Learning is always done in float64.
         seed: of the held-out split and of the random draws behind generic ranks.
         condition: a discrete observable with an operator tree for each of its states. The plan is made for the graph without it;
-            its posterior follows from Bayes' rule with the shares of the classes as prior, and all other answers mix over the
-            classes. Operators then have a leading dimension of classes. Not with ``rank="auto"``.
+            its posterior follows from Bayes' rule with the shares of the classes as prior, and all other answers are mixtures
+            over the classes. Operators then have a leading dimension of classes. Not with ``rank="auto"``.
         shrinkage: with ``condition``, the number of pseudo-rows from the distribution pooled over classes that are added to the
-            moments of each class, so that classes with few rows are shrunk towards all rows. A class without rows gets the
+            moments of each class, so that classes with few rows are shrunk towards all rows. A class without rows has the
             pooled moments.
-        budget: most bytes of memory that planning and a fit may take, by an estimate made before either: 4 GiB by default; None lifts
-            the limit. The plan itself may take a minute, more with a larger budget. ``model.plan.cost()`` is the estimate. Above it a :class:`~torchpbp.errors.BudgetError` is raised.
+        budget: memory limit of planning and fitting in bytes, 4 GiB by default; None: no limit. It is compared with an estimate,
+            ``model.plan.cost()``; a larger estimate raises a :class:`~torchpbp.errors.BudgetError`. Planning may take a minute,
+            more with a larger budget.
 
     Attributes:
-        counts: counts behind the fit, kept for :meth:`partial_fit`; ``None`` where learning needs more than counts, and
+        counts: counts of the training rows, stored for :meth:`partial_fit`; ``None`` if learning needs more than counts, and
             after loading a file without them. Set it to ``None`` to free their memory.
         prior, class_rows: (classes,) shares and training rows of the classes, with ``condition``.
 
@@ -102,28 +103,28 @@ class PBP(NetModel, Counting, Intervals):
         columns: Sequence[str] | None = None,
         labels: Mapping[str, Sequence[Any]] | None = None,
     ) -> Counts:
-        """Count rows without learning from them; the model stays as it is.
+        """Count rows without changing the model.
 
-        Parts of the data can be counted anywhere, saved, merged in any order and given to :meth:`fit_counts` of a model
-        with the same graph and options. In a process group, too, these are the counts of the rows given here only.
+        Counts of parts of the data can be made on any machine, saved, merged in any order and passed to :meth:`fit_counts` of a
+        model with the same graph and options. In a process group, ``data`` alone is counted, not the rows of other processes.
 
         Args:
             data: as in :meth:`fit`.
             batch_size: rows of a table handled at once.
             columns: names of the columns of arrays.
-            labels: labels of the states of columns given by label, in the order of the states; those of the fitted model by
-                default, else as found in the data. Parts that are to be merged need the same.
+            labels: labels of the states of columns given by label, in the order of the states; by default the labels of the
+                fitted model or, before fitting, those of the data. Counts can be merged only if their labels agree.
 
         Raises:
-            StructureError: a model that counts are not enough for.
+            StructureError: a model that cannot be learned from counts.
             DataError: as :meth:`fit`.
         """
         whole(1).check("batch_size", batch_size)
-        known = self.labels or self.graph.labels if labels is None else labels
+        state_labels = self.labels or self.graph.labels if labels is None else labels
         if (table := partitioned(data)) is not None:
-            return self._count_partitions(table, batch_size, columns, known)[0]
+            return self._count_partitions(table, batch_size, columns, state_labels)[0]
         fitter = self._counting_fitter()
-        reader = ColumnReader(self.evidence_domains(), known, missing=True, device=None)
+        reader = ColumnReader(self.evidence_domains(), state_labels, missing=True, device=None)
         source = open_data(data, reader.states, columns)
 
         def tables() -> Iterator[dict[str, Tensor]]:
@@ -151,7 +152,7 @@ class PBP(NetModel, Counting, Intervals):
         columns: Sequence[str] | None,
         labels: Mapping[str, Sequence[Any]],
     ) -> tuple[Counts, MissingValues]:
-        """Counts of a table on a cluster, and what is missing in it."""
+        """Counts and missing values of a table on a cluster."""
         no_names_needed(columns, "A table on a cluster")
         fitter = self._counting_fitter()
         groups = self._counted_groups(fitter)
@@ -166,10 +167,10 @@ class PBP(NetModel, Counting, Intervals):
         """Learn from counts: the same model as from their rows.
 
         Args:
-            counts: made by :meth:`count` of this model, or of one with the same graph and options. They are copied.
+            counts: from :meth:`count` of this model, or of a model with the same graph and options. They are copied.
 
         Raises:
-            StructureError: counts of other variables or groups, or a model that counts are not enough for.
+            StructureError: counts of other variables or groups, or a model that cannot be learned from counts.
             DataError: no rows.
         """
         fitter = self._counting_fitter()
@@ -190,30 +191,30 @@ class PBP(NetModel, Counting, Intervals):
             )
         if counts.rows == 0:
             raise DataError("The counts are empty: expected at least one row, got none.")
-        own = counts.copy()
+        counts = counts.copy()
         with torch.no_grad():
-            result = fitter.fit_counts(self.plan, own.tables)
-        self.accept(result, own.labels)
+            result = fitter.fit_counts(self.plan, counts.tables)
+        self.accept(result, counts.labels)
         return self
 
     def partial_fit(
         self, data: DataLike, batch_size: int = ROWS_PER_BATCH, columns: Sequence[str] | None = None
     ) -> Self:
-        """Learn from further rows: the same model as :meth:`fit` on these and all rows before.
+        """Learn from further rows: the same model as :meth:`fit` on these and all earlier rows.
 
-        New rows are counted, their counts added to those kept, and the regressions solved again; whatever has changed the
-        operators since the last fit, such as training as a layer, is lost. A rank chosen by ``rank="auto"`` stays. In a
-        process group each process gives its share.
+        The counts of the new rows are added to :attr:`counts`, and the regressions are solved again; other changes of the
+        operators since the last fit, such as training as a layer, are lost. A rank chosen by ``rank="auto"`` does not change.
+        In a process group each process passes its share of the rows.
 
         Args:
-            data: as in :meth:`fit`. Labels must be known from the first call: give category columns with all categories.
+            data: as in :meth:`fit`. The first call fixes the labels, so its category columns must have all categories.
             batch_size: rows of a table handled at once.
             columns: names of the columns of arrays.
 
         Raises:
             StructureError: continuous variables, or a regressor that needs the rows themselves.
-            NotFittedError: a model whose counts were not kept.
-            DataError: as :meth:`fit`; the model is then left as it was.
+            NotFittedError: a fitted model without counts.
+            DataError: as :meth:`fit`; the model is then unchanged.
         """
         self._counting_fitter()
         if world_size() > 1 and partitioned(data) is not None:
@@ -243,15 +244,15 @@ class PBP(NetModel, Counting, Intervals):
     ) -> Any:
         """Confidence intervals of each entry of P(query | evidence), or of log P(evidence), by the bootstrap.
 
-        The training rows are drawn anew, with replacement, and both stages solved for each draw; the ends of an interval are
-        quantiles of the answers. They see variance, not bias, and cover somewhat less than their level (docs/precision.md). Discrete
-        models with ridge regression, in one process.
+        The training rows are resampled with replacement, and both stages solved for each replicate; the ends of an interval are
+        quantiles of the answers. Intervals reflect variance, not bias, and cover somewhat less than their level
+        (docs/precision.md). Supported for discrete models with ridge regression, in one process.
 
         Args:
             query: a variable, or several for their joint distribution; None for the log-evidence.
             evidence: as for :meth:`posterior`.
             level: probability with which an interval covers the true value, over repeated samples of training rows.
-            data: the rows that the model was fitted to: its counts do not suffice.
+            data: the training rows; the model's counts are not enough.
             replicates: bootstrap samples.
             seed: of their draws.
 
@@ -277,12 +278,12 @@ class PBP(NetModel, Counting, Intervals):
         return ask_interval(self, query, evidence, level, answer)
 
     def refine(self, data: DataLike, **options: Any) -> Self:
-        """Replace the operators by those of the maximum-likelihood network of the graph, from the network's exact moments.
+        """Replace the operators by those of the graph's maximum-likelihood network, solved from its exact moments.
 
         Two-stage regression is consistent but uses low-order moments only; with many rows maximum likelihood is more precise.
-        An undirected graph is learned as a directed one that holds its distributions, and latents of unknown cardinality have
-        as many states as the rank that was chosen. Where few observables determine a latent, the two-stage fit may be better:
-        compare ``score`` on rows that neither has seen. Discrete variables only.
+        An undirected graph is learned as a directed graph that represents its distributions, and latents of unknown cardinality
+        have as many states as the chosen rank. If few observables determine a latent, the two-stage fit may be better:
+        compare ``score`` on held-out rows. Discrete variables only.
 
         Args:
             data: rows, as in :meth:`fit`; values may be missing at random.
@@ -315,10 +316,10 @@ class PBP(NetModel, Counting, Intervals):
         self.counts = Counts(result.tables, labels) if keep and result.tables is not None else None
 
     def _counting_fitter(self) -> Fitter:
-        """What fits a model from counts; a StructureError where counts are not enough."""
+        """The fitter of a model that can be learned from counts; a StructureError for other models."""
         if isinstance(self.stage1, MessageNets):
             raise StructureError(
-                "Counting is not enough for nets of leaves, which look at the rows themselves. Use fit()."
+                "Counting is not enough for nets of leaves, which need the rows themselves. Use fit()."
             )
         fitter = self.fitter()
         if not fitter.discrete:
@@ -340,11 +341,11 @@ class PBP(NetModel, Counting, Intervals):
 
         Args:
             path: of the file.
-            counts: write the counts behind the fit as well, so that the model can go on with :meth:`partial_fit` after
-                loading. They take ``model.counts.nbytes`` bytes.
+            counts: write the counts of the training rows as well, for :meth:`partial_fit` after loading. They take
+                ``model.counts.nbytes`` bytes.
 
         Raises:
-            CheckpointError: NaN or infinity in what answers are made of, invalid labels, or a file that cannot be written.
+            CheckpointError: NaN or infinity in parameters, invalid labels, or a file that cannot be written.
         """
         self._write(path, SaveOptions(counts=counts))
 

@@ -1,7 +1,7 @@
 """Encoders, nets and readout of a model in its file.
 
-A file holds numbers and plain values, never code. Encoders of torchpbp's own classes are made again from their settings; others must
-be given when the file is read, as modules of the same shapes.
+A file holds tensors and plain values, never code. Encoders of torchpbp's classes are reconstructed from their settings; others
+are passed when the file is read, as modules of the same shapes.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from torchpbp.models.net_model import NetModel
 
 ENCODERS = {"PointEncoder": "torchpbp.neural.encoders", "ContextEncoder": "torchpbp.neural.encoders"}
-"""Classes of encoders that are made again from a file -> module; each has ``settings``, its arguments as plain values."""
+"""Class of encoders that files can reconstruct -> its module; each has ``settings``, its arguments as plain values."""
 
 
 def pack_encoders(encoders: Encoders | None) -> dict[str, Any] | None:
-    """What a file says of encoders besides their numbers."""
+    """The content of a file about encoders, except their state."""
     if encoders is None:
         return None
     kinds = []
     for module in encoders.modules_:
         kind = type(module).__name__
-        own = ENCODERS.get(kind) == type(module).__module__
+        built_in = ENCODERS.get(kind) == type(module).__module__
         settings: Any = getattr(module, "settings", None)
-        kinds.append({"kind": kind, "settings": dict(settings) if own else None})
+        kinds.append({"kind": kind, "settings": dict(settings) if built_in else None})
     return {
         "modules": kinds,
         "module_of": dict(encoders.module_of),
@@ -44,15 +44,15 @@ def pack_encoders(encoders: Encoders | None) -> dict[str, Any] | None:
 
 
 def unpack_encoders(saved: Mapping[str, Any] | None, given: Any, name: object) -> dict[str, nn.Module]:
-    """Leaf -> encoder, to be given to a model as ``features``.
+    """Leaf -> encoder, for a model's argument ``features``.
 
     Args:
-        saved: what :func:`pack_encoders` returned.
-        given: modules that the user gave: one for all leaves, or a dict by leaf; None for none.
+        saved: the result of :func:`pack_encoders`.
+        given: modules passed by the user: one for all leaves, or a dict by leaf; None for none.
         name: of the file.
 
     Raises:
-        CheckpointError: encoders of one's own that were not given.
+        CheckpointError: an encoder of a user's class, without ``given``.
     """
     if saved is None:
         return {}
@@ -60,7 +60,7 @@ def unpack_encoders(saved: Mapping[str, Any] | None, given: Any, name: object) -
     if given is not None:
         modules = given if isinstance(given, Mapping) else dict.fromkeys(leaves, given)
         return {v: modules[v] for v in leaves}
-    made: list[nn.Module] = []
+    encoders: list[nn.Module] = []
     for part in saved["modules"]:
         if part["settings"] is None or part["kind"] not in ENCODERS:
             raise CheckpointError(
@@ -68,23 +68,23 @@ def unpack_encoders(saved: Mapping[str, Any] | None, given: Any, name: object) -
                 f"torchpbp.load(path, features={part['kind']}(…))."
             )
         kind = getattr(importlib.import_module(ENCODERS[part["kind"]]), part["kind"])
-        made.append(kind(**part["settings"]))
-    return {v: made[i] for v, i in leaves.items()}
+        encoders.append(kind(**part["settings"]))
+    return {v: encoders[i] for v, i in leaves.items()}
 
 
 def require_sizes(encoders: Encoders | None, saved: Mapping[str, Any] | None, name: object) -> None:
-    """Raise a CheckpointError for encoders with other numbers of features than those that were saved."""
-    own, theirs = {} if encoders is None else encoders.sizes, {} if saved is None else saved["sizes"]
-    wrong = [v for v in own if own[v] != theirs.get(v)]
+    """Raise a CheckpointError for encoders whose numbers of features differ from those in the file."""
+    sizes, saved_sizes = {} if encoders is None else encoders.sizes, {} if saved is None else saved["sizes"]
+    wrong = [v for v in sizes if sizes[v] != saved_sizes.get(v)]
     if wrong:
         raise CheckpointError(
-            f"'{name}': the encoder of '{wrong[0]}' gives {own[wrong[0]]} features, but the model was made with {theirs.get(wrong[0])}. Give "
+            f"'{name}': the encoder of '{wrong[0]}' gives {sizes[wrong[0]]} features, but the model was made with {saved_sizes.get(wrong[0])}. Give "
             "features= an encoder of the same shapes."
         )
 
 
 def pack_nets(model: NetModel) -> dict[str, Any]:
-    """What a file says of stage-1 nets and readout besides their numbers."""
+    """The content of a file about stage-1 nets and readout, except their state."""
     nets = model.stage1
     saved = None
     if isinstance(nets, MessageNets):
@@ -99,7 +99,7 @@ def pack_nets(model: NetModel) -> dict[str, Any]:
 
 
 def attach_saved(model: NetModel, content: Mapping[str, Any]) -> None:
-    """Give a model the nets and the readout that its file names; their numbers are copied afterwards."""
+    """Attach the nets and the readout of a file to a model; their state is copied afterwards."""
     encoders, nets = content["encoders"], content["message_nets"]
     if encoders is not None and encoders["residual"] and model.encoders is not None:
         model.encoders.add_residuals()

@@ -1,4 +1,4 @@
-"""What the state of a saved :class:`~torchpbp.PBP` must look like, by the graph and the plan in its file."""
+"""Checks and copies of the state of a saved :class:`~torchpbp.PBP`."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from torchpbp.graph.latent_graph import LatentGraph
 
 
 def numbers_in_answers(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors that answers are made of, which must be finite.
+    """The tensors of a state on which answers depend, which must be finite.
 
-    Others may hold NaN: the strengths of separators are shown by ``diagnostics()`` and enter nothing, and the map from which
-    those of the variables are copied is itself never fitted.
+    The others may hold NaN: the strengths of separators are only shown by ``diagnostics()``, and the kernel map that is
+    copied for each variable is never fitted.
     """
     return {k: t for k, t in state.items() if not (k.endswith(".strengths") or k.startswith("kernel_map."))}
 
 
 def graph_fault(graph: LatentGraph, resolved: LatentGraph) -> str | None:
-    """Whether two graphs of a file differ in more than numbers of states that the first leaves open.
+    """A difference between two graphs of a file other than numbers of states unknown in the first; None without any.
 
     Args:
-        graph: as given by the user.
-        resolved: with a number of states for each variable, from which the tree is made.
+        graph: the user's.
+        resolved: the graph of the tree, with a number of states for each variable.
     """
     mine, other = (dict(g.to_dict(), variables=list(g.variables), labels={}) for g in (graph, resolved))
     if mine != other:
@@ -37,7 +37,7 @@ def graph_fault(graph: LatentGraph, resolved: LatentGraph) -> str | None:
 
 
 def shape_fault(expected: Mapping[str, Sequence[int]], state: Mapping[str, Any]) -> str | None:
-    """The first tensor that is absent or has another shape than the structure says; None if there is none.
+    """The first tensor that is absent or does not have its expected shape; None if all do.
 
     Args:
         expected: name -> shape.
@@ -53,14 +53,14 @@ def shape_fault(expected: Mapping[str, Sequence[int]], state: Mapping[str, Any])
 
 
 def copy_state(model: nn.Module, state: Mapping[str, Tensor]) -> str | None:
-    """Copy saved numbers into a model, as ``load_state_dict`` does, whose time grows with the square of the number of modules.
+    """Copy a state into a model like ``load_state_dict``, whose time is quadratic in the number of modules.
 
     Args:
         model: with parameters and buffers of the right shapes.
-        state: name -> tensor, for exactly these.
+        state: name -> tensor, of exactly these parameters and buffers.
 
     Returns:
-        What does not fit; None if all does.
+        The first mismatch; None if all tensors match.
     """
     present = model.state_dict(keep_vars=True)
     unmatched = [*(present.keys() - state.keys()), *(state.keys() - present.keys())]

@@ -1,4 +1,4 @@
-"""Nets of stage 1 as part of a model: asking them, and finding them in files and states."""
+"""Nets of stage 1 as part of a model: their predictions, and their reconstruction from files and state dicts."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from torchpbp.models.two_stage_model import TwoStageModel
 
 KINDS: dict[str, type[RegressionNets]] = {kind.__name__: kind for kind in (SeparatorNets, ClassNets)}
-"""Nets that are made again from a file, by name."""
+"""Name -> class of nets that files can reconstruct."""
 
 
 def predicted_messages(model: TwoStageModel, evidence: Evidence) -> dict[str, PredictedMessage]:
-    """Separator -> what its net predicts, see :meth:`~torchpbp.models.two_stage_model.TwoStageModel.predicted_messages`."""
+    """Separator -> prediction of its net, see :meth:`~torchpbp.models.two_stage_model.TwoStageModel.predicted_messages`."""
     if not isinstance(model.stage1, Stage1Nets):
         raise StructureError(
-            f"predicted_messages: stage 1 of this model has no nets that stay, its regressor is {model.regressor!r}. Fit it with "
+            f"predicted_messages: stage 1 of this model has no nets, its regressor is {model.regressor!r}. Fit it with "
             "regressor=MLP()."
         )
     by_node = model.stage1.predict(evidence_features(model, evidence))
@@ -38,7 +38,7 @@ def evidence_features(model: TwoStageModel, evidence: Evidence) -> LeafFeatures:
     """Features of the leaves in a batch of evidence.
 
     Raises:
-        QueryError: weights of states, which are no value that a net has seen, or a value of the condition variable.
+        QueryError: weights of states, on which nets are not trained, or a value of the condition variable.
     """
     if evidence.soft:
         raise QueryError(
@@ -67,16 +67,16 @@ def evidence_features(model: TwoStageModel, evidence: Evidence) -> LeafFeatures:
 
 
 def pack_stage1(nets: nn.Module | None) -> dict[str, Any] | None:
-    """What a file says of nets besides their numbers; None for a model without nets that are made again here."""
+    """The content of a file about nets, except their state; None without nets that files can reconstruct."""
     kind = type(nets).__name__
     return {"kind": kind, **nets.to_dict()} if isinstance(nets, RegressionNets) and kind in KINDS else None
 
 
 def restore_stage1(model: TwoStageModel, saved: Mapping[str, Any] | None, state: Mapping[str, Tensor]) -> str | None:
-    """Make the nets that a file names, if their tensors in the file have the right shapes; numbers are copied afterwards.
+    """Reconstruct the nets of a file if their tensors have the right shapes; their state is copied afterwards.
 
     Returns:
-        What does not fit.
+        The first mismatch; None if all shapes match.
     """
     if saved is None:
         return None
@@ -91,13 +91,13 @@ def restore_stage1(model: TwoStageModel, saved: Mapping[str, Any] | None, state:
 
 
 def nets_in_state(model: Any, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Before a state is loaded: give a model that has no nets yet those that the state has numbers for."""
+    """Hook before loading a state dict: attach its nets to a model without nets."""
     start = f"{prefix}stage1."
-    own = {name.removeprefix(start): t for name, t in state.items() if name.startswith(start)}
-    if not own or model._plan is None or model.stage1 is not None:
+    tensors = {name.removeprefix(start): t for name, t in state.items() if name.startswith(start)}
+    if not tensors or model._plan is None or model.stage1 is not None:
         return
     for kind in KINDS.values():
-        saved = kind.settings_of_state(own)
+        saved = kind.settings_of_state(tensors)
         if saved is not None:
             model.stage1 = kind.from_dict(model.plan, leaf_dims(model), saved).to(model.device)
             return

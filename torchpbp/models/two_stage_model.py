@@ -1,4 +1,4 @@
-"""Models learned by two-stage regression: settings, fit, diagnostics and files."""
+"""Models learned by two-stage regression: settings, learning, diagnostics and files."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ from torchpbp.settings import (
 
 EXACT_FLOOR = 1e-15
 PROBE_SEED = 20200207
-"""Sets the random draws behind generic ranks apart from other seeds."""
+"""Added to the seed, so that the draws behind generic ranks differ from other draws."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +101,7 @@ class TwoStageSettings(Settings):
 
     @property
     def plan_options(self) -> PlanOptions:
-        """Options of the plan; its rank is left open where it is chosen on data."""
+        """Options of the plan, without a rank if the rank is chosen on data."""
         rank = None if self.rank == "auto" else self.rank
         return PlanOptions(
             rank=rank,
@@ -115,13 +115,13 @@ class TwoStageSettings(Settings):
 
 
 class TwoStageModel(OperatorModel, Learner):
-    """A model of operators that is learned by two-stage regression. Arguments: see :class:`~torchpbp.PBP`.
+    """An operator model learned by two-stage regression. Arguments: see :class:`~torchpbp.PBP`.
 
     Attributes:
         settings: of the fit.
         regressor: stage-1 method.
-        stage1: nets of stage 1 that stay with the model, such as those of ``regressor=MLP()``; None where it has none.
-        rows: number of training rows; 0 for a population. With ``condition``, those whose class is known.
+        stage1: nets of stage 1, such as those of ``regressor=MLP()``; None without nets.
+        rows: number of training rows; 0 for a population. With ``condition``, the number of rows with a class.
         prior, class_rows: (classes,) shares and training rows of the classes, with ``condition``.
         rank_scores: held-out scores of candidates, with ``rank="auto"``.
         bandwidth_scores: held-out scores of candidates, with ``bandwidth="validate"``.
@@ -201,7 +201,7 @@ class TwoStageModel(OperatorModel, Learner):
         return self.settings.condition
 
     def _check_structure(self) -> None:
-        """Raise a StructureError where graph and settings do not fit together."""
+        """Raise a StructureError if the graph and the settings contradict each other."""
         check_condition(self.graph, self.settings.condition, self.settings.rank)
         continuous = [v for v in self.graph.observed if isinstance(self.graph.variables[v], Continuous)]
         if continuous and isinstance(self.regressor, Messages):
@@ -218,22 +218,22 @@ class TwoStageModel(OperatorModel, Learner):
     # -- learning ------------------------------------------------------------------------------------------------
 
     def fit(self, data: DataLike, batch_size: int = ROWS_PER_BATCH, columns: Sequence[str] | None = None) -> Self:
-        """Learn from data: in one pass where all variables are discrete, in four otherwise.
+        """Learn from data: in one pass if all variables are discrete, otherwise in four.
 
         Args:
             data: dict of columns (tensors, arrays, lists) or pandas DataFrame (numbers, category or string columns); array,
                 memory map or tensor of shape (rows, variables), or structured array; path of a Parquet file or folder,
                 Arrow Dataset or Table (extra ``arrow``); Dask DataFrame or Ray Dataset (extras ``dask``, ``ray``), counted on the
                 cluster, for a :class:`~torchpbp.PBP` that learns from counts; or an iterable of tables as mini-batches, such as a
-                DataLoader, whose batches may also be tuples of tensors. However it is cut into batches, the result is the same.
+                DataLoader, whose batches may also be tuples of tensors. The result does not depend on the batches.
                 With continuous variables the data is read several times and must come in the same order each time.
                 Values may be missing (NaN, None, pandas NA, masked entries, -1 for discrete variables): a moment is then taken
-                over the rows in which its variables are known; in an instrument "missing" is one more state, or the mean
-                features of a continuous variable. This is right where values are missing completely at random;
-                where it depends on other values of the row, complete the table first
+                over the rows that observe its variables; in an instrument "missing" is one more state, or the mean
+                features of a continuous variable. This is correct for values missing completely at random; if missingness
+                depends on other values of the row, complete the table first
                 (:func:`torchpbp.features.completion.complete_table`).
-                Regressors other than ridge look at whole rows: missing values are filled in from similar rows, which is an
-                approximation. ``model.missing`` has the share of missing values in each column.
+                For regressors other than ridge, which need complete rows, missing values are filled in from similar rows, an
+                approximation. ``model.missing`` is the share of missing values in each column.
             batch_size: rows of a table handled at once; bounds the memory used.
             columns: names of the columns of arrays and tensors; ``graph.observed`` by default.
 
@@ -248,7 +248,7 @@ class TwoStageModel(OperatorModel, Learner):
         whole(1).check("batch_size", batch_size)
         fitter = self.fitter()
         counted = fitter.discrete and not isinstance(self.regressor, RowRegressor)
-        device = None if counted else fitter.device  # rows are counted where they are, and the counts move
+        device = None if counted else fitter.device  # rows are counted on their device, and the counts moved
         reader = ColumnReader(self.evidence_domains(), self.graph.labels, missing=True, device=device)
         source = open_data(data, reader.states, columns)
         if not fitter.discrete and not source.reopenable:
@@ -275,7 +275,7 @@ class TwoStageModel(OperatorModel, Learner):
         return self
 
     def fit_population(self, network: DiscreteNetwork) -> Self:
-        """Learn from the exact moments of a known network, as if from infinitely many rows.
+        """Learn from the exact moments of a network, as if from infinitely many rows.
 
         With a regressor other than ridge, all joint states of the observables are enumerated and weighted.
         """
@@ -292,7 +292,7 @@ class TwoStageModel(OperatorModel, Learner):
         return self
 
     def check_population(self, network: DiscreteNetwork) -> None:
-        """Raise where the model cannot be fitted to a network's exact probabilities."""
+        """Raise an error if the model cannot be fitted to a network's exact probabilities."""
         instance(DiscreteNetwork, expected="a DiscreteNetwork").check("network", network)
         theirs = {v: network.states[v] for v in network.graph.observed}
         if theirs != self.states:
@@ -301,15 +301,15 @@ class TwoStageModel(OperatorModel, Learner):
             raise StructureError("rank='auto' is chosen on held-out rows; give a rank to fit a population.")
 
     def fitter(self) -> Fitter:
-        """What carries out a fit with these settings."""
+        """The fitter with the model's graph, features and settings."""
         return make_fitter(self)
 
     def accept(self, result: FitResult, labels: Mapping[str, tuple[Any, ...]]) -> None:
-        """Take over what a fit gave.
+        """Set operators, statistics and labels to the result of a fit.
 
         Args:
             result: of the fit.
-            labels: of the states of variables that were given by label.
+            labels: variable -> labels of its states, for columns given by label.
         """
         constant = [] if result.tables is None else result.tables.constant_variables()
         if constant:
@@ -329,7 +329,7 @@ class TwoStageModel(OperatorModel, Learner):
         self.missing = {} if result.tables is None or not exact else result.tables.missing_shares()
 
     def _candidate_plans(self) -> dict[int, Plan]:
-        """Plans to choose from, by rank; a single one, under 0, where the rank is given."""
+        """Rank -> candidate plan, with ``rank="auto"``; otherwise 0 -> the plan."""
         s = self.settings
         if s.rank != "auto":
             return {0: self.plan}
@@ -364,24 +364,24 @@ class TwoStageModel(OperatorModel, Learner):
     def _keep_nets(self, solution: Solution) -> None:
         self.stage1 = None if solution.nets is None else solution.nets.to(self.device)
 
-    # -- looking at it -------------------------------------------------------------------------------------------
+    # -- inspection ----------------------------------------------------------------------------------------------
 
     def diagnostics(self, evidence: EvidenceLike = None, rows: int = 500, seed: int = 0) -> pd.DataFrame:
         """How well each separator was learned, as a table.
 
-        Columns: the separator, its core group and instrument; the message's rank, the rank the structure needs and the
-        one the instrument reaches for almost all parameters; the dimensions that are statistically significant (where
-        fewer than the rank, the data hold no more or the regressor cannot see it); the weakest canonical correlation;
+        Columns: the separator, its core group and instrument; the message's rank, the rank required by the structure and the
+        rank that the instrument reaches for almost all parameters; the number of statistically significant dimensions (if it is
+        below the rank, the data have no further dependence or the regressor misses it); the weakest canonical correlation;
         the condition number of stage 2; at leaves of discrete variables the clipped mass, the share of negative
-        probability in estimates; and the remedy where the structure or the data fall short. With ``condition``, a separator's
-        figures are those of the class for which it was learned worst, named in the column ``class``: the one with the fewest
-        significant dimensions and, among these, the weakest correlation. The clipped mass is that of all classes together.
+        probability in estimates; and a remedy if the structure or the data are insufficient. With ``condition``, a separator's
+        figures are those of its worst class, named in the column ``class``: the class with the fewest significant dimensions
+        and, among these, the weakest correlation. The clipped mass is that of all classes together.
 
         Args:
-            evidence: for which estimates are made; random patterns of rows drawn from the model by default, none for a model with
-                encoders, which cannot draw.
-            rows: number of such rows.
-            seed: of these rows and patterns.
+            evidence: evidence of the estimates whose clipped mass is shown; by default rows sampled from the model with values
+                hidden at random, and no evidence for a model with encoders, which cannot sample.
+            rows: number of sampled rows.
+            seed: of the sampled rows and hidden values.
         """
         self.require_fitted()
         if evidence is None and self.encoders is None:
@@ -398,11 +398,11 @@ class TwoStageModel(OperatorModel, Learner):
         return diagnostics_table(self.plan, self.separator_operators, discrete, labels)
 
     def predicted_messages(self, evidence: EvidenceLike = None) -> dict[str, PredictedMessage]:
-        """What the nets of stage 1 say about the message of each separator, given the evidence outside of it.
+        """Messages of all separators as predicted by the nets of stage 1 from the evidence outside each.
 
         Args:
-            evidence: states and values, as in :meth:`posterior`. A row may observe any variables; of those that it does not
-                observe the nets see nothing.
+            evidence: states and values, as in :meth:`posterior`. A row may observe any variables; the others are hidden from
+                the nets.
 
         Returns:
             Separator, named as in :meth:`diagnostics`, -> :class:`~torchpbp.learning.stage1_nets.PredictedMessage`: the message
@@ -423,8 +423,8 @@ class TwoStageModel(OperatorModel, Learner):
                 state += f", {sum(self.missing.values()) / len(self.missing):.1%} of the values missing"
             if self.stage1 is not None:
                 state += f", {sum(p.numel() for p in self.stage1.parameters()):,} parameters in stage-1 nets"
-        given = "" if self.condition is None else f", condition={self.condition!r}"
-        return f"{type(self).__name__}({self.graph!r}{given}, {state})"
+        condition = "" if self.condition is None else f", condition={self.condition!r}"
+        return f"{type(self).__name__}({self.graph!r}{condition}, {state})"
 
     # -- files ---------------------------------------------------------------------------------------------------
 
@@ -448,7 +448,7 @@ class TwoStageModel(OperatorModel, Learner):
         }
 
     def restore_parts(self, content: Mapping[str, Any]) -> None:
-        """Make the parts, beyond operators and encoders, that a file names; their numbers are copied afterwards."""
+        """Create the modules of a file other than operators and encoders; their state is copied afterwards."""
 
     @classmethod
     def unpack(cls, content: Mapping[str, Any], name: object) -> Self:
@@ -498,6 +498,6 @@ def _saved_features(
 
 
 def _note_loaded(model: nn.Module, _: Any) -> None:
-    """Operators that come with a state dict, that of a network around the model, say, make it a fitted one."""
+    """Mark a model as fitted after its operators were loaded by a state dict, such as that of an enclosing network."""
     if isinstance(model, TwoStageModel) and model._plan is not None and not model.root.weight.is_meta:
         model.fitted = model.fitted or bool(model.root.weight.any())

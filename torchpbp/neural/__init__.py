@@ -1,1 +1,1 @@
-"""What is made for networks: PBP as a layer, and the training of stage-1 nets with Lightning."""
+"""PBP as a layer of networks, and the training of stage-1 nets with Lightning."""

@@ -1,4 +1,4 @@
-"""The asking half of a training step: questions about rows, answered by operators just solved, and the loss of the answers."""
+"""The query half of a training step: posteriors of the query rows by the operators of the step, and their loss."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from torchpbp.neural.support import Solved
 from torchpbp.precision import full_precision
 
 SOFTNESS = 0.05
-"""ε of the link through which leaves are predicted without a target."""
+"""ε of the link from estimates to probabilities of leaves, without a target."""
 LEAST_TOTAL = 0.01
-"""Estimates of encoded leaves are divided by their first entry, the probability of what is seen, or by this share of their norm."""
+"""Smallest divisor of an encoded leaf's estimate, as a share of its norm; the divisor is its first entry, P(evidence)."""
 
 
 class Answers:
-    """Losses and scores of answers.
+    """Losses and scores of a model's answers.
 
     Args:
-        model: whose readout and kernel maps are used.
-        target: the variable to be predicted; None: each leaf from the others.
+        model: the model, with its readout and kernel maps.
+        target: the variable to predict; None: each leaf from the others.
     """
 
     def __init__(self, model: PBP, target: str | None) -> None:
@@ -39,12 +39,12 @@ class Answers:
 
     @property
     def reader(self) -> LeafReader:
-        """Of the model's leaves."""
+        """Reader of the model's leaves."""
         return self.model.leaf_reader()
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the nets."""
+        """Dtype of the nets."""
         return self.model.nets.dtype
 
     def loss(self, solved: Solved, table: Mapping[str, Tensor], shown: Tensor, shared: bool = False) -> Tensor:
@@ -52,9 +52,9 @@ class Answers:
 
         Args:
             solved: operators and statistics.
-            table: rows to ask about.
-            shown: (rows, leaves) what the answers may use.
-            shared: the rows are a share of those of all processes, over which the losses average to the mean of all rows.
+            table: the query rows.
+            shown: (rows, leaves) mask of the leaves used as evidence.
+            shared: the rows are this process's share; the average of the losses over processes is the mean over all rows.
         """
         if self.target is not None and self.target in self.reader.names:
             shown = shown.clone()
@@ -69,16 +69,16 @@ class Answers:
         tree = self._tree(solved)
         if self.target is None:
             return self._leaf_losses(tree, table, shown, evidence, shared)
-        known = table[self.target] >= 0
+        labelled = table[self.target] >= 0
         log_probabilities = self._target_log_probabilities(tree, evidence, shown)
         chosen = log_probabilities.gather(1, table[self.target].clamp(min=0).unsqueeze(1)).squeeze(1)
-        return _mean(-(chosen * known).sum(), known.sum(), shared)
+        return _mean(-(chosen * labelled).sum(), labelled.sum(), shared)
 
     @torch.no_grad()
     def scores(self, table: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, int]]:
-        """Loss of the model's own answers about rows as they are, and accuracy of a target: name -> value, rows.
+        """Loss of the model's answers without hidden leaves, and accuracy for a target: name -> (value, rows).
 
-        Nothing for rows none of which has a target.
+        Empty if no row has a target.
         """
         model, reader = self.model, self.reader
         shown = reader.seen(table)
@@ -94,29 +94,29 @@ class Answers:
         if self.target is not None:
             if self.target in reader.names:
                 shown[:, reader.names.index(self.target)] = False
-            known = table[self.target] >= 0
+            labelled = table[self.target] >= 0
             evidence = self._evidence(solved, table, shown)
             with full_precision(shown.device):
                 guess = self._target_log_probabilities(self._tree(solved), evidence, shown).argmax(dim=1)
-            count = int(known.sum())
+            count = int(labelled.sum())
             if count == 0:
                 return {}
-            result["accuracy"] = ((guess == table[self.target])[known].double().mean(), count)
+            result["accuracy"] = ((guess == table[self.target])[labelled].double().mean(), count)
             result["loss"] = (result["loss"][0], count)
         return result
 
     # -- parts ---------------------------------------------------------------------------------------------------
 
     def _evidence(self, solved: Solved, table: Mapping[str, Tensor], shown: Tensor) -> Evidence:
-        """Evidence vectors of what is shown; hidden leaves have the vector of a missing value."""
+        """Evidence of the leaves in ``shown``; hidden leaves have the vector of a missing value."""
         reader = self.reader
         hard: dict[str, Tensor] = {}
         soft: dict[str, Tensor] = {}
         if reader.encoded:
             encoded = reader.encode(table, shown, shown)
             with full_precision(shown.device):
-                vectors = reader.evidence(encoded, shown, solved.statistics, solved.grams)
-            soft |= {v: zeta.to(self.dtype) for v, zeta in vectors.items()}
+                encoder_evidence = reader.evidence(encoded, shown, solved.statistics, solved.grams)
+            soft |= {v: zeta.to(self.dtype) for v, zeta in encoder_evidence.items()}
         for i, (v, observable) in enumerate(reader.observables.items()):
             if v in soft:
                 continue
@@ -126,15 +126,15 @@ class Answers:
             else:
                 filled = torch.where(flags, table[v], observable.bounds.mean().to(table[v]))
                 missing = observable.map.missing().to(shown.device)
-                known = torch.where(flags.unsqueeze(1), observable.map.evidence(filled).to(missing), missing)
-                soft[v] = known.to(self.dtype)
+                vectors = torch.where(flags.unsqueeze(1), observable.map.evidence(filled).to(missing), missing)
+                soft[v] = vectors.to(self.dtype)
         condition = self.model.condition
         if condition is not None and condition != self.target:
             hard[condition] = table[condition]
         return Evidence(len(shown), hard, soft)
 
     def _tree(self, solved: Solved) -> OperatorTree | ClassTrees:
-        """The operators in the precision of the nets: solves need float64, contractions do not."""
+        """The operators in the dtype of the nets: only solves need float64."""
         condition, tree = self.model.condition, solved.tree
         operators, root = [w.to(self.dtype) for w in tree.operators], tree.root.to(self.dtype)
         if condition is None:
@@ -167,31 +167,31 @@ class Answers:
         estimates = observable_estimates(tree, reader.observables, evidence, reader.names)
         losses = []
         for i, (v, observable) in enumerate(reader.observables.items()):
-            own = shown[:, i].double()
+            flags = shown[:, i].double()
             if isinstance(observable.map, OneHot):
                 q = soft_positive(_scaled(estimates[v]), SOFTNESS)
                 probability = q.gather(1, table[v].clamp(min=0).unsqueeze(1)).squeeze(1) / q.sum(dim=1)
             else:
                 probability = self._contrasted(
-                    estimates[v], evidence.soft[v], own, isinstance(observable.map, EncodedMap)
+                    estimates[v], evidence.soft[v], flags, isinstance(observable.map, EncodedMap)
                 )
-            losses.append(_mean(-(probability.log() * own).sum(), own.sum(), shared))
+            losses.append(_mean(-(probability.log() * flags).sum(), flags.sum(), shared))
         return torch.stack(losses).mean()
 
-    def _contrasted(self, estimate: Tensor, vectors: Tensor, own: Tensor, ratios: bool) -> Tensor:
-        """(rows,) probability that a row's own value is taken for it among those of the batch.
+    def _contrasted(self, estimate: Tensor, vectors: Tensor, flags: Tensor, ratios: bool) -> Tensor:
+        """(rows,) contrastive probability of each row's value among the values of the batch.
 
         Args:
             estimate: (rows, dim) of the leaf without its own evidence.
             vectors: (rows, dim) evidence vectors of the values.
-            own: (rows,) 1 where a row has a value.
-            ratios: evidence gives ratios to the marginal density; otherwise densities, which the batch's mean turns into ratios.
+            flags: (rows,) 1 where a row has a value, else 0.
+            ratios: scores are ratios to the marginal density; otherwise densities, which are divided by their mean over the batch.
         """
         total = torch.maximum(estimate[:, :1].abs(), LEAST_TOTAL * estimate.norm(dim=1, keepdim=True)).clamp(min=1e-30)
         scores = (estimate / total) @ vectors.mT
         if not ratios:
             scores = scores / scores.abs().mean(dim=0, keepdim=True).clamp(min=1e-30)
-        q = soft_positive(scores, SOFTNESS) * own
+        q = soft_positive(scores, SOFTNESS) * flags
         return (q.diagonal() + 1e-12) / (q.sum(dim=1) + 1e-12)
 
 
@@ -201,7 +201,7 @@ def _scaled(estimate: Tensor) -> Tensor:
 
 
 def _mean(total: Tensor, rows: Tensor, shared: bool) -> Tensor:
-    """A sum over rows, by their number; of a share of them so that the mean over processes is that over all rows."""
+    """A sum over rows divided by their number; with ``shared``, its average over processes is the mean over all rows."""
     if shared:
         total, rows = total * world_size(), sum_over_processes(rows.clone())
     return total / rows.clamp(min=1)

@@ -12,13 +12,13 @@ from torchpbp.settings import between
 
 
 class WeightAverage(WeightAveraging):
-    """Exponential moving average of weights that soon forgets where training began.
+    """Exponential moving average of weights with a smaller decay in the first steps.
 
-    A plain average gives the initial weights a share of decayⁿ after n steps: 13 % for 0.998 and 1,000 steps. Validation, checkpoints and
-    the end of training use the average.
+    With a constant decay the initial weights would have a share of decayⁿ after n steps: 13 % for 0.998 and 1,000 steps. The
+    average is used for validation, for checkpoints and after training.
 
     Args:
-        decay: weight of what was averaged before, per step; (1 + n) / (10 + n) at step n where that is less.
+        decay: weight of the previous average in each step; (1 + n) / (10 + n) at step n if that is smaller.
     """
 
     def __init__(self, decay: float = 0.998) -> None:
@@ -32,8 +32,8 @@ def move_average(decay: float, average: list[Tensor], weights: list[Tensor], ste
         decay: as in :class:`WeightAverage`.
         average: of the weights so far.
         weights: new ones.
-        steps: how many were averaged before.
+        steps: number of earlier steps in the average.
     """
-    known = int(steps)
+    count = int(steps)
     with torch.no_grad():
-        torch._foreach_lerp_(average, weights, 1 - min(decay, (1 + known) / (10 + known)))
+        torch._foreach_lerp_(average, weights, 1 - min(decay, (1 + count) / (10 + count)))

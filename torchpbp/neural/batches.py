@@ -1,4 +1,4 @@
-"""Batches of rows as PBPModule takes them, and a loader of tables that gives them."""
+"""Batches of rows for PBPModule, and a loader of tables in memory."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def read_batch(batch: Any, model: PBP, device: torch.device | str) -> dict[str, 
     Args:
         batch: dict by name, or columns in the order of the graph's observables; see
             :func:`torchpbp.inputs.columns.read_column`.
-        model: whose observables are wanted.
-        device: where they go.
+        model: with the observables to read.
+        device: of the result.
     """
     names = list(model.graph.observed)
     if not isinstance(batch, Mapping) and not is_frame(batch):
@@ -63,7 +63,7 @@ def read_batch(batch: Any, model: PBP, device: torch.device | str) -> dict[str, 
 
 
 def _dtype_in_training(value: Any) -> torch.dtype:
-    """Dtype of a column of numbers: single and double precision stay as they are."""
+    """Dtype of a column of numbers: float32 and float64 are kept, others become torch's default."""
     kind = str(getattr(value, "dtype", "")).removeprefix("torch.")
     return {"float32": torch.float32, "float64": torch.float64}.get(kind, torch.get_default_dtype())
 
@@ -71,7 +71,7 @@ def _dtype_in_training(value: Any) -> torch.dtype:
 def several_batches(
     batches: Callable[[], Iterator[Any]], rows: int | None, model: PBP, device: torch.device | str
 ) -> Iterator[dict[str, Tensor]]:
-    """Batches as a model reads them, up to a number of rows, the last one cut short."""
+    """Batches read for a model, truncated after a number of rows."""
     left = rows
     for batch in batches():
         if left is not None and left <= 0:
@@ -86,22 +86,22 @@ def several_batches(
 class TableLoader(DataLoader[dict[str, Tensor]]):
     """Batches of a table in memory, as dicts of tensors; their order depends on seed and epoch only.
 
-    In several processes each takes its share of the rows of every batch.
+    With several processes, each loads its share of the rows of every batch.
 
     Args:
-        table: name -> (rows, …) tensor, array, list or Series, or a DataFrame; the same in all processes. States may come by
-            label. Missing are None, NaN, pandas NA and what a mask hides, and states of -1.
-        batch_size: rows per batch, at most; batches are as equal as can be.
+        table: name -> (rows, …) tensor, array, list or Series, or a DataFrame; the same in all processes. States may be given
+            by label. None, NaN, pandas NA, masked entries and states of -1 are missing values.
+        batch_size: largest number of rows per batch; sizes of batches differ by at most one row.
         shuffle: draw a new order in each epoch.
         seed: of the orders.
         labels: name -> labels of its states, such as those of the graph; by default the categories of a category column, or
             the sorted strings of a column of strings.
 
     Attributes:
-        labels: of the states of columns that came by label.
+        labels: name -> labels of the states, for columns given by label.
 
     Raises:
-        DataError: unseen labels, values that are no numbers, Series with different indices.
+        DataError: unknown labels, values that are not numbers, Series with different indices.
         ShapeError: no rows, or columns of different lengths.
 
     Example:
@@ -133,16 +133,16 @@ class TableLoader(DataLoader[dict[str, Tensor]]):
         super().__init__(_Columns(columns), batch_size=None, sampler=order)
 
     def _column(self, name: str, value: Any) -> Tensor:
-        """A column as a tensor: states where it has labels, otherwise its numbers."""
+        """A column as a tensor: states for a column with labels, otherwise numbers."""
         where = f"TableLoader: column '{name}'"
         if isinstance(value, Tensor):
             return dense_tensor(where, value)
         value = value.array if is_series(value) else value
         if not is_categorical(value):
             value = as_array(where, value, "labels or numbers")
-        found = found_labels(where, value)
-        if found is not None and found != list(BOOLEANS):
-            self.labels.setdefault(name, tuple(found))
+        column_labels = found_labels(where, value)
+        if column_labels is not None and column_labels != list(BOOLEANS):
+            self.labels.setdefault(name, tuple(column_labels))
         labels = self.labels.get(name)
         if labels is None:
             return number_tensor(where, np.asarray(value), "labels or numbers")
@@ -150,7 +150,7 @@ class TableLoader(DataLoader[dict[str, Tensor]]):
 
 
 class _Columns(Dataset[dict[str, Tensor]]):
-    """Rows of a table by their numbers."""
+    """Rows of a table, indexed by tensors of row numbers."""
 
     def __init__(self, columns: Mapping[str, Tensor]) -> None:
         self.columns = dict(columns)
@@ -160,15 +160,15 @@ class _Columns(Dataset[dict[str, Tensor]]):
 
 
 class _Orders(DistributedSampler[Tensor]):
-    """Numbers of the rows of each batch, or of this process's share of them; Lightning leaves samplers of this kind alone."""
+    """Row numbers of each batch, or of this process's share of it. Lightning does not replace distributed samplers."""
 
     def __init__(self, rows: int, batches: int, shuffle: bool, seed: int) -> None:
-        # Not that of the class above, which wants a process group now and shares whole batches.
+        # The base class is not initialised: it needs a process group at this point, and distributes whole batches.
         self.rows, self.batches, self.shuffle, self.seed = rows, batches, shuffle, seed
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Lightning calls it before each epoch, after an interruption too."""
+        """Called by Lightning before each epoch, also after resuming."""
         self.epoch = epoch
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""Encoders of leaves, ready to use: of a leaf by itself, and of all leaves of a row together."""
+"""Encoders of leaves: of each leaf separately, and of all leaves of a row jointly."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class PointEncoder(nn.Module):
         features: number of features.
         width: of the hidden layers.
         centre: subtracted from values.
-        scale: by which they are divided then.
+        scale: divisor of the centred values.
 
     Example:
         >>> PointEncoder((2,), features=7)(torch.zeros(5, 2)).shape
@@ -59,22 +59,22 @@ class PointEncoder(nn.Module):
 
 
 class ContextEncoder(nn.Module):
-    """Features of each leaf from its own value and from all other leaves that are seen.
+    """Features of each leaf from its own value and from all other seen leaves.
 
-    A trunk reads the seen leaves and which they are; each leaf then has weights of its own for what the trunk found and for
-    the other seen leaves relative to it. A leaf's own value is always used for its own features, whether it is marked as seen or
-    not; the values of other leaves only where they are. For leaves of one shape, such as points or patches.
+    A shared trunk reads the values and marks of the seen leaves; a head per leaf combines the trunk's output with the seen
+    leaves relative to its own. A leaf's features always use its own value; the values of other leaves are used only if they
+    are marked as seen. For leaves of one shape, such as points or patches.
 
     Args:
         leaves: their names.
         shape: of each leaf.
         features: of each leaf.
         width: of the trunk's two layers.
-        head: hidden units of each leaf.
-        residual: scale at the start of the numbers that are added to a leaf's evidence.
+        head: hidden units per leaf.
+        residual: initial scale of the residuals added to a leaf's evidence.
         centre: subtracted from values.
-        scale: by which they are divided then.
-        relative: show each leaf the others as differences from itself, which suits coordinates; otherwise as they are.
+        scale: divisor of the centred values.
+        relative: heads read the other leaves as differences from their own leaf, which suits coordinates; otherwise as values.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class ContextEncoder(nn.Module):
 
         Args:
             values: leaf -> (n, *shape), any finite numbers where not seen.
-            seen: leaf -> (n,) whether other leaves may use it.
+            seen: leaf -> (n,) flags: whether other leaves may use its value.
 
         Returns:
             leaf -> (n, features) and (n, features + 1).
@@ -143,14 +143,14 @@ class ContextEncoder(nn.Module):
         return {v: (row[:, :k], row[:, k:]) for v, row in zip(self.leaves, out.unbind(1), strict=True)}
 
     def outputs(self, values: Tensor, mark: Tensor) -> Tensor:
-        """(n, leaves, 2 · features + 1) features, then residuals, of (n, leaves, entries) values and their marks (n, leaves, 1)."""
+        """(n, leaves, entries) values and (n, leaves, 1) marks -> (n, leaves, 2 · features + 1) features, then residuals."""
         n, count = values.shape[:2]
         trunk = nn.functional.gelu(self.first(torch.cat([values * mark, mark - 0.5], dim=2).flatten(1)))
         trunk = trunk + nn.functional.gelu(self.second(trunk))
         itself = torch.eye(count, device=values.device, dtype=values.dtype).unsqueeze(2)
         others = values.unsqueeze(1) - values.unsqueeze(2) if self.relative else values.unsqueeze(1) * (1 - itself)
-        shown = others * mark.unsqueeze(1) + itself * values.unsqueeze(2)  # its own value in its own place
+        shown = others * mark.unsqueeze(1) + itself * values.unsqueeze(2)  # on the diagonal the leaf's own value
         marks = torch.maximum(mark.unsqueeze(1), itself).expand(n, count, count, 1) - 0.5
-        own = torch.cat([shown, marks], dim=3).flatten(2)  # (n, leaves, inputs)
-        hidden = torch.einsum("nti,tih->nth", own, self.own) + self.shared(trunk).reshape(n, count, -1)
+        inputs = torch.cat([shown, marks], dim=3).flatten(2)  # (n, leaves, inputs)
+        hidden = torch.einsum("nti,tih->nth", inputs, self.own) + self.shared(trunk).reshape(n, count, -1)
         return torch.einsum("nth,tho->nto", nn.functional.gelu(hidden), self.outer) + self.outer_bias

@@ -1,7 +1,7 @@
 """PBPLayer: a model as a layer inside larger networks.
 
 The layer takes tensors and returns tensors, with no checks that depend on their values, so that it can be compiled,
-exported and vectorised. Whoever builds the evidence by hand gets the checks from the model itself.
+exported and vectorised. The model's own methods check their evidence.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class PBPLayer(nn.Module):
 
     Evidence is a dict of tensors: (batch,) states of any integer dtype with -1 where not observed, or booleans for the
     states 0 and 1; (batch, states) non-negative weights computed by an upstream network; or (batch,) values of a continuous
-    variable with NaN where not observed. Which variables are given, and in which form, is part of the program; only their
-    values vary. A check that raised could not be compiled, so an invalid row gets NaN answers: a state out of range, a
-    weight that is negative, infinite or NaN, weights that are all 0, a value that is infinite or outside the range that the
-    graph declares. The gradients of the other rows do not feel it.
+    variable with NaN where not observed. The names and forms of the evidence are fixed at compilation; only values vary.
+    Compiled code cannot raise errors, so the answers are NaN in invalid rows: rows with a state out of range, a
+    weight that is negative, infinite or NaN, weights that are all 0, or a value that is infinite or outside the range
+    declared by the graph. Gradients of the other rows are unaffected.
 
     Args:
         model: a PBP model with operators (fitted, loaded, or freshly initialised by :meth:`initialise`).
@@ -48,11 +48,11 @@ class PBPLayer(nn.Module):
         super().__init__()
         if not isinstance(model, TwoStageModel):
             raise ArgumentError(f"PBPLayer: expected a PBP model, got {type(model).__name__}.")
-        model.plan  # noqa: B018  raises NotFittedError if the structure is not fixed yet
+        model.plan  # noqa: B018  raises NotFittedError without a plan
         self.model = model
 
     def initialise(self, scale: float = 0.1, seed: int = 0) -> PBPLayer:
-        """Start from independence plus noise instead of a fit: each message predicts its leaf uniformly at first.
+        """Set the operators to independence plus noise, in place of a fit: each message predicts its leaf uniformly.
 
         Args:
             scale: size of the noise.
@@ -66,86 +66,86 @@ class PBPLayer(nn.Module):
                 weight = operator.weight
                 noise = scale * torch.randn(weight.shape, generator=generator, dtype=torch.float64)
                 weight.copy_(noise)
-                for own in self._of_classes(weight):
+                for tensor in self._of_classes(weight):
                     if tree.leaf_observables[node]:
-                        own[0] = 1.0 / own[0].numel()
+                        tensor[0] = 1.0 / tensor[0].numel()
                     else:
-                        own[0].zero_()
-                        own[(0,) * own.ndim] = 1.0
+                        tensor[0].zero_()
+                        tensor[(0,) * tensor.ndim] = 1.0
             root = self.model.root.weight
             root.copy_(scale * torch.randn(root.shape, generator=generator, dtype=torch.float64))
-            for own in self._of_classes(root):
-                own[(0,) * own.ndim] = 1.0
+            for tensor in self._of_classes(root):
+                tensor[(0,) * tensor.ndim] = 1.0
         self.model.fitted = True
         return self
 
     def _of_classes(self, weight: Tensor) -> list[Tensor]:
-        """Views of the operators of each class; a model without classes has one."""
+        """Views of an operator, one per class; the operator itself without classes."""
         return [weight] if self.model.condition is None else list(weight)
 
     def forward(self, evidence: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Posteriors of all discrete variables that ``evidence`` does not give as states or values.
+        """Posteriors of all discrete variables except those observed as states.
 
         Returns:
-            name -> (batch, states). A variable given as weights is included: its posterior combines the weights with
-            what all others say.
+            name -> (batch, states). A variable with weights is included: its posterior combines the weights with the
+            evidence of all other variables.
         """
         with full_precision(self.model.device):
-            read, valid = self.read_evidence(evidence)
-            return _where_valid(valid, self.model.distributions(self._open(read), read))
+            checked, valid = self.read_evidence(evidence)
+            return _where_valid(valid, self.model.distributions(self._open(checked), checked))
 
     def estimates(self, evidence: Mapping[str, Tensor], variables: Sequence[str] | None = None) -> dict[str, Tensor]:
-        """What :meth:`forward` makes distributions of: estimates that may be negative, up to a positive factor per row.
+        """Estimates before :meth:`forward` clips them: possibly negative, up to a positive factor per row.
 
-        A variable's own weights are left out of its estimate: :meth:`forward` multiplies by them. Estimates are linear in
-        weights, so that negative ones are no mistake here.
+        A variable's own weights are not part of its estimate: :meth:`forward` multiplies by them. Estimates are linear in
+        weights, which may be negative here.
 
-        A loss on them has a gradient where clipped probabilities have none. The factor is a constant to autograd, so what
-        is trained on should not depend on it: divide by a norm first.
+        A loss of estimates has a gradient where clipped probabilities have none. The factor is a constant to autograd, so the
+        loss should not depend on it: divide by a norm first.
 
         Args:
             evidence: as in :meth:`forward`.
-            variables: those wanted; fewer take less time.
+            variables: names; by default all discrete variables except those observed as states. Fewer take less time.
 
         Returns:
             name -> (batch, states), NaN in invalid rows.
         """
         with full_precision(self.model.device):
-            read, valid = self.read_evidence(evidence, signed=True)
-            return _where_valid(valid, self._open(read, variables))
+            checked, valid = self.read_evidence(evidence, signed=True)
+            return _where_valid(valid, self._open(checked, variables))
 
-    def _open(self, read: Evidence, variables: Sequence[str] | None = None) -> dict[str, Tensor]:
-        """Estimates of the variables asked for, or of all that are not given as states."""
+    def _open(self, checked: Evidence, variables: Sequence[str] | None = None) -> dict[str, Tensor]:
+        """Estimates of the named variables, or of all discrete variables without states in the evidence."""
         if variables is not None:
             wanted = list(query_names(variables))
             self.model.check_query(wanted)
-            return self.model.estimates(read, wanted)
-        wanted = [v for v, o in self.model.observables.items() if not o.continuous and v not in read.hard]
+            return self.model.estimates(checked, wanted)
+        wanted = [v for v, o in self.model.observables.items() if not o.continuous and v not in checked.hard]
         if self.model.encoders is not None and self.model.encoders.context:
             wanted = [v for v in wanted if v == self.model.target]
         if not wanted and not torch.compiler.is_compiling():
             warn_of_no_question("every discrete variable is given by its states")
-        return self.model.estimates(read, wanted, every_leaf=True)
+        return self.model.estimates(checked, wanted, every_leaf=True)
 
     def log_evidence(self, evidence: Mapping[str, Tensor]) -> Tensor:
         """(batch,) log P(evidence), floored where the estimate is not positive."""
         self.model.require_densities("log_evidence")
         with full_precision(self.model.device):
-            read, valid = self.read_evidence(evidence)
-            return torch.where(valid, self.model.log_mass(read), torch.nan)
+            checked, valid = self.read_evidence(evidence)
+            return torch.where(valid, self.model.log_mass(checked), torch.nan)
 
     def most_probable(self, evidence: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """name -> (batch,) the most probable state of each unobserved variable by itself; -1 in rows with NaN answers."""
+        """name -> (batch,) states that maximise the posterior of each unobserved variable; -1 in rows with NaN answers."""
         return {v: p.argmax(dim=-1).masked_fill(p.isnan().any(dim=-1), -1) for v, p in self.forward(evidence).items()}
 
     def relaxed_sample(
         self, evidence: Mapping[str, Tensor], temperature: float = 1.0, hard: bool = False
     ) -> dict[str, Tensor]:
-        """name -> (batch, states) Gumbel-softmax samples of each unobserved variable by itself.
+        """name -> (batch, states) Gumbel-softmax samples from the posterior of each unobserved variable, independently.
 
         Args:
             evidence: as in :meth:`forward`.
-            temperature: low values come close to one-hot samples.
+            temperature: samples become one-hot as it approaches 0.
             hard: one-hot in the forward pass, relaxed in the backward pass (straight-through).
         """
         temperature = positive().check("temperature", temperature)
@@ -160,7 +160,7 @@ class PBPLayer(nn.Module):
         return PBPDistribution(self, evidence)
 
     def read_evidence(self, evidence: Mapping[str, Tensor], signed: bool = False) -> tuple[Evidence, Tensor]:
-        """Evidence without what is invalid, and (batch,) which rows are valid; (1,) where there is no evidence."""
+        """Evidence without invalid entries, and (batch,) flags of the valid rows; (1,) flags without evidence."""
         self.model.require_fitted()
         return read_layer_evidence(
             evidence, self.model.evidence_domains(), self.model.root.weight.dtype, self.model.floor.device, signed
@@ -174,7 +174,7 @@ def _where_valid(valid: Tensor, answers: Mapping[str, Tensor]) -> dict[str, Tens
 
 
 class PBPDistribution:
-    """All observables given evidence, in the manner of ``torch.distributions``. Made by :meth:`PBPLayer.given`.
+    """The distribution of all observables given evidence, in the style of ``torch.distributions``; see :meth:`PBPLayer.given`.
 
     Args:
         layer: the layer.
@@ -183,22 +183,23 @@ class PBPDistribution:
     Example:
         >>> from torchpbp import PBP, DiscreteNetwork, templates
         >>> truth = DiscreteNetwork.random(templates.naive_bayes(3), seed=1)
-        >>> given = PBPLayer(PBP(truth.graph).fit(truth.sample(500, seed=0))).given({"x1": torch.tensor([0, 3])})
-        >>> given.log_prob({"x2": torch.tensor([1, 1])}).shape
+        >>> layer = PBPLayer(PBP(truth.graph).fit(truth.sample(500, seed=0)))
+        >>> distribution = layer.given({"x1": torch.tensor([0, 3])})
+        >>> distribution.log_prob({"x2": torch.tensor([1, 1])}).shape
         torch.Size([2])
-        >>> given.sample((5,))["x3"].shape
+        >>> distribution.sample((5,))["x3"].shape
         torch.Size([5, 2])
     """
 
     def __init__(self, layer: PBPLayer, evidence: Mapping[str, Tensor]) -> None:
         self.layer = layer
         self.evidence = dict(evidence)
-        self._read, self._valid = layer.read_evidence(evidence)
+        self._checked, self._valid = layer.read_evidence(evidence)
 
     @property
     def batch_shape(self) -> torch.Size:
         """(rows of evidence,)"""
-        return torch.Size([self._read.batch])
+        return torch.Size([self._checked.batch])
 
     @property
     def event_shape(self) -> torch.Size:
@@ -216,30 +217,30 @@ class PBPDistribution:
         return self.layer(self.evidence)
 
     def log_prob(self, values: Mapping[str, Tensor]) -> Tensor:
-        """(batch,) log P(values | evidence) for some or all of the variables that are not observed yet."""
-        clash = [v for v in values if v in self._read.hard or v in self._read.real]
+        """(batch,) log P(values | evidence) for values of any unobserved variables."""
+        clash = [v for v in values if v in self._checked.hard or v in self._checked.real]
         if clash:
             raise QueryError(f"log_prob of {clash}: already in the evidence.")
-        read, valid = self.layer.read_evidence(values)
-        if values and self.evidence and read.batch != self._read.batch:
-            raise ShapeError(f"log_prob: the values have {read.batch} rows, the evidence has {self._read.batch}.")
-        known = {**self._read.hard, **self._read.soft, **self._read.real}
-        joint: dict[str, Tensor] = {**known, **values}
+        checked, valid = self.layer.read_evidence(values)
+        if values and self.evidence and checked.batch != self._checked.batch:
+            raise ShapeError(f"log_prob: the values have {checked.batch} rows, the evidence has {self._checked.batch}.")
+        condition = {**self._checked.hard, **self._checked.soft, **self._checked.real}
+        joint: dict[str, Tensor] = {**condition, **values}
         extra = torch.zeros(1, dtype=self.layer.model.root.weight.dtype, device=self.layer.model.floor.device)
-        for v in self._read.soft.keys() & values.keys():
-            weights = self._read.soft[v]
-            if v in read.soft:
+        for v in self._checked.soft.keys() & values.keys():
+            weights = self._checked.soft[v]
+            if v in checked.soft:
                 joint[v] = weights * values[v]
                 continue
-            seen, states = read.hard[v] >= 0, read.hard[v].clamp(min=0)
-            own = weights.gather(1, states.unsqueeze(1)).squeeze(1)
-            extra = extra + torch.where(seen, own, 1.0).log()
+            seen, states = checked.hard[v] >= 0, checked.hard[v].clamp(min=0)
+            weight = weights.gather(1, states.unsqueeze(1)).squeeze(1)
+            extra = extra + torch.where(seen, weight, 1.0).log()
             joint[v] = torch.where(seen.unsqueeze(1), nn.functional.one_hot(states, weights.shape[1]), weights)
-        answer = self.layer.log_evidence(joint) + extra - self.layer.log_evidence(known)
+        answer = self.layer.log_evidence(joint) + extra - self.layer.log_evidence(condition)
         return torch.where(valid & self._valid, answer, torch.nan)
 
     def sample(self, sample_shape: int | Sequence[int] = (), seed: int | None = None) -> dict[str, Tensor]:
-        """name -> (*sample_shape, batch) joint draws of all observables; a number is taken for a shape of one dimension.
+        """name -> (*sample_shape, batch) joint draws of all observables; an integer is a shape of one dimension.
 
         Invalid rows of evidence have states of -1 and values of NaN.
         """
@@ -247,6 +248,6 @@ class PBPDistribution:
         for i, size in enumerate(sample_shape):
             whole(0).check(f"sample_shape[{i}]", size)
         count = math.prod(sample_shape)
-        drawn = self.layer.model.sample(count, self._read, seed=seed)
-        kept = {v: torch.where(self._valid, x, torch.nan if x.is_floating_point() else -1) for v, x in drawn.items()}
-        return {v: x.reshape(*sample_shape, self._read.batch) for v, x in kept.items()}
+        drawn = self.layer.model.sample(count, self._checked, seed=seed)
+        marked = {v: torch.where(self._valid, x, torch.nan if x.is_floating_point() else -1) for v, x in drawn.items()}
+        return {v: x.reshape(*sample_shape, self._checked.batch) for v, x in marked.items()}

@@ -55,9 +55,9 @@ from torchpbp.settings import (
 )
 
 STAGE = "stage1"
-"""Name of what is trained, in progress bars and folders."""
+"""Name of the training in progress bars and folders."""
 VALIDATION_ROWS = 8192
-"""Rows evaluated at once where no gradient is needed."""
+"""Rows evaluated at once without gradients."""
 
 
 def _options() -> Constraint:
@@ -66,7 +66,7 @@ def _options() -> Constraint:
 
 @dataclass(frozen=True, kw_only=True)
 class MLPSettings(Settings):
-    """What decides the result of :class:`MLP`."""
+    """Settings of :class:`MLP` that determine its result."""
 
     hidden: tuple[int, ...] = setting((32,), several(whole(1), expected="a list with the width of each hidden layer"))
     folds: int = setting(2, whole(1))
@@ -86,33 +86,33 @@ class MLP(RowRegressor):
 
     Each separator has one net over the observables of its instrument, with two heads on its hidden layers: S1A predicts
     the message, S1B the products below it. The hidden layers of all separators train together as one batched module, on
-    features of the core groups; the heads are then solved in closed form. The nets stay with the model as
-    ``model.stage1``, and ``model.predicted_messages(evidence)`` asks them.
+    features of the core groups; the heads are then solved in closed form. The nets become ``model.stage1``, and
+    ``model.predicted_messages(evidence)`` returns their predictions.
 
-    With ``folds=K``, each separator has K nets; net k never sees fold k, decides on it when to stop, and is the one that
-    predicts it for stage 2 (cross-fitting): a net that had memorised its rows would bias stage 2. The fold chooses two
-    numbers for its net, the epoch and, with the other folds, the ridge of the heads.
+    With ``folds=K``, each separator has K nets (cross-fitting): net k is trained without fold k, stopped by its loss on fold k,
+    and predicts fold k for stage 2, which a net that had memorised its rows would bias. Fold k thus selects two
+    numbers of its net, the epoch and, with the other folds, the ridge of the heads.
 
     Args:
         hidden: widths of the hidden layers, beside a linear path from inputs to outputs. Empty: linear.
         folds: nets per separator for cross-fitting, at least 2; 1: a single net that predicts, and stops by, the rows it
             was trained on.
-        linear: take the features of linear stage 1 as instruments, and the nets' predictions beside them as far as they
-            tell more on rows that the nets have not seen. Where linear regression does, the operators are those of
+        linear: use the features of linear stage 1 as instruments, together with the nets' predictions as far as these improve
+            on them on held-out rows. Where linear regression suffices, the operators are those of
             :class:`~torchpbp.Ridge`. False: predictions alone.
-        missing: share of the rows in which values are hidden from the nets at random while they are trained and their
-            heads solved, so that ``predicted_messages`` can do without them. Stage 2 sees predictions from complete rows.
-        epochs: passes over the rows, at most.
-        patience: stop after so many epochs without a net that improved on held-out rows; None: never, and the last
-            parameters count instead of the best.
+        missing: share of the rows in which values are hidden at random from the nets, in training and in the solve of their
+            heads, so that ``predicted_messages`` accepts incomplete rows. Stage 2 uses predictions from complete rows.
+        epochs: largest number of passes over the rows.
+        patience: stop after this number of epochs in which no net improved on held-out rows; None: never, with the last
+            parameters instead of the best.
         batch_size: rows per step, over all processes. By default a sixteenth of the rows, between 256 and 2,048.
         learning_rate: of Adam, falling to zero along a cosine.
         weight_decay: of AdamW.
         dtype: of the nets. Heads are solved in float64.
         trainer: arguments of ``lightning.pytorch.Trainer``, such as accelerator, devices, strategy. By default nets train on the
             device of the model.
-        checkpoint: folder for the state of training after each epoch. A fit with the same data, structure and settings as an
-            interrupted one goes on from there, to the same result as without interruption.
+        checkpoint: folder for the state of training after each epoch. An interrupted fit, repeated with the same data, structure
+            and settings, resumes from it, with the same result as without interruption.
         seed: of weights, folds and batches.
     """
 
@@ -151,12 +151,12 @@ class MLP(RowRegressor):
     def learn(self, plan: Plan, moments: Moments, rows: TrainingRows | None, penalties: Penalties) -> Stage1:
         if rows is None:
             raise ArgumentError(f"{self!r} needs the rows themselves, not only moments.")
-        # Nets are trained to predict core features in the directions in which they vary.
+        # Targets of the nets are core features, projected on their leading directions.
         cores = [core_regression(plan, s.node, moments)[0] for s in plan.separators]
         directions = leading_directions(cores, rows, [s.rank - 1 for s in plan.separators])
         predictor = self.fit(rows, [projected(r, d) for r, d in zip(cores, directions, strict=True)])
-        kept = directions if self.settings.linear else None
-        return TrainedStage1(plan, moments, predictor, kept, self._share_of(rows).blanks(rows), repr(self))
+        linear = directions if self.settings.linear else None
+        return TrainedStage1(plan, moments, predictor, linear, self._share_of(rows).blanks(rows), repr(self))
 
     def fit(self, rows: TrainingRows, regressions: Sequence[Regression]) -> HeadPredictor:
         """Train the nets of all regressions.
@@ -165,18 +165,18 @@ class MLP(RowRegressor):
             rows: of this process.
             regressions: one per separator.
         """
-        own, process = self.settings, self._share_of(rows)
-        # Weighted rows are joint states, not a sample: there is nothing to memorise, and a fold would depend on the inside.
-        folds = own.folds if rows.weights is None else 1
+        settings, process = self.settings, self._share_of(rows)
+        # Weighted rows are joint states, not a sample: nets cannot memorise noise, and a fold would depend on the inside.
+        folds = settings.folds if rows.weights is None else 1
         total = process.total
         if total < 2 * folds:
             raise DataError(f"Cross-fitting with {folds} folds needs at least {2 * folds} rows, got {total}.")
-        order = torch.randperm(total, generator=torch.Generator().manual_seed(own.seed), device="cpu")
+        order = torch.randperm(total, generator=torch.Generator().manual_seed(settings.seed), device="cpu")
         fold = (torch.argsort(order) % folds)[process.before : process.before + len(rows)].to(rows.device)
         dims = {v: rows.maps[v].dim for v in rows.names}
         with rows.device:
-            hidden = HiddenNets(Inputs([r.inputs for r in regressions], dims), folds, own.hidden, own.dtype)
-        hidden.start(torch.Generator().manual_seed(own.seed))
+            hidden = HiddenNets(Inputs([r.inputs for r in regressions], dims), folds, settings.hidden, settings.dtype)
+        hidden.start(torch.Generator().manual_seed(settings.seed))
         last = self._train_nets(hidden, regressions, rows, fold, process)
         hidden.requires_grad_(False)
         return HeadPredictor(hidden, FoldedRows(rows, fold, folds), targets_of(regressions, rows), last)
@@ -193,32 +193,32 @@ class MLP(RowRegressor):
         fold: Tensor,
         process: _Share,
     ) -> list[Tensor]:
-        """Train the hidden layers, and return the last layers they were trained with."""
-        own, total = self.settings, process.total
+        """Train the hidden layers; returns the output layers of the training."""
+        settings, total = self.settings, process.total
         members, targets = zip(*families(regressions, rows), strict=True)
         with rows.device:
             nets = NetsInTraining(hidden, members, [t.offset.shape[1] for t in targets])
-        batch_size = min(total, own.batch_size or max(256, min(2048, total // 16)))
+        batch_size = min(total, settings.batch_size or max(256, min(2048, total // 16)))
         module = NetTraining(
             nets,
             folds=hidden.folds,
             batch_size=batch_size,
-            epochs=own.epochs,
-            patience=own.patience,
-            learning_rate=own.learning_rate,
-            weight_decay=own.weight_decay,
+            epochs=settings.epochs,
+            patience=settings.patience,
+            learning_rate=settings.learning_rate,
+            weight_decay=settings.weight_decay,
             total=total,
         )
-        data = BatchedRows(rows, fold, [t.to(own.dtype) for t in targets], process.blanks(rows))
-        batches = Batches(total, process.before, len(rows), batch_size, own.seed, data)
-        signature = "" if self.checkpoint is None else _signature(own, regressions, rows)
+        data = BatchedRows(rows, fold, [t.to(settings.dtype) for t in targets], process.blanks(rows))
+        batches = Batches(total, process.before, len(rows), batch_size, settings.seed, data)
+        signature = "" if self.checkpoint is None else _signature(settings, regressions, rows)
         self._train(module, data, batches, signature)
         if module.patience is not None or int(module.diverged):
             nets.restore_best()
         return nets.last_layers()
 
     def _train(self, module: NetTraining, data: BatchedRows, batches: Batches, signature: str) -> None:
-        """Run Lightning, from the start or from where an earlier run stopped."""
+        """Run Lightning, from the start or from a checkpoint."""
         loader = DataLoader(data, sampler=batches, batch_size=None)
         every = data.rows.positions(VALIDATION_ROWS)
         held_out = DataLoader(data.complete(), sampler=every, batch_size=None)
@@ -226,7 +226,7 @@ class MLP(RowRegressor):
         callbacks: list[Callback] = [EpochBar(STAGE)] if settings.pop("enable_progress_bar", True) else []
         resumed = None
         if self.checkpoint is not None:
-            folder = self.checkpoint / f"{STAGE}_{signature[:16]}"  # one for each fit, for there may be many
+            folder = self.checkpoint / f"{STAGE}_{signature[:16]}"  # a folder per fit
             callbacks.append(
                 ModelCheckpoint(
                     folder, "last", save_top_k=1, save_on_train_epoch_end=True, enable_version_counter=False
@@ -266,29 +266,27 @@ class MLP(RowRegressor):
 
 @dataclass(frozen=True)
 class _Share:
-    """Where the rows of this process are among those of all."""
+    """Position of this process's rows among the rows of all processes."""
 
     settings: MLPSettings
     total: int
     before: int
 
     def blanks(self, rows: TrainingRows) -> Blanks:
-        """Values to hide from nets."""
-        own = self.settings
-        return Blanks(
-            len(rows.names), own.missing, self.total, self.before, len(rows), rows.weights is not None, own.seed
-        )
+        """Masks of the values hidden from the nets."""
+        missing, seed = self.settings.missing, self.settings.seed
+        return Blanks(len(rows.names), missing, self.total, self.before, len(rows), rows.weights is not None, seed)
 
 
 def _place(device: torch.device) -> dict[str, Any]:
-    """Arguments of a trainer that trains where the rows are."""
+    """Arguments of a trainer on the device of the rows."""
     if device.type == "cuda":
         return {"accelerator": "gpu", "devices": [device.index or 0]}
     return {"accelerator": "cpu", "devices": 1}
 
 
 def _signature(settings: MLPSettings, regressions: Sequence[Regression], rows: TrainingRows) -> str:
-    """A digest of all that decides a training run, the rows of all processes and their order included."""
+    """A digest of all inputs of a training run, including the rows of all processes and their order."""
     shares = gather_objects(hashlib.sha256(rows.values.cpu().numpy().tobytes()).hexdigest())
     digest = hashlib.sha256(json.dumps([settings.to_dict(), shares], default=str, sort_keys=True).encode())
     for r in regressions:

@@ -35,12 +35,12 @@ from torchpbp.settings import (
 )
 
 PREPARED_ROWS = 20_000
-"""Rows, at most, from which kernel maps and the scales of inputs are taken before training."""
+"""Largest number of rows from which kernel maps and input scales are estimated before training."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleSettings(Settings):
-    """Settings of :class:`PBPModule`, see there."""
+    """Settings of :class:`PBPModule`."""
 
     hide: float = setting(0.8, between(0.0, 1.0))
     most_hidden: float = setting(0.75, between(0.0, 1.0))
@@ -63,40 +63,40 @@ class ModuleSettings(Settings):
 class PBPModule(LightningModule):
     """Trains the encoders and stage-1 nets of a :class:`~torchpbp.PBP` model by the loss of its answers.
 
-    Each step solves both closed-form stages on a part of the batch, the support, and answers questions about the other rows;
-    the loss of the answers is differentiated through contraction, stage 2 and stage 1. It trains encoders and the nets of messages;
-    nets of instruments learn to predict messages (S1A) and their products (S1B), which adds the error of stage 1 to the loss.
-    After training the operators of :attr:`model` are solved
-    on all rows, in passes over ``datamodule.solve_dataloader()`` if there is one, else over the training loader.
+    Each step solves both closed-form stages on a part of the batch, the support, and predicts the other rows, the queries;
+    the prediction loss is differentiated through contraction, stage 2 and stage 1. It trains the encoders and the message nets.
+    The instrument nets learn to predict messages (S1A) and their products (S1B); their error is added to the loss.
+    After training, the operators of :attr:`model` are solved on all rows of ``datamodule.solve_dataloader()`` or, without
+    such a method, of the training loader.
 
-    A batch is a dict, leaf -> (rows, *shape) values (NaN where missing) or (rows,) states (-1 where missing), with the target
-    among them; or a tuple of tensors in the order of ``model.graph.observed``. The first ``support`` share of its rows are the
+    A batch is a dict, leaf -> (rows, *shape) values (NaN where missing) or (rows,) states (-1 where missing), including the
+    target; or a tuple of tensors in the order of ``model.graph.observed``. The first ``support`` share of its rows is the
     support.
 
     Args:
-        model: a PBP model, with encoders or without. Nets of its separators become ``model.stage1``.
-        target: the variable to be predicted, with the loss −log P(target | leaves that are not hidden). By default the model's
-            condition variable, if it has one. Without a target each leaf is predicted from the others: discrete ones by
-            −log P, others among the values of the batch (contrastive).
-        hide: share of the rows in which leaves are hidden, so that encoders and readout know missing values.
-        most_hidden: share of the leaves that may be hidden in such a row; their number is uniform from one to this.
-        support: share of a batch from which the closed-form stages are solved.
+        model: a PBP model, with encoders or without. Its ``stage1`` becomes the separators' nets.
+        target: the variable to predict, with the loss −log P(target | visible leaves). By default the model's condition
+            variable. Without target and condition each leaf is predicted from the others: discrete leaves with the loss
+            −log P, other leaves contrastively among the values of the batch.
+        hide: share of the rows with hidden leaves, which train encoders and readout on missing values.
+        most_hidden: largest share of hidden leaves in such a row; the number of hidden leaves is uniform from one to this.
+        support: share of the rows of a batch that form the support.
         hidden: widths of the hidden layers of the separators' nets.
         instruments: dimensions of an instrument per dimension of its message.
-        residual: evidence of an encoded leaf has a learned residual.
-        link: a target is read out by a learned link (:class:`~torchpbp.inference.readout.Readout`); otherwise by clipping, as
-            other models do.
+        residual: add a learned residual to the evidence of encoded leaves.
+        link: compute probabilities of the target by a learned link (:class:`~torchpbp.inference.readout.Readout`) instead of
+            by clipping.
         gradient: "solve": through both stages; "stopped": operators are constants to the loss, for comparison.
-        learning_rate: largest rate of AdamW, in one cycle; ridges learn ten times as fast.
+        learning_rate: largest rate of AdamW with a one-cycle schedule; that of the ridges is ten times larger.
         weight_decay: of AdamW.
         warmup: share of the steps in which the rate rises.
         clip: largest norm of the gradient.
-        validation_rows: training rows, at most, on which operators are solved for a validation.
-        seed: of the nets' initial weights and of what is hidden; draws depend on it and on the step only.
+        validation_rows: largest number of training rows on which operators are solved before a validation.
+        seed: of the nets' initial weights and of the hidden leaves; draws depend on it and on the step only.
 
     Attributes:
-        model: the model, from the start.
-        skipped: number of steps that were left out because loss or gradient was not finite.
+        model: the model, trained in place.
+        skipped: number of steps skipped because loss or gradient was not finite.
         unlabelled: rows without a target in the last epoch.
 
     Example:
@@ -154,11 +154,12 @@ class PBPModule(LightningModule):
         )
         self.model = model
         self.target = _checked_target(model, target)
-        own = self.settings
-        if model.encoders is not None and own.residual:
+        settings = self.settings
+        if model.encoders is not None and settings.residual:
             model.encoders.add_residuals()
-        masking = Masking(context=own.hide, most=own.most_hidden)
-        model.attach_nets(own.hidden, own.instruments, own.seed, self.target if own.link else None, masking)
+        masking = Masking(context=settings.hide, most=settings.most_hidden)
+        linked = self.target if settings.link else None
+        model.attach_nets(settings.hidden, settings.instruments, settings.seed, linked, masking)
         self.answers = Answers(model, self.target)
         self.register_buffer("skipped", torch.zeros((), dtype=torch.int64))
         self.register_buffer("unlabelled", torch.zeros((), dtype=torch.int64))
@@ -166,13 +167,13 @@ class PBPModule(LightningModule):
 
     @property
     def reader(self) -> LeafReader:
-        """Of the model's leaves."""
+        """Reader of the model's leaves."""
         return self.model.leaf_reader()
 
     # -- training ------------------------------------------------------------------------------------------------
 
     def configure_optimizers(self) -> Any:
-        own = self.settings
+        settings = self.settings
         ridges = [self.model.nets.log_ridge]
         if self.model.encoders is not None:
             ridges.append(self.model.encoders.log_ridge)
@@ -186,18 +187,18 @@ class PBPModule(LightningModule):
             if id(p) not in special
         ]
         groups: list[dict[str, Any]] = [
-            {"params": learned, "lr": own.learning_rate, "weight_decay": own.weight_decay},
-            {"params": ridges, "lr": 10 * own.learning_rate, "weight_decay": 0.0},
-            {"params": links, "lr": 3 * own.learning_rate, "weight_decay": 0.0},
+            {"params": learned, "lr": settings.learning_rate, "weight_decay": settings.weight_decay},
+            {"params": ridges, "lr": 10 * settings.learning_rate, "weight_decay": 0.0},
+            {"params": links, "lr": 3 * settings.learning_rate, "weight_decay": 0.0},
         ]
         groups = [g for g in groups if g["params"]]
-        # A fused optimiser takes the scale of mixed precision off gradients itself, after they would have to be clipped.
+        # A fused optimiser unscales the gradients of mixed precision in its step, which is too late for clipping.
         optimizer = torch.optim.AdamW(groups, fused=not str(self.trainer.precision).endswith("-mixed"))
         schedule = torch.optim.lr_scheduler.OneCycleLR(
             optimizer,
             [g["lr"] for g in groups],
             total_steps=max(2, int(self.trainer.estimated_stepping_batches)),
-            pct_start=max(own.warmup, 1e-6),
+            pct_start=max(settings.warmup, 1e-6),
         )
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
@@ -215,8 +216,8 @@ class PBPModule(LightningModule):
         contrasted = [v for v, o in self.reader.observables.items() if o.continuous]
         if world_size() > 1 and self.target is None and contrasted:
             raise StructureError(
-                f"PBPModule: without a target, values of {contrasted[:3]} are told from those of all other rows of a batch, which "
-                "several processes do not share. Give target=, or train in one process."
+                f"PBPModule: without a target, values of {contrasted[:3]} are contrasted with those of all other rows of a batch, "
+                "which several processes do not share. Give target=, or train in one process."
             )
         precision = str(self.trainer.precision)
         if precision.endswith("-mixed") and self.model.encoders is None:
@@ -236,30 +237,31 @@ class PBPModule(LightningModule):
         self.unlabelled.zero_()
 
     def training_step(self, batch: Any, _: int) -> Tensor | None:
-        own, reader = self.settings, self.reader
+        settings, reader = self.settings, self.reader
         table = read_batch(batch, self.model, self.device)
         rows = len(next(iter(table.values())))
-        cut = max(1, min(rows - 1, round(own.support * rows)))
-        # What is hidden is drawn for the rows of all processes, their supports first, so that it depends on row and seed only.
+        cut = max(1, min(rows - 1, round(settings.support * rows)))
+        # Masks are drawn for the rows of all processes, supports first, so that they depend on row and seed only.
         parts = shares(cut, rows - cut)
         if any(min(part) < 1 for part in parts):
             raise DataError(
-                f"PBPModule: expected batches of at least 2 rows, some to solve the stages and others to ask, got {rows}. Raise "
+                f"PBPModule: expected batches of at least 2 rows, some for the support and some to predict, got {rows}. Raise "
                 "the batch size, or drop_last=True."
             )
         before, total = ([sum(x) for x in zip((0, 0), *p, strict=True)] for p in (parts[: process_rank()], parts))
         supports, queries = zip(before, total, strict=True)
         support, query = ({v: x[part] for v, x in table.items()} for part in (slice(cut), slice(cut, None)))
-        generator = torch.Generator().manual_seed(own.seed * 1_000_003 + self.global_step)
+        generator = torch.Generator().manual_seed(settings.seed * 1_000_003 + self.global_step)
         if self.target is not None:
             self.unlabelled += sum_over_processes((table[self.target] < 0).sum())
         seen = reader.seen(support)
-        shown = seen & random_masks(seen, self.model.nets.masking.instruments, own.most_hidden, generator, supports)
-        context = seen & random_masks(seen, own.hide, own.most_hidden, generator, supports)
+        rates = self.model.nets.masking.instruments, settings.most_hidden
+        shown = seen & random_masks(seen, *rates, generator, supports)
+        context = seen & random_masks(seen, settings.hide, settings.most_hidden, generator, supports)
         asked = reader.seen(query)
-        asked = asked & random_masks(asked, own.hide, own.most_hidden, generator, queries)
+        asked = asked & random_masks(asked, settings.hide, settings.most_hidden, generator, queries)
         try:
-            solved = solve_support(self.model, support, seen, shown, context, own.gradient == "solve")
+            solved = solve_support(self.model, support, seen, shown, context, settings.gradient == "solve")
             answered = self.answers.loss(solved, query, asked, shared=world_size() > 1)
         except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # moments that are not finite have no factors
             return self._skipped()
@@ -272,14 +274,14 @@ class PBPModule(LightningModule):
         return loss + 0.0 * self._every_parameter() if several else loss
 
     def _skipped(self) -> Tensor | None:
-        """A step that is left out. Several processes take it with gradients that are not finite, which are then dropped."""
+        """The loss of a skipped step: None, or NaN in several processes, whose gradients are then dropped in all of them."""
         if world_size() > 1:
             return float("nan") * self._every_parameter()
         self.skipped += 1
         return None
 
     def _every_parameter(self) -> Tensor:
-        """A number that depends on all parameters in training: processes wait for the gradient of each."""
+        """A scalar that depends on all trained parameters, because processes wait for the gradient of each."""
         return torch.stack([p.sum().double() for p in self.parameters() if p.requires_grad]).sum()
 
     def on_before_optimizer_step(self, optimizer: Any) -> None:
@@ -307,11 +309,11 @@ class PBPModule(LightningModule):
             )
 
     def solve(self, batches: Any, rows: int | None = None) -> None:
-        """Solve the model's operators on rows, with encoders and nets as they are.
+        """Solve the model's operators on rows, for fixed encoders and nets.
 
         Args:
-            batches: gives a fresh iterator over batches; or a loader.
-            rows: rows at most; all by default.
+            batches: a loader, or a function that returns a fresh iterator over batches.
+            rows: largest number of rows; all by default.
         """
         opened = batches if callable(batches) else lambda: iter(batches)
         training = self.training
@@ -332,7 +334,7 @@ class PBPModule(LightningModule):
     # -- validation ----------------------------------------------------------------------------------------------
 
     def on_validation_epoch_start(self) -> None:
-        if self.trainer.state.fn != TrainerFn.FITTING:  # trainer.validate(module): the model as it is
+        if self.trainer.state.fn != TrainerFn.FITTING:  # trainer.validate(module): no solve
             self.model.require_fitted()
         elif not self.trainer.sanity_checking:
             self.solve(self._solve_batches, self.settings.validation_rows)

@@ -1,4 +1,4 @@
-"""Lightning's side of stage-1 nets: the module that trains them all, batches shared among processes, a progress bar."""
+"""Training of stage-1 nets with Lightning: module, batches distributed over processes, progress bar."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from torchpbp.learning.regressions import ROWS_AT_ONCE
 from torchpbp.moments.rows import ProductTargets, TrainingRows
 
 KEPT_TARGETS = 1 << 26
-"""Numbers in the targets of all rows up to which they are kept in memory."""
+"""Largest number of entries of the targets of all rows that are stored in memory."""
 
 
 class NetTraining(LightningModule):
-    """Training of all nets of a stage at once.
+    """Joint training of all nets of a stage.
 
     Args:
         nets: the nets.
@@ -62,11 +62,11 @@ class NetTraining(LightningModule):
         self._sums: Tensor | None = None
 
     def forward(self, batch: Batch, own: bool) -> Tensor:
-        """(K, separators) losses of the rows that nets were trained on, or of those of their own folds."""
+        """(K, separators) losses of the nets on their training rows or, with ``own``, on their held-out folds."""
         return self.nets.losses(batch.rows, batch.targets, self._counted(batch.fold, batch.weight, own), batch.seen)
 
     def on_train_start(self) -> None:
-        self._stop_if_stale()  # it may have been so when training was interrupted
+        self._stop_if_stale()  # of a resumed training
 
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.AdamW(self.parameters(), self.learning_rate, weight_decay=self.weight_decay)
@@ -77,8 +77,8 @@ class NetTraining(LightningModule):
         return batch.to(device)
 
     def training_step(self, batch: Batch, _: int) -> Tensor:
-        # The sum over all processes, by a constant: the same step however the rows are shared out. Lightning averages
-        # gradients over processes, hence the factor.
+        # The sum over all processes divided by a constant: the step does not depend on the distribution of the rows.
+        # Lightning averages gradients over processes, hence the factor.
         losses = self(batch, own=False)
         share = self.batch_size * ((self.folds - 1) / self.folds if self.folds > 1 else 1)
         loss = losses.sum() * (self.trainer.world_size / share)
@@ -107,22 +107,22 @@ class NetTraining(LightningModule):
         if int(self.diverged) or (self.patience is not None and int(self.stale) >= self.patience):
             self.trainer.should_stop = True
 
-    def _counted(self, fold: Tensor, weight: Tensor, own: bool) -> Tensor:
-        """(K, rows) weights of rows in a fold's training rows, or in its own held-out rows; one fold has all in both."""
+    def _counted(self, fold: Tensor, weight: Tensor, held_out: bool) -> Tensor:
+        """(K, rows) weights of each net's training rows or, with ``held_out``, held-out rows; for a single net both are all rows."""
         inside = fold == torch.arange(self.folds, device=fold.device).unsqueeze(1)
-        kept = inside if own or self.folds == 1 else ~inside
-        return (kept * weight).to(self.nets.hidden.dtype)
+        chosen = inside if held_out or self.folds == 1 else ~inside
+        return (chosen * weight).to(self.nets.hidden.dtype)
 
 
 class Batch(NamedTuple):
-    """Some rows with what belongs to them.
+    """Rows with their targets, folds, weights and masks.
 
     Args:
         rows: the rows.
         targets: per family of separators (rows, separators, size).
         fold: (rows,).
         weight: (rows,).
-        seen: (rows, variables) what nets may see; None: all.
+        seen: (rows, variables) mask of the values shown to the nets; None: all.
     """
 
     rows: TrainingRows
@@ -138,13 +138,13 @@ class Batch(NamedTuple):
 
 
 class BatchedRows(Dataset[Batch]):
-    """Whole batches of rows.
+    """A dataset of rows, indexed by batches of row numbers.
 
     Args:
         rows: of this process.
         fold: (rows,).
-        targets: of each family of separators. They are computed once, if there is room.
-        blanks: which values are hidden in each epoch; None: none ever.
+        targets: of each family of separators; computed once if they fit in memory.
+        blanks: masks of the values hidden in each epoch; None: nothing is hidden.
     """
 
     def __init__(
@@ -158,12 +158,12 @@ class BatchedRows(Dataset[Batch]):
             self.kept = [torch.cat(family) for family in zip(*parts, strict=True)]
 
     def set_epoch(self, epoch: int) -> None:
-        """Hide other values in each epoch."""
+        """Draw the mask of an epoch."""
         seen = None if self.blanks is None else self.blanks.seen(1 + epoch)
         self.seen = None if seen is None else seen.to(self.rows.device)
 
     def complete(self) -> BatchedRows:
-        """The same rows with nothing hidden."""
+        """The same rows without hidden values."""
         result = copy.copy(self)
         result.blanks = result.seen = None
         return result
@@ -188,7 +188,7 @@ class Batches(Sampler[Tensor]):
         own: rows of this process.
         size: rows per batch over all processes.
         seed: of the shuffles.
-        data: is told each epoch, for values to hide in it.
+        data: dataset whose mask is drawn in each epoch.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class Batches(Sampler[Tensor]):
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Lightning calls it before each epoch, after an interruption too."""
+        """Called by Lightning before each epoch, also after resuming."""
         self.epoch = epoch
         if self.data is not None:
             self.data.set_epoch(epoch)
@@ -209,15 +209,15 @@ class Batches(Sampler[Tensor]):
     def __iter__(self) -> Iterator[Tensor]:
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
         for batch in torch.split(torch.randperm(self.total, generator=generator, device="cpu"), self.size):
-            mine = batch[(batch >= self.before) & (batch < self.before + self.own)]
-            yield mine - self.before
+            share = batch[(batch >= self.before) & (batch < self.before + self.own)]
+            yield share - self.before
 
 
 class EpochBar(Callback):
-    """One bar over all epochs, shown if training takes long enough to wonder.
+    """A progress bar over all epochs, shown after two seconds of training.
 
     Args:
-        stage: its name.
+        stage: description of the bar.
     """
 
     def __init__(self, stage: str) -> None:

@@ -21,14 +21,14 @@ from torchpbp.precision import full_precision
 
 
 class Solved(NamedTuple):
-    """What questions are answered with.
+    """Result of the closed-form stages of a training step.
 
     Args:
-        tree: operators, with a class dimension where the model has a condition variable.
-        statistics: by which outputs of encoders are standardised.
-        grams: C of each encoded leaf.
+        tree: operators, with a class dimension if the model has a condition variable.
+        statistics: means and spreads that standardise encoder outputs.
+        grams: Gram matrix C of each encoded leaf.
         prior: (classes,) shares of the classes.
-        error: of stage 1, by which nets of instruments are trained.
+        error: loss of stage 1, which trains the instrument nets.
     """
 
     tree: OperatorTree
@@ -46,9 +46,9 @@ def solve_support(
     Args:
         model: with nets.
         table: the support rows.
-        seen: (rows, leaves) what they observe.
-        shown: (rows, leaves) what nets of instruments see.
-        context: (rows, leaves) what context encoders see of other leaves.
+        seen: (rows, leaves) mask of the observed leaves.
+        shown: (rows, leaves) mask of the leaves shown to instrument nets.
+        context: (rows, leaves) mask of the leaves shown to context encoders.
         through: let gradients pass; otherwise operators are constants.
     """
     nets, reader, condition = model.nets, model.leaf_reader(), model.condition
@@ -72,12 +72,12 @@ def solve_support(
 
 
 def _grams(reader: LeafReader, leaves: LeafFeatures) -> dict[str, Tensor]:
-    """C of each encoded leaf."""
+    """Gram matrix C of each encoded leaf."""
     result: dict[str, Tensor] = {}
     every = shared_sums([x for pair in reader.gram_sums(leaves) for x in pair])
     for i, names in enumerate(reader.equal_sizes()):
         total, count = every[2 * i], every[2 * i + 1][:, None, None]
-        # A leaf that no row of the support shows: any positive definite C does.
+        # Leaves without support rows have the identity; any positive definite C would do.
         eye = torch.eye(total.shape[-1], dtype=total.dtype, device=total.device)
         result |= zip(names, torch.where(count > 0, total / count.clamp(min=1), eye).unbind(), strict=True)
     return result

@@ -1,4 +1,4 @@
-"""States of training, from which Lightning goes on after an interruption."""
+"""Training checkpoints, from which Lightning resumes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from torchpbp.io import replacing
 
 
 class WholeFiles(TorchCheckpointIO):
-    """Writes a checkpoint whole or not at all.
+    """Atomic writes of checkpoints.
 
-    Lightning's own way goes over the system's folder for temporary files; on another disk, moving it is a copy that can be
+    Lightning writes to the system's temporary folder first; moving the file to another disk is a copy, which can be
     interrupted.
     """
 
@@ -28,10 +28,10 @@ class WholeFiles(TorchCheckpointIO):
 
 
 def resumable(path: Path) -> str | None:
-    """The checkpoint to go on from, if there is one.
+    """The path of the checkpoint to resume from, or None.
 
     Raises:
-        CheckpointError: there is a file, but no state of training in it.
+        CheckpointError: a file without a training state.
     """
     if not path.exists():
         return None

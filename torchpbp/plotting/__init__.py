@@ -1,6 +1,6 @@
-"""Drawings of models and results. Each function draws on ``ax`` if given, else on new axes, and returns the axes.
+"""Plots of models and results. Each function draws on ``ax``, by default on new axes, and returns the axes.
 
-The caller closes the figure (``plt.close(ax.figure)``). matplotlib is imported when something is drawn.
+The caller closes the figure (``plt.close(ax.figure)``). matplotlib is imported by the functions, not by the package.
 """
 
 from torchpbp.plotting.confusion import plot_confusion

@@ -22,13 +22,13 @@ def plot_confusion(
 ) -> Axes:
     """Draw a confusion matrix: rows are true classes, columns predicted classes, cells numbers of samples.
 
-    Errors have their own colour scale, up to the most frequent one; on the scale of the diagonal all would look white.
+    Errors have a separate colour scale, up to the most frequent one; on the scale of the diagonal all would look white.
 
     Args:
         matrix: (classes, classes) counts; or, with ``predicted``, the (n,) true classes.
         predicted: (n,) predicted classes.
         names: with a matrix, the names of its classes (0, 1, 2, … by default). With true and predicted classes, all
-            classes in the order of the axes; by default those that occur, sorted.
+            classes in the order of the axes; by default the sorted classes of the data.
         ax: axes to draw on; new ones by default.
 
     Returns:
@@ -36,7 +36,7 @@ def plot_confusion(
 
     Raises:
         ShapeError: not square, different lengths, or the wrong number of names.
-        DataError: negative or non-finite counts, no rows, or a class that is not in ``names``.
+        DataError: negative or non-finite counts, no rows, or a class missing in ``names``.
     """
     if predicted is not None:
         matrix, names = _counted(_array(matrix), _array(predicted), names)

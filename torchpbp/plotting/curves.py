@@ -15,7 +15,7 @@ from torchpbp.errors import DataError
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-DECADE = 10.0  # an axis is logarithmic where its values span more than this
+DECADE = 10.0  # an axis is logarithmic if its values span more than this factor
 
 
 def plot_learning_curves(
@@ -27,14 +27,14 @@ def plot_learning_curves(
     error: str | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw how metrics change, such as accuracy with training rows or losses with epochs.
+    """Draw metrics as curves, such as accuracy by training rows or losses by epochs.
 
     Rows that share ``x`` (and ``by``) are repeats: their mean is drawn and, with two or more, its standard error.
     Missing values are ignored. Axes whose values are positive and span more than a decade are logarithmic.
 
     Args:
         metrics: a table, or the path of a CSV file such as the metrics.csv of a run.
-        y: the column to draw, or several, with a line each.
+        y: the column to draw, or several, each as a line.
         x: the column of the horizontal axis.
         by: a column of names, such as the learner, with a line for each.
         error: a column of standard errors, for tables that contain means.
@@ -105,8 +105,8 @@ def _parts(table: pd.DataFrame, by: str | None) -> list[tuple[str, pd.DataFrame]
 
 def _curve(part: pd.DataFrame, x: str, y: str, error: str | None) -> pd.DataFrame:
     """Means and standard errors (0 for single rows) by x, ascending."""
-    kept = part[np.isfinite(part[x].astype(float)) & np.isfinite(part[y].astype(float))]
-    groups = kept.groupby(x)
+    finite = part[np.isfinite(part[x].astype(float)) & np.isfinite(part[y].astype(float))]
+    groups = finite.groupby(x)
     spread = groups[y].sem() if error is None else groups[error].mean()
     return pd.DataFrame({"mean": groups[y].mean(), "error": spread.fillna(0.0)}, dtype=np.float64)
 

@@ -26,12 +26,12 @@ def plot_diagnostics(model: TwoStageModel, *, most: int = 40, ax: Axes | None = 
     A dot is the canonical correlation of one dimension of the message with the instrument: filled if it is statistically
     significant, hollow otherwise. The constant, whose correlation is 1, is not drawn. The numbers beside the dots are the
     message's rank, the rank that the structure needs, the rank that the instrument reaches, the number of significant
-    dimensions (including the constant), and the condition number of stage 2; red where too low. With ``condition``, a separator
-    is shown for the class for which it was learned worst.
+    dimensions (including the constant), and the condition number of stage 2; ranks that are too low are red. With
+    ``condition``, a separator's figures are those of its worst class.
 
     Args:
         model: fitted.
-        most: if there are more separators, those with the weakest correlations are drawn.
+        most: largest number of separators; of more, those with the weakest correlations are drawn.
         ax: axes to draw on; new ones by default.
 
     Returns:
@@ -59,8 +59,8 @@ def plot_diagnostics(model: TwoStageModel, *, most: int = 40, ax: Axes | None = 
     sure: list[tuple[float, int]] = []
     unsure: list[tuple[float, int]] = []
     for place, (node, line) in enumerate(table.iterrows()):
-        found = strengths[int(str(node)) - 1].double().tolist()
-        for k, value in enumerate(found[1:], start=1):  # the constant comes first
+        correlations = strengths[int(str(node)) - 1].double().tolist()
+        for k, value in enumerate(correlations[1:], start=1):  # the constant comes first
             (sure if k < line["significant"] else unsure).append((value, place))
         red = {
             "reached": line["reached"] < line["needed"],
@@ -94,7 +94,7 @@ def plot_diagnostics(model: TwoStageModel, *, most: int = 40, ax: Axes | None = 
 
 
 def separator_table(model: TwoStageModel) -> pd.DataFrame:
-    """:meth:`PBP.diagnostics` without the clipped mass, which takes long to estimate."""
+    """:meth:`PBP.diagnostics` without the clipped mass, whose estimate is slow."""
     labels = [] if model.condition is None else state_labels(model, model.condition)
     table = diagnostics_table(model.plan, model.separator_operators, {}, labels)
     return table.drop(columns="clipped_mass")

@@ -35,9 +35,9 @@ def draw_digits(
 
     Args:
         points: (n, 16) coordinates x1, y1, …, x8, y8. Points with NaN are not drawn.
-        ax: axes to draw all of them on; new ones by default.
+        ax: axes of the drawing; new ones by default.
         labels: (n,) texts, one above each digit.
-        observed: (n, 8) whether a point was observed; the others were completed by a model and get another colour.
+        observed: (n, 8) mask of the observed points; the others, completed by a model, have another colour.
         columns: digits per line; by default about the square root of n, at most ten.
         row_names: a text to the left of each line.
 

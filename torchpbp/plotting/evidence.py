@@ -1,4 +1,4 @@
-"""One row of evidence, and its text in drawings."""
+"""A row of evidence, and its text in plots."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ MOST_NAMED = 6
 
 
 def one_row(model: Any, evidence: EvidenceLike, row: int) -> Evidence:
-    """Check evidence and keep one of its rows.
+    """One row of checked evidence.
 
     Args:
         model: any learner or exact network.
         evidence: as for ``model.posterior``.
-        row: its number.
+        row: number of the row.
     """
     if not isinstance(model, LatentModel):
         raise StructureError(
             f"Expected a model that answers queries, such as a fitted PBP, EM or DiscreteNetwork; got {type(model).__name__}."
         )
-    read = model.read_evidence(evidence)
-    if not 0 <= row < read.batch:
-        raise ShapeError(f"row: expected 0 to {read.batch - 1}, for the evidence has {read.batch} rows; got {row}.")
-    return read.rows(slice(row, row + 1))
+    checked = model.read_evidence(evidence)
+    if not 0 <= row < checked.batch:
+        raise ShapeError(
+            f"row: expected 0 to {checked.batch - 1}, for the evidence has {checked.batch} rows; got {row}."
+        )
+    return checked.rows(slice(row, row + 1))
 
 
 def written_values(model: Any, evidence: Evidence) -> dict[str, str]:

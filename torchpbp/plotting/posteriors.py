@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 BARS, CURVE, TRUTH = "#6f9fc8", "#2b6ca3", "#222222"
-CELL = 0.8  # share of a variable's width that its bars fill
-MOST_NUMBERED = 120  # bars up to which each is labelled
+CELL = 0.8  # share of a variable's width for its bars
+MOST_NUMBERED = 120  # largest number of bars with labels
 Floats = npt.NDArray[np.float64]
 
 
@@ -41,11 +41,11 @@ def plot_posteriors(
     Args:
         model: fitted PBP, or any other learner or exact network with ``posteriors``.
         evidence: as in :meth:`PBP.posterior`.
-        truth: drawn as diamonds (a dashed curve, or line, for a continuous variable). Either a model or network that gets
-            the same query, or name -> (states,) probabilities, the true state or label, or the true value or
-            :class:`~torchpbp.inference.density.Density` of a continuous variable. Variables may be missing.
-        variables: those to draw, in this order; by default all observables without evidence in the row.
-        row: which row of the evidence.
+        truth: drawn as diamonds (a dashed curve or line for a continuous variable). Either a model or network, for the
+            same query, or name -> (states,) probabilities, the true state or label, or the true value or
+            :class:`~torchpbp.inference.density.Density` of a continuous variable, for some of the variables.
+        variables: names in the order of the axis; by default all observables without evidence in the row.
+        row: number of the row of evidence.
         ax: axes to draw on; new ones by default.
 
     Returns:
@@ -57,19 +57,19 @@ def plot_posteriors(
         QueryError: unknown or observed variables, or a truth that is not a state.
         ShapeError: no such row, or a truth with the wrong number of states.
     """
-    read = one_row(model, evidence, row)
-    answers = _answers(model, read)
-    known = written_values(model, read)
+    checked = one_row(model, evidence, row)
+    answers = _answers(model, checked)
+    values = written_values(model, checked)
     names = [v for v in model.graph.observed if v in answers] if variables is None else list(variables)
     for v in names:
         if v not in answers:
-            reason = "it is observed" if v in known else f"the model can be asked for {', '.join(answers)}"
+            reason = "it is observed" if v in values else f"the model can be asked for {', '.join(answers)}"
             raise QueryError(f"plot_posteriors: there is no posterior of '{v}': {reason}.")
     if not names:
         raise QueryError(
             "plot_posteriors: every variable is observed, nothing is left to draw. Omit some from the evidence."
         )
-    true = _truths(model, truth, read, names, answers)
+    true = _truths(model, truth, checked, names, answers)
 
     import matplotlib.pyplot as plt
 
@@ -91,19 +91,19 @@ def plot_posteriors(
             )
         ticks += places
         texts += labels
-        # A curve has two ticks only, and room for longer ones.
+        # A curve has only two ticks, with room for longer texts.
         upright = upright or max(map(len, labels)) > (5 if isinstance(answer, Density) else 2)
     curves = [v for v in names if isinstance(answers[v], Density)]
     _label_axes(ax, names, ticks, texts if bars <= MOST_NUMBERED else [""] * len(texts), upright, len(curves))
-    given = condition(known)
-    ax.set_title(f"Posteriors given {given}" if given else "Marginals", fontsize=10)
+    text = condition(values)
+    ax.set_title(f"Posteriors given {text}" if text else "Marginals", fontsize=10)
     if true or curves:
         _draw_legend(ax, bool(curves), {v in curves for v in true})
     return ax
 
 
 def _answers(model: Any, evidence: Evidence) -> dict[str, Any]:
-    """name -> (states,) probabilities or a density of one row."""
+    """name -> (states,) probabilities, or a density, for one row."""
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore", QueryWarning)  # raised as an error instead
         posteriors = model.posteriors(evidence)
@@ -123,25 +123,25 @@ def _truths(
     for v in names:
         if v not in truth:
             continue
-        given = truth[v]
+        value = truth[v]
         if isinstance(answers[v], Density):
-            result[v] = given if isinstance(given, Density) else float(given)
+            result[v] = value if isinstance(value, Density) else float(value)
             continue
         states = len(answers[v])
-        if np.ndim(given) == 0:
-            place = _state(model, v, given, states)
+        if np.ndim(value) == 0:
+            place = _state(model, v, value, states)
             result[v] = np.where(np.arange(states) == place, 1.0, np.nan)
         else:
-            result[v] = _floats(given)
+            result[v] = _floats(value)
             if result[v].shape != (states,):
                 raise ShapeError(f"truth of '{v}': expected {states} probabilities, got shape {result[v].shape}.")
     return result
 
 
-def _state(model: Any, name: str, given: Any, states: int) -> int:
-    """Number of a state, given by number or label."""
+def _state(model: Any, name: str, value: Any, states: int) -> int:
+    """Number of a state from its number or label."""
     labels = [state_name(model, name, s) for s in range(states)]
-    text = str(given.item() if isinstance(given, Tensor | np.generic) else given)
+    text = str(value.item() if isinstance(value, Tensor | np.generic) else value)
     if text not in labels:
         raise QueryError(f"truth of '{name}': expected one of {', '.join(labels)}, got {text}.")
     return labels.index(text)
@@ -185,7 +185,7 @@ def _label_axes(
 
     longest = max((TextPath((0, 0), text, size=7).get_extents().width for text in texts if text.strip()), default=0.0)
     upright = upright and longest > 0
-    ax.xaxis.remove_overlapping_locs = False  # else the variable's tick would replace that of the middle state of three
+    ax.xaxis.remove_overlapping_locs = False  # otherwise a variable's tick replaces that of its middle state
     ax.set_xticks(ticks, texts, minor=True, fontsize=7, rotation=90 if upright else 0, color="#555555")
     ax.set_xticks(range(len(names)), names, fontweight="bold", fontsize=9)
     ax.tick_params(axis="x", which="minor", length=2)
@@ -207,8 +207,8 @@ def _draw_legend(ax: Axes, curves: bool, truths: set[bool]) -> None:
 
     Args:
         ax: the axes.
-        curves: whether there are any.
-        truths: whether the variables with a truth are continuous; both may be the case.
+        curves: whether curves are drawn.
+        truths: for the variables with a truth, whether they are continuous; possibly both.
     """
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
@@ -219,7 +219,7 @@ def _draw_legend(ax: Axes, curves: bool, truths: set[bool]) -> None:
     if truths:
         line, mark = "--" if True in truths else "", "D" if False in truths else ""
         entries["truth"] = Line2D([], [], color=TRUTH, linestyle=line, linewidth=1.2, marker=mark, markersize=4)
-    columns = len(entries) if curves else 1  # in one line above curves, in one column among bars
+    columns = len(entries) if curves else 1  # one line above curves, or one column among bars
     ax.legend(list(entries.values()), list(entries), loc="upper right", fontsize=8, ncols=columns)
 
 

@@ -1,4 +1,4 @@
-"""Profiles of a hidden variable: what its states mean for the observables."""
+"""Profiles of a latent: distributions of the observables given its states."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def plot_profiles(
     model: LatentQueries, name: str, *, variables: Sequence[str] | None = None, ax: Axes | None = None
 ) -> Axes:
-    """Draw P(observable | state of a latent) as a table of shades: a line for each state of each observable.
+    """Draw P(observable | state of a latent) as a heat map with a row for each state of each observable.
 
     Args:
         model: fitted, with hidden tables, such as a :class:`~torchpbp.MaximumLikelihood`.
@@ -35,11 +35,11 @@ def plot_profiles(
             f"Profiles: expected a model with hidden tables, such as MaximumLikelihood; got {type(model).__name__}."
         )
     profiles = model.profiles(name)
-    known = list(dict.fromkeys(profiles.index.get_level_values("variable")))
-    unknown = [v for v in variables or () if v not in known]
+    observables = list(dict.fromkeys(profiles.index.get_level_values("variable")))
+    unknown = [v for v in variables or () if v not in observables]
     if unknown:
-        raise QueryError(f"Profiles: {unknown} are not observables of the model. It has: {', '.join(known)}.")
-    chosen = known if variables is None else list(variables)
+        raise QueryError(f"Profiles: {unknown} are not observables of the model. It has: {', '.join(observables)}.")
+    chosen = observables if variables is None else list(variables)
     table = profiles.loc[chosen]
     shares = model.posterior(name).reshape(-1).tolist()
 

@@ -23,8 +23,8 @@ class Layout:
     """Positions of the nodes of a tree, in data coordinates.
 
     Args:
-        across: per node its position from left to right; leaves are 1 apart.
-        down: per node minus its depth.
+        across: horizontal position of each node; leaves are 1 apart.
+        down: negative depth of each node.
     """
 
     across: tuple[float, ...]
@@ -63,7 +63,7 @@ def lay_out(tree: JunctionTree) -> Layout:
 
 
 def tree_size(layout: Layout, level: float = 1.35) -> tuple[float, float]:
-    """Inches across and down that a tree needs.
+    """Width and height of a tree in inches.
 
     Args:
         layout: of the tree.
@@ -77,7 +77,7 @@ def tree_axes(layout: Layout, ax: Axes | None, level: float = 1.35) -> tuple[Axe
 
     Args:
         layout: of the tree.
-        ax: given by the caller; new ones of a fitting size if ``None``.
+        ax: the caller's; None: new ones of a fitting size.
         level: inches per level on new axes.
     """
     if ax is None:
@@ -104,16 +104,16 @@ def draw_cliques(
         layout: its layout.
         ax: axes to draw on.
         font: size of the text.
-        values: observable -> its observed value, written beside its name; its leaf gets a bold frame.
+        values: observable -> its observed value, written after its name; the leaf's frame is bold.
     """
-    known = values or {}
+    texts = values or {}
     for node, clique in enumerate(tree.cliques):
-        held = tree.leaf_observables[node]
-        text = ", ".join(sorted(clique - set(held))) or ("∅" if not held else "")
-        if held:
-            named = [f"{v} = {known[v]}" if v in known else v for v in held]
+        observables = tree.leaf_observables[node]
+        text = ", ".join(sorted(clique - set(observables))) or ("∅" if not observables else "")
+        if observables:
+            named = [f"{v} = {texts[v]}" if v in texts else v for v in observables]
             text = (text + "\n" if text else "") + "[" + ", ".join(named) + "]"
-        strong = node == 0 or any(v in known for v in held)
+        strong = node == 0 or any(v in texts for v in observables)
         ax.text(
             layout.across[node],
             layout.down[node],
@@ -124,7 +124,7 @@ def draw_cliques(
             fontweight="bold" if strong else "normal",
             bbox={
                 "boxstyle": "round,pad=0.35",
-                "facecolor": ROOT if node == 0 else LEAF if held else INNER,
+                "facecolor": ROOT if node == 0 else LEAF if observables else INNER,
                 "edgecolor": "#444444",
                 "linewidth": 1.6 if strong else 0.8,
             },

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 CONSTANT, POSITIVE, NEGATIVE = "#9a9a9a", "#2b6ca3", "#d9731a"
 INFORMED, UNINFORMED = "#2b6ca3", "#cccccc"
-LEVEL = 1.75  # inches per level: a chart has to fit between two cliques
+LEVEL = 1.75  # inches per level, for a chart between two cliques
 CHART_WIDTH, CHART_HEIGHT = 0.66, 0.4  # in columns and levels
 
 
@@ -35,15 +35,15 @@ def plot_junction_tree(
     """Draw a junction tree: cliques as boxes, separators on the edges, core groups in blue.
 
     Args:
-        model: a model, fitted or not, whose core groups are drawn as well; a tree; or a graph, whose tree is built.
-        core_groups: node -> core group of the separator above it; those of the model by default, ``{}`` for none.
+        model: a model, fitted or not, which is drawn with its core groups; a junction tree; or a graph.
+        core_groups: node -> core group of the separator above it; by default those of the model.
         ax: axes to draw on; new ones by default.
 
     Returns:
         The axes.
 
     Raises:
-        StructureError: not a model, tree or graph, a node that the tree does not have, or a tree too large to draw.
+        StructureError: not a model, tree or graph; an unknown node; or a tree too large to draw.
     """
     if isinstance(model, TwoStageModel):
         tree = model.tree
@@ -88,14 +88,14 @@ def plot_junction_tree(
 def plot_messages(model: TwoStageModel, evidence: EvidenceLike = None, *, row: int = 0, ax: Axes | None = None) -> Axes:
     """Draw the upward messages of one row of evidence: a small bar chart at each separator of the tree.
 
-    A bar is an entry of the message, scaled so that the largest is 1 or −1, as inference does. The first entry, in grey,
-    is that of the constant, the only non-zero one of a message without evidence. The others describe how the evidence
-    below depends on the separator. Edges that carry evidence are blue.
+    A bar is an entry of the message, scaled, as in inference, to a largest absolute value of 1. The first entry, in grey, is
+    that of the constant, the only non-zero entry of a message without evidence. The others represent the dependence of the
+    evidence below on the separator. Edges above evidence are blue.
 
     Args:
         model: fitted.
         evidence: as in :meth:`PBP.posterior`.
-        row: which row of the evidence.
+        row: number of the row of evidence.
         ax: axes to draw on; new ones by default. The charts are its ``child_axes``, labelled "separator 1", … by node.
 
     Returns:
@@ -103,7 +103,7 @@ def plot_messages(model: TwoStageModel, evidence: EvidenceLike = None, *, row: i
 
     Raises:
         StructureError: not a PBP, or a tree too large to draw.
-        QueryError: a model with an operator tree per class, and evidence that does not say which class.
+        QueryError: a model with an operator tree per class, and evidence without the class.
         NotFittedError: the model is not fitted.
     """
     if not isinstance(model, TwoStageModel):
@@ -111,10 +111,10 @@ def plot_messages(model: TwoStageModel, evidence: EvidenceLike = None, *, row: i
     model.require_fitted()
     tree = model.tree
     layout = lay_out(tree)
-    read = one_row(model, evidence, row)
-    values = written_values(model, read)
+    checked = one_row(model, evidence, row)
+    values = written_values(model, checked)
     with torch.no_grad():
-        messages = _tree_of_row(model, read).upward(model.prepare(read)).messages
+        messages = _tree_of_row(model, checked).upward(model.prepare(checked)).messages
     ax, font = tree_axes(layout, ax, LEVEL)
     for node in range(1, len(tree)):
         informed = any(v in values for v in tree.inside[node])
@@ -123,14 +123,14 @@ def plot_messages(model: TwoStageModel, evidence: EvidenceLike = None, *, row: i
         if message is not None:
             _draw_chart(tree, layout, node, message[0], ax, font, informed)
     draw_cliques(tree, layout, ax, font, values)
-    given = condition(values)
-    ax.set_title(f"Upward messages given {given}" if given else "Upward messages without evidence", fontsize=10)
+    text = condition(values)
+    ax.set_title(f"Upward messages given {text}" if text else "Upward messages without evidence", fontsize=10)
     _draw_legend(ax)
     return ax
 
 
 def _tree_of_row(model: TwoStageModel, row: Evidence) -> OperatorTree:
-    """The operators that a row's messages are sent by: those of its class, where there is a tree for each."""
+    """The operators of a row's messages: those of its class in a model with a tree per class."""
     trees = model.operator_tree
     if isinstance(trees, OperatorTree):
         return trees
@@ -144,7 +144,7 @@ def _tree_of_row(model: TwoStageModel, row: Evidence) -> OperatorTree:
 
 
 def _draw_edge(tree: JunctionTree, layout: Layout, node: int, ax: Axes, informed: bool) -> None:
-    """A vertical line from the node, which carries the chart, then a horizontal one to its parent."""
+    """A vertical line from the node, the place of its chart, and a horizontal line to its parent."""
     x, y = layout.across[node], layout.down[node]
     above = layout.across[tree.parent[node]]
     corner = y + 0.78

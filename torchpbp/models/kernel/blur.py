@@ -1,4 +1,4 @@
-"""Draws of a KernelPBP: training rows chosen by weight, their values blurred by the evidence kernel within the range."""
+"""Draws of a KernelPBP: training rows drawn by weight, with values blurred by the evidence kernel within their range."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Blur:
-    """Gaussian noise around training values, cut off at the ends of each variable's range.
+    """Gaussian noise around training values, truncated to each variable's range.
 
     Args:
         examples: (rows, variables) training rows.
@@ -23,17 +23,17 @@ class Blur:
     bounds: Tensor
 
     def share_below(self, column: int) -> Tensor:
-        """(2, rows) share of the blur around each training value that lies below either end of the range."""
+        """(2, rows) probability of the blur around each training value below either end of the range."""
         ends = self.bounds[column].unsqueeze(1)
         return torch.special.ndtr((ends - self.examples[:, column]) / self.widths[column])
 
     def share_inside(self, column: int) -> Tensor:
-        """(rows,) share of the blur around each training value that lies in the range."""
+        """(rows,) probability of the blur around each training value within the range."""
         low, high = self.share_below(column)
         return high - low
 
     def draw(self, column: int, chosen: Tensor, generator: torch.Generator) -> Tensor:
-        """(n,) values near those of the (n,) training rows chosen."""
+        """(n,) blurred values of the (n,) training rows ``chosen``."""
         values = self.examples[chosen, column]
         low, high = self.share_below(column)[:, chosen]
         level = low + (high - low) * torch.rand(
@@ -44,6 +44,6 @@ class Blur:
 
 
 def draw_rows(weights: Tensor, generator: torch.Generator) -> Tensor:
-    """(batch,) training rows drawn by (batch, rows) weights; any of them where no weight is positive."""
+    """(batch,) training rows drawn by (batch, rows) weights; uniformly without positive weights."""
     weights = weights + (weights.sum(dim=1, keepdim=True) <= 0)
     return torch.multinomial(weights, 1, generator=generator).squeeze(1)

@@ -1,8 +1,8 @@
-"""Charts: the coordinates in which a row is compared with training rows.
+"""Charts: the coordinates in which rows are compared with training rows.
 
-By default a variable is compared as it is. Variables that follow each other, such as the points of a pen stroke, can be
-compared by their increments instead: each by its difference to the next one that the row observes, the last by itself.
-The change of coordinates has unit Jacobian, so both charts give densities of the same vector.
+By default the coordinates are the variables. Sequences of variables, such as the points of a pen stroke, can be compared by
+increments instead: the coordinate of a variable is its difference to the next observed variable of the sequence, or its value
+for the last. The change of coordinates has unit Jacobian, so both charts give densities of the same vector.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from torchpbp.errors import StructureError
 
 
 class Chart:
-    """Which variables are compared by increments.
+    """Coordinates of rows, with increments along sequences of variables.
 
     Args:
         names: all variables, in the order of the data's columns.
-        sequences: groups of continuous variables in the order in which they follow each other.
+        sequences: ordered groups of continuous variables.
     """
 
     def __init__(self, names: Sequence[str], sequences: Sequence[Sequence[str]] = ()) -> None:
@@ -43,18 +43,18 @@ class Chart:
         """(n, variables) complete rows in the chart's coordinates."""
         result = rows.clone()
         for sequence in self.sequences:
-            for here, there in itertools.pairwise(sequence):
-                result[:, here] = rows[:, here] - rows[:, there]
+            for column, successor in itertools.pairwise(sequence):
+                result[:, column] = rows[:, column] - rows[:, successor]
         return result
 
     def successors(self, rows: Tensor) -> Tensor:
-        """For each entry of (n, variables) rows with NaN the column of the next observed one, or -1 if there is none."""
+        """(n, variables) column of the next observed variable of the sequence in rows with NaN; -1 without one."""
         result = torch.full(rows.shape, -1, dtype=torch.int64, device=rows.device)
         for sequence in self.sequences:
             following = torch.full((len(rows),), -1, dtype=torch.int64, device=rows.device)
-            for here in reversed(sequence):
-                result[:, here] = following
-                following = torch.where(rows[:, here].isnan(), following, torch.full_like(following, here))
+            for column in reversed(sequence):
+                result[:, column] = following
+                following = torch.where(rows[:, column].isnan(), following, torch.full_like(following, column))
         return result
 
     def differences(self, rows: Tensor, successors: Tensor, column: int, training: Tensor) -> Tensor:
@@ -64,10 +64,10 @@ class Chart:
             return result
         next_column = successors[:, column]
         if len(next_column) and bool((next_column == next_column[0]).all()):  # complete rows: one column for all
-            there = int(next_column[0])
-            if there >= 0:
-                result = result - rows[:, there].unsqueeze(1) + training[:, there]
+            successor = int(next_column[0])
+            if successor >= 0:
+                result = result - rows[:, successor].unsqueeze(1) + training[:, successor]
             return result
         has_next = (next_column >= 0).unsqueeze(1)
-        theirs = rows.gather(1, next_column.clamp(min=0).unsqueeze(1)) - training.T[next_column.clamp(min=0)]
-        return torch.where(has_next, result - theirs, result)
+        next_difference = rows.gather(1, next_column.clamp(min=0).unsqueeze(1)) - training.T[next_column.clamp(min=0)]
+        return torch.where(has_next, result - next_difference, result)

@@ -14,12 +14,12 @@ from torchpbp.inputs.evidence import Evidence
 from torchpbp.models.kernel.charts import Chart
 
 NEAR, NEAR_DOUBLE = 1e4, 1e2
-"""Bandwidths up to which squares of distances, as differences of squares in double precision, are exact to the digits of float32,
-and to twelve digits for models in float64."""
+"""Largest distances, in bandwidths, whose squares as differences of squares in double precision are exact to the precision of
+float32, and to twelve digits for models in float64."""
 SMALL = 256.0
-"""Squared distances, in bandwidths, whose differences are exact to 1e-4 in float32."""
+"""Largest squared distance, in bandwidths, whose differences are exact to 1e-4 in float32."""
 FARTHEST = 1e150
-"""Bandwidths at which evidence is kept: the squares of larger distances leave the range of float64."""
+"""Bandwidths at which evidence is clamped: squares of larger distances overflow float64."""
 
 
 class Comparison:
@@ -46,11 +46,11 @@ class Comparison:
         self._names = list(domains)
         self._continuous = [isinstance(d, Continuous) for d in domains.values()]
         self._chart, self._kernel, self._dtype = chart, kernel, dtype
-        # Differences are taken in low precision, so everything is moved near 0 and brought to the size of the bandwidths
-        # first, by powers of two, which leave all digits as they are; states stay whole numbers.
-        moved = torch.tensor(self._continuous, device=examples.device)
-        self._centre = torch.where(moved, examples.mean(dim=0), torch.zeros_like(widths))
-        self._unit = torch.where(moved, _powers_of_two(widths), torch.ones_like(widths))
+        # Differences are taken in low precision, so values are first centred and divided by powers of two near the
+        # bandwidths, which is exact; states stay integers.
+        continuous = torch.tensor(self._continuous, device=examples.device)
+        self._centre = torch.where(continuous, examples.mean(dim=0), torch.zeros_like(widths))
+        self._unit = torch.where(continuous, _powers_of_two(widths), torch.ones_like(widths))
         for sequence in chart.sequences:  # increments are differences of neighbours
             self._unit[sequence] = self._unit[sequence].amax()
         self._widths, self._scaled_widths = widths, widths / self._unit
@@ -58,7 +58,7 @@ class Comparison:
         self._examples = self._scaled(examples).to(dtype)
 
     def _scaled(self, rows: Tensor) -> Tensor:
-        """(n, variables) float64 rows near 0, in units near the bandwidths."""
+        """(n, variables) float64 centred rows, in units near the bandwidths."""
         return (rows - self._centre) / self._unit
 
     def table(self, evidence: Evidence) -> Tensor:
@@ -78,27 +78,27 @@ class Comparison:
     def leaf_values(
         self, leaves: Mapping[int, Sequence[str]], evidence: Evidence, skip: str | None = None
     ) -> tuple[dict[int, Tensor], Tensor]:
-        """Values that leaves send up, each row up to a factor.
+        """Upward messages of leaves, up to a factor per row.
 
         Args:
             leaves: leaf -> its observables.
             evidence: for a batch of rows.
-            skip: a variable whose own evidence is left out.
+            skip: a variable whose own evidence is ignored.
 
         Returns:
-            leaf -> (batch, training rows) product of its observables' kernels, 1 where nothing is observed; and the
-            (batch,) log of the factors taken out: what the kernels' peaks and integrals come to.
+            leaf -> (batch, training rows) product of its observables' kernels, 1 without observed values; and the
+            (batch,) log of the extracted factors: the kernels' peaks and integrals.
         """
         rows = self.table(evidence)
         seen = ~rows.isnan()
         successors = self._chart.successors(rows)
-        near = self._scaled(rows).clamp(-FARTHEST, FARTHEST).nan_to_num(0.0)
+        scaled = self._scaled(rows).clamp(-FARTHEST, FARTHEST).nan_to_num(0.0)
         log_factor = torch.zeros(evidence.batch, dtype=torch.float64, device=rows.device)
         result = {}
         for leaf, group in leaves.items():
             columns = [self._names.index(v) for v in group if v != skip and v not in evidence.soft]
             columns = [i for i in columns if bool(seen[:, i].any())]
-            values, log_peak = self._product(near, seen, successors, columns)
+            values, log_peak = self._product(scaled, seen, successors, columns)
             log_factor += log_peak
             weighed = [v for v in group if v in evidence.soft and v != skip]
             for v in weighed:
@@ -113,18 +113,18 @@ class Comparison:
         return result, log_factor
 
     def _by_distance(self, column: int) -> bool:
-        """Whether a variable's kernel is Gaussian, so that the product of several is that of a distance."""
+        """Whether a variable's kernel is Gaussian, so that a product of several is a Gaussian of one distance."""
         return self._continuous[column] and isinstance(self._kernel, RBF)
 
     def _product(
         self, rows: Tensor, seen: Tensor, successors: Tensor, columns: Sequence[int]
     ) -> tuple[Tensor, Tensor | float]:
-        """(batch, training rows) product of kernels, and the log of a factor taken out of each row.
+        """(batch, training rows) product of kernels, and the log of a factor extracted from each row.
 
         Args:
-            rows: (batch, variables) float64 values near 0.
-            seen: (batch, variables) whether a value is observed.
-            successors: columns of the values that follow in the chart.
+            rows: (batch, variables) float64 scaled values.
+            seen: (batch, variables) mask of the observed values.
+            successors: (batch, variables) of :meth:`Chart.successors`.
             columns: variables to compare.
         """
         values, log_peak = self._near_product(rows, seen, successors, columns)
@@ -137,7 +137,7 @@ class Comparison:
         return values, log_peak
 
     def _far(self, rows: Tensor, columns: Sequence[int]) -> Tensor:
-        """Numbers of the rows with a value so far from all training rows that squares of distances cannot tell these apart."""
+        """Numbers of the rows with a value too far from all training rows for differences of squared distances."""
         most = NEAR_DOUBLE if self._dtype == torch.float64 else NEAR
         chosen = [i for i in columns if self._continuous[i]]
         return (rows[:, chosen].abs() > most * self._scaled_widths[chosen]).any(dim=1).nonzero().squeeze(1)
@@ -145,10 +145,10 @@ class Comparison:
     def _near_product(
         self, rows: Tensor, seen: Tensor, successors: Tensor, columns: Sequence[int]
     ) -> tuple[Tensor, Tensor | float]:
-        """As :meth:`_product`, without regard to rows far from all training rows.
+        """As :meth:`_product`, for rows near the training rows.
 
-        Gaussian kernels are added up in the exponent, and the nearest training row's exponent is taken out before the
-        exponential: a row far from all training rows would come to 0 otherwise.
+        Exponents of Gaussian kernels are summed, and the exponent of the nearest training row is subtracted before the
+        exponential, which would otherwise underflow for rows far from all training rows.
         """
         values: Tensor | None = None
         log_peak: Tensor | float = 0.0
@@ -157,7 +157,7 @@ class Comparison:
             exponent = self._exponents(rows, seen, successors, gaussian)
             peak = exponent.amax(dim=1)
             log_peak = peak.double()
-            least = math.log(torch.finfo(self._dtype).tiny) + 0.1  # exponentials below are slow, and all but 0
+            least = math.log(torch.finfo(self._dtype).tiny) + 0.1  # smaller exponentials are slow, and negligible
             values = exponent.sub_(peak.unsqueeze(1)).to(self._dtype).clamp_(min=least).exp_()
         low = rows.to(self._dtype)
         for i in columns:
@@ -173,22 +173,21 @@ class Comparison:
         return low.new_ones(len(rows), len(self._examples)) if values is None else values, log_peak
 
     def _exponents(self, rows: Tensor, seen: Tensor, successors: Tensor, columns: Sequence[int]) -> Tensor:
-        """(batch, training rows) −½ Σ_c s_c (a_c − b_c)² over coordinates c, s_c being 1 where a row has that coordinate, else 0.
+        """(batch, training rows) −½ Σ_c s_c (a_c − b_c)² over coordinates c, with s_c = 1 if a row has the coordinate, else 0.
 
-        As one product of matrices, with entries (Σ s a², s a, s) and (1, b, b²), in double precision where large squares cancel.
+        Computed as one matrix product with entries (Σ s a², s a, s) and (1, b, b²), in double precision if large squares cancel.
         """
         training = self._scaled(self._states)
-        flags, own, theirs = [], [], []
+        flags, evidence, examples = [], [], []
         for i in columns:
             following = {-1} if i not in self._chart.followed else set(successors[:, i].tolist())
-            for there in (
-                following
-            ):  # the coordinate is a difference, for rows with different missing values to different variables
-                here = seen[:, i] if len(following) == 1 else seen[:, i] & (successors[:, i] == there)
-                flags.append(here.to(rows.dtype) / self._scaled_widths[i])
-                own.append(rows[:, i] - rows[:, there] if there >= 0 else rows[:, i])
-                theirs.append(training[:, i] - training[:, there] if there >= 0 else training[:, i])
-        flag, a, b = torch.stack(flags, dim=1), torch.stack(own, dim=1), torch.stack(theirs)
+            # a difference to another variable, which depends on the missing values of the row
+            for successor in following:
+                mask = seen[:, i] if len(following) == 1 else seen[:, i] & (successors[:, i] == successor)
+                flags.append(mask.to(rows.dtype) / self._scaled_widths[i])
+                evidence.append(rows[:, i] - rows[:, successor] if successor >= 0 else rows[:, i])
+                examples.append(training[:, i] - training[:, successor] if successor >= 0 else training[:, i])
+        flag, a, b = torch.stack(flags, dim=1), torch.stack(evidence, dim=1), torch.stack(examples)
         square = flag.square()
         left = torch.cat([-0.5 * (square * a.square()).sum(dim=1, keepdim=True), square * a, -0.5 * square], dim=1)
         right = torch.cat([torch.ones_like(b[:1]), b, b.square()])
@@ -199,45 +198,45 @@ class Comparison:
     def _far_product(
         self, rows: Tensor, seen: Tensor, successors: Tensor, columns: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
-        """As :meth:`_near_product`, in double precision and without differences of squares that are nearly the same.
+        """As :meth:`_near_product`, in double precision and without differences of nearly equal squares.
 
-        The exponents of two training rows differ by (a − b)(a + b), where a − b is the difference of the two rows
-        themselves and so does not depend on how far away the evidence is.
+        The exponents of two training rows differ by (a − b)(a + b), where a − b is the difference of the two training rows,
+        whose precision does not depend on the distance of the evidence.
         """
         training = self._scaled(self._states)
         values = rows.new_ones(len(rows), len(training))
         total, parts = torch.zeros_like(values), []
         for i in columns:
-            own = self._chart.differences(torch.zeros_like(rows), successors, i, training) / self._scaled_widths[i]
+            offset = self._chart.differences(torch.zeros_like(rows), successors, i, training) / self._scaled_widths[i]
             place = self._chart.differences(rows, successors, i, torch.zeros_like(training[:1]))
-            known = seen[:, i : i + 1]
+            mask = seen[:, i : i + 1]
             if not self._continuous[i]:
-                values = values * ((self._chart.differences(rows, successors, i, training) == 0) | ~known)
+                values = values * ((self._chart.differences(rows, successors, i, training) == 0) | ~mask)
             elif isinstance(self._kernel, RBF):
-                difference = own + place / self._scaled_widths[i]
-                total += known * difference.square()
-                parts.append((known * own, known * difference))
+                difference = offset + place / self._scaled_widths[i]
+                total += mask * difference.square()
+                parts.append((mask * offset, mask * difference))
             else:
-                kernel = self._kernel.profile((own + place / self._scaled_widths[i]).abs())
-                values = values * torch.where(known, kernel, 1.0)
+                kernel = self._kernel.profile((offset + place / self._scaled_widths[i]).abs())
+                values = values * torch.where(mask, kernel, 1.0)
         nearest = total.argmin(dim=1, keepdim=True)
         apart = torch.zeros_like(values)
-        for own, difference in parts:
-            apart += (own - own.gather(1, nearest)) * (difference + difference.gather(1, nearest))
+        for offset, difference in parts:
+            apart += (offset - offset.gather(1, nearest)) * (difference + difference.gather(1, nearest))
         least = apart.amin(dim=1, keepdim=True)
         log_peak = -0.5 * (total.gather(1, nearest) + least).squeeze(1)
         return (values * (-0.5 * (apart - least)).exp()).to(self._dtype), log_peak
 
 
 def rescale_(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Divide each row, in place, by its largest absolute value; also return the logs, as float64."""
+    """Divide each row, in place, by its largest absolute value; returns the rows and the float64 logs of the divisors."""
     scale = torch.maximum(values.amax(dim=1), -values.amin(dim=1))
     scale = torch.where(scale > 0, scale, torch.ones_like(scale))
     return values.div_(scale.unsqueeze(1)), scale.double().log()
 
 
 def _powers_of_two(sizes: Tensor) -> Tensor:
-    """The power of two next above each positive number; anything for 0."""
+    """The next power of two above each positive number; undefined for 0."""
     mantissa, _ = torch.frexp(sizes)
     return sizes / mantissa
 

@@ -1,4 +1,4 @@
-"""Estimates of a KernelPBP: weights over the training rows turned into probabilities of states, or a density."""
+"""Estimates of a KernelPBP: probabilities of states, or densities, from weights of the training rows."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def state_probabilities(
 
     Args:
         weights: (batch, rows) of the training rows.
-        values: (rows,) states there.
-        states: how many there are.
+        values: (rows,) states of the training rows.
+        states: number of states.
         soft: (batch, states) evidence on the variable itself.
-        hard: (batch,) states observed in some rows; -1 in the others.
+        hard: (batch,) observed states; -1 where not observed.
 
     Returns:
-        (batch, states); uniform where no training row has a positive weight.
+        (batch, states); uniform if no training row has a positive weight.
     """
     onehot = torch.nn.functional.one_hot(values.long(), states).to(weights)
     estimate = weights @ onehot
@@ -35,8 +35,8 @@ def state_probabilities(
     total = clipped.sum(dim=1, keepdim=True)
     result = torch.where(total > 0, clipped / total.clamp(min=1e-300), torch.full_like(clipped, 1 / states))
     if hard is not None:
-        known = torch.nn.functional.one_hot(hard.clamp(min=0), states).to(result)
-        result = torch.where((hard >= 0).unsqueeze(1), known, result)
+        observed = torch.nn.functional.one_hot(hard.clamp(min=0), states).to(result)
+        result = torch.where((hard >= 0).unsqueeze(1), observed, result)
     return result
 
 
@@ -45,9 +45,9 @@ def value_density(weights: Tensor, values: Tensor, bounds: Tensor, kernel: Kerne
 
     Args:
         weights: (batch, rows) of the training rows.
-        values: (rows,) values there.
+        values: (rows,) values of the training rows.
         bounds: (2,) ends of its range.
-        kernel: by which values are blurred.
+        kernel: kernel around each value.
         width: bandwidth of the kernel.
     """
     weights = weights.double()
@@ -55,7 +55,7 @@ def value_density(weights: Tensor, values: Tensor, bounds: Tensor, kernel: Kerne
     points = torch.linspace(low, high, GRID, dtype=torch.float64, device=weights.device)
     total = weights.sum(dim=1)
     safe = torch.where(total > 0, total, torch.ones_like(total))
-    centre = values.mean()  # squares of values far from 0 would drown their variance
+    centre = values.mean()  # squares of values far from 0 would cancel in the variance
     first, second = weights @ (values - centre) / safe, weights @ (values - centre).square() / safe
     plain = grid_density(points, weights @ kernel.gram(values, points, width))
     usable = (total > 0) & (first + centre >= low) & (first + centre <= high)
@@ -76,7 +76,7 @@ def density_at(density: Density, at: Any) -> Tensor:
 
 
 def joined(parts: list[Any]) -> Any:
-    """Answers for parts of a batch as one."""
+    """The concatenation of answers for parts of a batch."""
     if not isinstance(parts[0], Density):
         return torch.cat(parts)
     values, mean, variance = (torch.cat([getattr(p, name) for p in parts]) for name in ("values", "mean", "variance"))

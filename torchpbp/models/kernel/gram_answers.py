@@ -1,4 +1,4 @@
-"""Asking a fitted KernelPBP: posteriors, probability of evidence, samples."""
+"""Queries of a fitted KernelPBP: posteriors, log-evidence and samples."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ BATCH_ELEMENTS = 1 << 19
 
 
 class GramAnswers(nn.Module, Learner, Sampling):
-    """The query side of a model that keeps its training rows.
+    """The query side of a model that stores its training rows.
 
     Attributes:
         tree: the junction tree.
         names: the observables, in the order of the columns of ``examples``.
-        kernel, chart: how continuous variables are compared.
+        kernel, chart: kernel and coordinates of continuous variables.
         examples: (rows, variables) training rows, completed.
         widths, evidence_widths: (variables,) bandwidths of learning and of evidence.
         bounds: (variables, 2) ranges of densities.
@@ -53,7 +53,7 @@ class GramAnswers(nn.Module, Learner, Sampling):
 
     @property
     def device(self) -> torch.device:
-        """Where the training rows are kept."""
+        """Device of the training rows."""
         return self.examples.device if self.fitted else torch.device("cpu")
 
     def _solved_operators(self) -> nn.ModuleDict:
@@ -95,9 +95,9 @@ class GramAnswers(nn.Module, Learner, Sampling):
 
     @torch.no_grad()
     def posteriors(self, evidence: EvidenceLike = None) -> Any:
-        """Posteriors of every observable that is not observed in all rows, from one pass up and one down.
+        """Posteriors of every observable that is not observed in all rows, from one upward and one downward pass.
 
-        Complete rows leave nothing to ask: a warning says so, and :meth:`log_evidence` has their probability.
+        If every row observes everything, the result is empty, with a warning; :meth:`log_evidence` returns the probability.
         """
 
         def answer(names: list[str], checked: Evidence) -> dict[str, Any]:
@@ -110,9 +110,9 @@ class GramAnswers(nn.Module, Learner, Sampling):
 
     @torch.no_grad()
     def sample(self, n: int, evidence: EvidenceLike = None, seed: int | None = None) -> dict[str, Tensor]:
-        """Draw all observables given evidence: leaf by leaf, each from a training row blurred by the evidence kernel.
+        """Draw all observables given evidence, leaf by leaf, each from a training row blurred by the evidence kernel.
 
-        Draws stay within each variable's range, and follow its posterior density there.
+        Draws follow the posterior density within each variable's range.
 
         Returns:
             name -> (n,) without evidence, (n, batch) with.
@@ -134,8 +134,8 @@ class GramAnswers(nn.Module, Learner, Sampling):
                 i = self.names.index(v)
                 if isinstance(self.graph.variables[v], Continuous):
                     drawn = self._blur().draw(i, chosen, generator)
-                    known = current.real.get(v)
-                    current.real[v] = drawn if known is None else torch.where(known.isnan(), drawn, known)
+                    values = current.real.get(v)
+                    current.real[v] = drawn if values is None else torch.where(values.isnan(), drawn, values)
                 else:
                     drawn, states = self.examples[chosen, i].long(), current.hard.get(v)
                     current.hard[v] = drawn if states is None else torch.where(states < 0, drawn, states)
@@ -173,7 +173,7 @@ class GramAnswers(nn.Module, Learner, Sampling):
         )
 
     def _weights(self, evidence: Evidence, names: Sequence[str]) -> dict[str, Tensor]:
-        """(batch, rows) weights of the training rows for each variable, its own evidence left out."""
+        """name -> (batch, rows) weights of the training rows, without the variable's own evidence."""
         self._check_charted(names)
         up = self._upward(evidence)
         leaves = {self.tree.leaf_of[v] for v in names}
@@ -196,7 +196,7 @@ class GramAnswers(nn.Module, Learner, Sampling):
                 )
 
     def _answers(self, names: Sequence[str], evidence: Evidence, at: Any = None) -> dict[str, Any]:
-        """Posteriors of variables given checked evidence; the density of a continuous one at points, if there are any."""
+        """Posteriors of variables for checked evidence; with ``at`` the density of a continuous variable at these points."""
         result: dict[str, Any] = {}
         for name, weights in self._weights(evidence, names).items():
             i = self.names.index(name)
@@ -210,13 +210,13 @@ class GramAnswers(nn.Module, Learner, Sampling):
         return result
 
     def _draw_rows(self, evidence: Evidence, leaf: int, generator: torch.Generator) -> Tensor:
-        """(batch,) training rows drawn by the weights at a leaf, evidence on the leaf included."""
+        """(batch,) training rows drawn by the weights at a leaf, including evidence on the leaf."""
         up = self._upward(evidence)
         weights = (self._downward(up, {leaf})[leaf] * up.messages[leaf]).clamp(min=0).double()
         table = self._comparison().table(evidence)
         for v in self.tree.leaf_observables[leaf]:
             i = self.names.index(v)
-            if isinstance(self.graph.variables[v], Continuous):  # only what lies in the range can be drawn
+            if isinstance(self.graph.variables[v], Continuous):  # draws are truncated to the range
                 inside = weights * self._blur().share_inside(i)
                 weights = torch.where(table[:, i].isnan().unsqueeze(1), inside, weights)
         return draw_rows(weights, generator)

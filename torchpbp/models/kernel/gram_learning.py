@@ -1,4 +1,4 @@
-"""What a KernelPBP learns from its training rows: bandwidths, ranges, and one operator per separator."""
+"""Learning of a KernelPBP: bandwidths, ranges, and one operator per separator."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from torchpbp.settings import Constraint
 from torchpbp.settings import positive as positive_number
 
 Bandwidth = float | Mapping[str, float] | str
-"""One for all continuous variables, one for each, or "median"."""
+"""A number for all continuous variables, a number for each, or "median"."""
 
 
 def bandwidth_constraint() -> Constraint:
-    """A :data:`Bandwidth`."""
+    """The constraint on a :data:`Bandwidth`."""
     number = positive_number()
 
     def read(value: Any) -> Any:
@@ -37,7 +37,7 @@ def bandwidth_constraint() -> Constraint:
 
 
 def check_bandwidth(bandwidth: Bandwidth, graph: LatentGraph) -> None:
-    """Raise an ArgumentError for a mapping that leaves a continuous variable out."""
+    """Raise an ArgumentError for a mapping without some continuous variable."""
     continuous = [v for v in graph.observed if isinstance(graph.variables[v], Continuous)]
     if isinstance(bandwidth, Mapping) and not set(continuous) <= set(bandwidth):
         raise ArgumentError(f"bandwidth: expected a positive number for each of {continuous}, got {dict(bandwidth)}.")
@@ -65,14 +65,14 @@ def bandwidths(bandwidth: Bandwidth, domains: Mapping[str, Domain], coordinates:
 def check_spans(
     domains: Mapping[str, Domain], rows: Tensor, widths: Tensor, dtype: torch.dtype, numbers: Tensor | None = None
 ) -> None:
-    """Raise a DataError for columns whose values lie too many bandwidths apart.
+    """Raise a DataError for columns whose values are too many bandwidths apart.
 
     Args:
         domains: the variables, in the order of the columns.
         rows: (rows, variables) training rows; NaN where missing.
         widths: (variables,) bandwidths.
-        dtype: in which rows are compared.
-        numbers: (rows,) numbers of the rows in the data, where some have been left out.
+        dtype: of the comparison of rows.
+        numbers: (rows,) numbers of the rows in the data; None if ``rows`` are all rows.
     """
     for i, (v, domain) in enumerate(domains.items()):
         if isinstance(domain, Continuous):
@@ -97,7 +97,7 @@ def ranges(domains: Mapping[str, Domain], rows: Tensor, widths: Tensor) -> Tenso
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorSettings:
-    """How operators are solved for.
+    """Settings of the solve of operators.
 
     Args:
         ridge: penalties of stage 1 and stage 2.
@@ -112,14 +112,14 @@ class OperatorSettings:
     seed: int
 
     def nbytes(self, separators: int, rows: int) -> int:
-        """Memory that the operators take, with what is needed to solve for one of them."""
+        """Bytes of the operators, including the workspace of one solve."""
         item = torch.finfo(self.dtype).bits // 8
         columns = rows if self.landmarks is None else 2 * min(self.landmarks, rows)
         return separators * rows * columns * item + 8 * 4 * rows * columns
 
 
 def check_memory(settings: OperatorSettings, separators: int, rows: int, most: int) -> None:
-    """Raise before anything is allocated if the operators would take more than ``most`` bytes."""
+    """Raise a DataError, before any allocation, if the operators would take more than ``most`` bytes."""
     needed = settings.nbytes(separators, rows)
     if needed > most:
         raise DataError(
@@ -130,7 +130,7 @@ def check_memory(settings: OperatorSettings, separators: int, rows: int, most: i
 
 
 def learn_operators(plans: Sequence[SeparatorPlan], gram: TrainingGram, settings: OperatorSettings) -> nn.ModuleDict:
-    """Node -> operator that takes the product of the messages below it to its own. Equal rows give equal operators."""
+    """Node -> operator from the product of the messages below it to its message. Equal rows give equal operators."""
     bar = tqdm(plans, desc="solving", unit="separator", delay=2, leave=False)
     return nn.ModuleDict({str(plan.node): _operator(plan, gram, settings) for plan in bar})
 

@@ -1,4 +1,4 @@
-"""Messages of a KernelPBP: functions, kept by their values or coefficients at the training rows, up and down the tree."""
+"""Message passing of a KernelPBP: functions represented by values or coefficients at the training rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torchpbp.models.kernel.gram_operators import GramOperator
 
 @dataclass(frozen=True)
 class GramMessages:
-    """Values of upward messages, and the (batch,) log of all that was taken out of them."""
+    """Values of upward messages, and the (batch,) log of their extracted scales."""
 
     messages: dict[int, Tensor]
     log_scale: Tensor
@@ -24,7 +24,7 @@ class GramMessages:
 
 @dataclass(frozen=True)
 class GramMessagePassing:
-    """The recursion on one tree.
+    """Upward and downward messages on a junction tree.
 
     Args:
         tree: of the model.
@@ -40,9 +40,9 @@ class GramMessagePassing:
         """Values of every upward message at the training rows.
 
         Args:
-            leaf_values: gives for a leaf the (batch, rows) values that it sends, with a largest entry of 1, and the (batch,) log of
-                what was taken out of them.
-            keep: whether messages inside the tree are kept; without them a pass needs little memory, and is faster for that.
+            leaf_values: leaf -> (batch, rows) values of its message, with a largest entry of 1, and the (batch,) log of the
+                extracted scale.
+            keep: whether messages of inner nodes are returned; otherwise a pass takes little memory and is faster.
         """
         messages: dict[int, Tensor] = {}
         logs: list[Tensor] = []
@@ -63,7 +63,7 @@ class GramMessagePassing:
         )
 
     def downward(self, up: GramMessages, leaves: set[int]) -> dict[int, Tensor]:
-        """Node -> (batch, rows) coefficients that arrive there, for the leaves wanted and the nodes above them."""
+        """Node -> (batch, rows) coefficients of its downward message, for ``leaves`` and the nodes above them."""
         wanted: set[int] = set()
         for node in leaves:
             while node > 0:
@@ -90,13 +90,13 @@ class GramMessagePassing:
         return operator
 
     def _normalised(self, message: Tensor) -> tuple[Tensor, Tensor]:
-        """A message, changed in place, with a largest entry of 1, clipped at 0 if asked for; and the (batch,) log of what it was."""
+        """A message, modified in place, with a largest entry of 1, clipped if ``positive``; and the (batch,) log of its scale."""
         return rescale_(message.clamp_(min=0) if self.positive else message)
 
 
 @contextmanager
 def flushed_denormals() -> Iterator[None]:
-    """Numbers too small for a normalised float count as 0 within: kernels are full of them, and processors take 100 times as long."""
+    """Context in which denormal numbers are 0: they are frequent in kernels, and up to 100 times slower."""
     before = float(torch.full((1,), torch.finfo(torch.float64).tiny, dtype=torch.float64, device="cpu").mul(0.5)) == 0
     torch.set_flush_denormal(True)
     try:

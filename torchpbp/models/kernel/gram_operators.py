@@ -1,4 +1,4 @@
-"""Stage 1 and stage 2 in kernel form: one matrix per separator that takes values at training rows to values there.
+"""Stage 1 and stage 2 in kernel form: one matrix per separator on values of functions at the training rows.
 
 With K_η the Gram matrix of the instrument and K_S that of the core group, stage 1 is B = (K_η + λI)⁻¹K_η and stage 2
 gives G = K_S B (BᵀK_S B + λ₂I)⁻¹ Bᵀ; an upward message is G times the product of the messages below [PBP §5].
@@ -35,7 +35,7 @@ class GramOperator(nn.Module):
         return coefficients @ self.left if self.right is None else (coefficients @ self.left) @ self.right
 
     def trace(self) -> float:
-        """Sum of the eigenvalues of G: the degrees of freedom of the messages that it lets through."""
+        """Sum of the eigenvalues of G: its degrees of freedom as a smoother of messages."""
         return float(self.left.trace() if self.right is None else (self.left * self.right.T).sum())
 
 
@@ -56,7 +56,7 @@ def full_operator(core: Tensor, instrument: Tensor, stage1: float, stage2: float
 
 
 def thin_operator(core: Tensor, instrument: Tensor, stage1: float, stage2: float) -> tuple[Tensor, Tensor]:
-    """The same from features P and H with K_S ≈ PPᵀ and K_η ≈ HHᵀ, never forming an n × n matrix.
+    """G from features P and H with K_S ≈ PPᵀ and K_η ≈ HHᵀ, without an n × n matrix.
 
     Args:
         core: P, (n, p).
@@ -77,12 +77,12 @@ def thin_operator(core: Tensor, instrument: Tensor, stage1: float, stage2: float
 
 
 def landmark_features(with_landmarks: Tensor, among_landmarks: Tensor) -> Tensor:
-    """Features whose products approximate a kernel: k(·, c) K_cc^{-1/2}, small eigenvalues left out.
+    """Features whose products approximate a kernel: k(·, c) K_cc^{-1/2}, without small eigenvalues.
 
     Args:
         with_landmarks: (n, m) kernel between rows and landmarks.
         among_landmarks: (m, m).
     """
     values, vectors = torch.linalg.eigh(among_landmarks)
-    kept = values > 1e-8 * values[-1]
-    return with_landmarks @ (vectors[:, kept] * values[kept].rsqrt())
+    large = values > 1e-8 * values[-1]
+    return with_landmarks @ (vectors[:, large] * values[large].rsqrt())

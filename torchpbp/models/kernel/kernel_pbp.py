@@ -1,7 +1,7 @@
 """KernelPBP: predictive belief propagation with the kernel trick, for continuous and mixed variables [PBP §5].
 
-Messages are functions, kept by their values at the training rows; one matrix per separator takes the product of the
-messages below to the message above. No features are chosen and no outer products formed.
+Messages are functions, represented by their values at the training rows; one matrix per separator maps the product of the
+messages below to the message above, without explicit features or outer products.
 """
 
 from __future__ import annotations
@@ -44,32 +44,31 @@ from torchpbp.models.kernel.structure import nearest_leaves, plan_on
 from torchpbp.planning.plan import Plan, SeparatorPlan
 
 MOST_STATES = 1 << 26
-"""Of a discrete observable: each answer has an entry for each of them."""
+"""Largest number of states of a discrete observable; each answer has an entry per state."""
 
 
 class KernelPBP(GramAnswers):
     """Predictive belief propagation on Gram matrices.
 
     Args:
-        graph: the structure. Latents need no number of states: nothing here depends on it.
+        graph: the structure. The latents' numbers of states are not used, and may be unknown.
         bandwidth: of the kernels of core groups and instruments, in units of the data; a number, one per continuous
             variable, or "median" for half the median distance between training values.
-        evidence_bandwidth: of the kernel by which evidence is compared with training rows; as ``bandwidth`` by default.
-        kernel: for continuous variables. Discrete ones are compared for equality.
+        evidence_bandwidth: of the kernel between evidence and training rows; ``bandwidth`` by default.
+        kernel: for continuous variables; discrete ones are compared for equality.
         ridge: penalties (λ, λ₂) of stage 1 and stage 2, added to sums over rows.
         core_leaves: leaves in a core group, nearest to the separator first.
         instrument_leaves: leaves in an instrument, nearest first; their kernels are multiplied.
-        plan: core groups and instruments to use instead; an instrument's groups are added up.
+        plan: core groups and instruments in place of the nearest leaves; the kernels of an instrument's groups are added.
         landmarks: None for exact Gram matrices; a number of training rows for a low-rank approximation.
-        sequences: groups of variables that are compared by increments (see :class:`~torchpbp.models.kernel.charts.Chart`).
-        positive: whether messages are clipped at 0, as functions that stand for probabilities should be. Clipping steadies
-            scores a great deal with few rows (pen digits), but biases them, so that errors stop falling with more rows:
-            pass False where posteriors must be consistent.
+        sequences: groups of variables compared by increments (see :class:`~torchpbp.models.kernel.charts.Chart`).
+        positive: whether messages, which estimate non-negative functions, are clipped at 0. Clipping reduces the variance of
+            scores with few rows (pen digits), but the bias does not vanish with more rows: pass False for consistent posteriors.
         root: variables the root clique must contain.
-        fill: how missing training values are completed from rows like theirs (see :mod:`torchpbp.features.completion`): "draw"
-            keeps the spread of the data; "mean" is closer to each single value, which suits classifiers.
+        fill: completion of missing training values from similar rows (see :mod:`torchpbp.features.completion`): "draw"
+            preserves the spread of the data; "mean" is closer to each single value, which suits classifiers.
         dtype: of messages and operators; solves are always done in float64.
-        max_bytes: memory that the operators may take; if they need more, an error is raised before anything is allocated.
+        max_bytes: memory limit of the operators, checked before any allocation.
         seed: of the choice of landmarks, and of draws for missing training values.
 
     Attributes:
@@ -142,8 +141,8 @@ class KernelPBP(GramAnswers):
 
     @property
     def _evidence_bandwidth(self) -> Bandwidth:
-        own = self.settings.evidence_bandwidth
-        return self.settings.bandwidth if own is None else own
+        bandwidth = self.settings.evidence_bandwidth
+        return self.settings.bandwidth if bandwidth is None else bandwidth
 
     def __str__(self) -> str:
         state = f"fitted on {len(self.examples)} rows" if self.fitted else "not fitted"
@@ -153,14 +152,14 @@ class KernelPBP(GramAnswers):
     # -- learning ------------------------------------------------------------------------------------------------
 
     def fit(self, data: DataLike) -> KernelPBP:
-        """Learn from data, which is held in memory.
+        """Learn from data, which is stored in memory.
 
-        Values may be missing (NaN, None, pandas NA, masked entries, -1 for discrete variables): they are completed from rows
-        like theirs first. Rows without any value are left out, with a warning.
+        Missing values (NaN, None, pandas NA, masked entries, -1 for discrete variables) are first completed from similar
+        rows. Rows without any value are dropped, with a warning.
 
         Raises:
-            DataError: bad data, a column without any value or with outliers so many bandwidths from the other values that
-                ``dtype`` cannot compare them, or Gram matrices larger than ``max_bytes``; nothing is changed then.
+            DataError: bad data, a column without any value or with outliers too many bandwidths from the other values for
+                ``dtype``, or Gram matrices larger than ``max_bytes``; the model is then unchanged.
         """
         reader = ColumnReader(self.evidence_domains(), self.graph.labels, missing=True, device=None)
         parts = list(reader.tables(data))
@@ -204,7 +203,7 @@ class KernelPBP(GramAnswers):
         self.fitted = True
 
     def _solved_operators(self) -> nn.ModuleDict:
-        """The operators; those of a model whose file does not hold them are solved for now."""
+        """The operators, solved from the training rows if the model's file did not hold them."""
         if self.fitted and len(self.operators) < len(self._inner_plans()):
             self.operators = self._solved(self.examples, self.widths)
         return self.operators
@@ -223,7 +222,7 @@ class KernelPBP(GramAnswers):
         return f"missing in training: {sum(self.missing.values()) / len(self.missing):.1%} of the values"
 
     def _completed(self, rows: Tensor) -> Tensor:
-        """Rows without missing values; likeness is judged by the evidence bandwidth, variable by variable."""
+        """Rows with completed missing values; similarity is measured with the evidence bandwidths."""
         widths = bandwidths(self._evidence_bandwidth, self.evidence_domains(), rows)
         domains = list(self.evidence_domains().values())
         return complete_rows(rows, domains, widths, draw=self.settings.fill == "draw", seed=self.settings.seed)
@@ -231,7 +230,7 @@ class KernelPBP(GramAnswers):
     def diagnostics(self) -> pd.DataFrame:
         """One row per separator: its core group, its instrument, and the degrees of freedom of its operator.
 
-        These are the trace of the matrix that smooths messages: near 1 where the instrument predicts no more than a constant,
+        The degrees of freedom are the trace of the operator's matrix: near 1 if the instrument predicts only a constant, and
         at most the number of training rows. A separator above a single leaf has no operator.
         """
         self.require_fitted()
@@ -252,29 +251,27 @@ class KernelPBP(GramAnswers):
     # -- files ---------------------------------------------------------------------------------------------------
 
     def _answering(self) -> dict[str, Tensor]:
-        """The tensors that answers are made of, by name, which must be finite: missing training values are completed first."""
-        own = {name: getattr(self, name) for name in ("examples", "widths", "evidence_widths", "bounds")}
-        return {**own, **{f"operators.{name}": t for name, t in self.operators.named_buffers()}}
+        """name -> tensor on which answers depend, which must be finite; training rows are already completed."""
+        buffers = {name: getattr(self, name) for name in ("examples", "widths", "evidence_widths", "bounds")}
+        return {**buffers, **{f"operators.{name}": t for name, t in self.operators.named_buffers()}}
 
     def save(self, path: str | os.PathLike[str], operators: bool | None = None) -> None:
         """Write graph, settings, training rows and operators to one file.
 
         Args:
-            path: of the file; an existing one is replaced only once the new one is whole.
-            operators: whether the operators are written. Without them the file holds little more than the training rows, and
-                they are solved for when the loaded model is first asked, from the same rows in the same way: bit for bit
-                the same with the same processor, libraries and number of threads, else up to the rounding of ``dtype``.
-                Exact ones have rows² entries per separator and take rows³ steps each, so they are written by default;
-                those of ``landmarks`` are large for what they hold and quickly solved for, so they are not.
+            path: of the file; an existing file is replaced only once the new one is complete.
+            operators: whether the operators are written. Otherwise the file holds little more than the training rows, and the
+                loaded model solves for the operators before its first answer: bit for bit the same with the same processor,
+                libraries and number of threads, else up to the rounding of ``dtype``. By default exact operators are written,
+                which take rows³ steps each to solve for, and those of ``landmarks`` are not, which are solved for quickly.
 
         Raises:
-            CheckpointError: a kernel class defined by the user, NaN or infinity in what answers are made of, or a file that cannot be
-                written.
+            CheckpointError: a kernel class defined by the user, NaN or infinity in parameters, or a file that cannot be written.
         """
         self._write(path, SaveOptions(operators=operators))
 
     def pack(self, name: object, options: SaveOptions) -> dict[str, Any]:
-        """Graph, settings, training rows and, unless they are left out, operators."""
+        """Graph, settings, training rows and, depending on ``options``, operators."""
         self.require_fitted()
         written = self.settings.landmarks is None if options.operators is None else options.operators
         named: Any = self._solved_operators().items() if written else ()
@@ -293,7 +290,7 @@ class KernelPBP(GramAnswers):
 
     @classmethod
     def unpack(cls, content: Mapping[str, Any], name: object) -> KernelPBP:
-        """The model; operators that the file does not hold are solved for when they are first needed."""
+        """The model; operators missing in the file are solved for before the first answer."""
         model = cls.unfitted(content)
         rows, (widths, evidence_widths, bounds) = content["examples"], content["scales"]
         count = len(model.names)
@@ -324,7 +321,7 @@ class KernelPBP(GramAnswers):
 
     @classmethod
     def unfitted(cls, content: Mapping[str, Any]) -> KernelPBP:
-        """A model with the graph and the settings that a file holds, and nothing learned."""
+        """An unfitted model with the graph and the settings of a file."""
         graph = LatentGraph.from_dict(content["graph"])
         tree = build_junction_tree(graph, content["settings"]["root"])
         return cls(
@@ -336,5 +333,5 @@ class KernelPBP(GramAnswers):
 
 
 def _solve_first(model: KernelPBP, prefix: str, keep_vars: bool) -> None:
-    """A state dict holds the operators of a model whose file does not."""
+    """Hook before a state dict is made: solve for operators that the model's file did not hold."""
     model._solved_operators()

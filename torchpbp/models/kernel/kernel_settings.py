@@ -14,7 +14,7 @@ from torchpbp.settings import seed as seed_constraint
 
 @dataclass(frozen=True, kw_only=True)
 class KernelPBPSettings(Settings):
-    """Settings of :class:`~torchpbp.KernelPBP`, described there."""
+    """Settings of :class:`~torchpbp.KernelPBP`."""
 
     bandwidth: Bandwidth = setting("median", bandwidth_constraint())
     evidence_bandwidth: Bandwidth | None = setting(None, optional(bandwidth_constraint()))

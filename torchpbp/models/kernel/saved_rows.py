@@ -1,4 +1,4 @@
-"""What is wrong with the training rows and operators of a KernelPBP in a model file."""
+"""Checks of the training rows and operators of a KernelPBP in a model file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torchpbp.graph.latent_graph import Domain
 
 
 def example_fault(rows: Tensor, domains: Mapping[str, Domain]) -> str | None:
-    """The first discrete variable that has training values which are none of its states."""
+    """An error for the first discrete variable with training values that are not states; None without any."""
     for (v, states), column in zip(domains.items(), rows.T, strict=True):
         if isinstance(states, int) and bool(((column != column.round()) | (column < 0) | (column >= states)).any()):
             return f"examples of '{v}': expected states from 0 to {states - 1}"
@@ -18,7 +18,7 @@ def example_fault(rows: Tensor, domains: Mapping[str, Domain]) -> str | None:
 
 
 def operator_fault(saved: Mapping[str, tuple[Tensor, Tensor | None]], rows: int) -> str | None:
-    """The first operator that does not take values at the training rows to values there."""
+    """An error for the first operator that is not a map on functions of the training rows; None without any."""
     for node, (left, right) in saved.items():
         inner = rows if right is None else right.shape[0]
         if left.shape != (rows, inner) or (right is not None and right.shape != (inner, rows)):

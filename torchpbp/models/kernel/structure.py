@@ -1,4 +1,4 @@
-"""Core groups and instruments of the kernel form: the nearest leaves inside and outside each separator."""
+"""Core groups and instruments of KernelPBP: the nearest leaves inside and outside each separator."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torchpbp.planning.plan import Plan, SeparatorPlan
 
 
 def plan_on(tree: JunctionTree, plan: Plan) -> Plan:
-    """A plan of another model with the same tree; a StructureError where it does not fit.
+    """A plan of another model for the same tree; a StructureError if it does not fit.
 
     Args:
         tree: of the model.
@@ -36,9 +36,9 @@ def nearest_leaves(tree: JunctionTree, core: int, instrument: int) -> Plan:
     for node in range(1, len(tree)):
         inside = _inside_leaves(tree, node, core)
         outside = dict.fromkeys(tree.leaf_of[v] for _, v in tree.distances(node, instrument * widest))
-        near: list[int] = list(outside)[:instrument]
+        nearest: list[int] = list(outside)[:instrument]
         group = tuple(v for leaf in inside for v in tree.leaf_observables[leaf])
-        instruments = (tuple(v for leaf in near for v in tree.leaf_observables[leaf]),)
+        instruments = (tuple(v for leaf in nearest for v in tree.leaf_observables[leaf]),)
         separators.append(SeparatorPlan(node, group, instruments, 0, 0, 0))
     return Plan(tree, tuple(separators))
 

@@ -1,4 +1,4 @@
-"""How many states the latents have: by BIC, or by the likelihood of rows that are held out."""
+"""Selection of the latents' numbers of states by BIC, or by the likelihood of held-out rows."""
 
 from __future__ import annotations
 
@@ -23,27 +23,28 @@ if TYPE_CHECKING:
 
 CHOICES = ("auto", "bic", "held_out")
 HELD_OUT = 0.1
-"""Share of the rows that is held out."""
+"""Share of held-out rows."""
 PATIENCE = 2
-"""Larger common numbers of states that are tried without success before the search goes on one latent at a time."""
+"""Number of consecutive failures of larger common numbers of states after which latents are varied one at a time."""
 
 
 def choose_states(
     graph: LatentGraph, rows: WeightedRows, settings: MaximumLikelihoodSettings
 ) -> tuple[LatentGraph, pd.DataFrame]:
-    """Numbers of states for the latents that have none; for all, if the graph gives each a number.
+    """Select the numbers of states of latents of unknown cardinality; of all latents if all are known.
 
-    One number for all is sought first, then each latent in turn gets one state more or fewer as long as the score improves.
+    The search starts from the best common number of all open latents; then single latents get one state more or fewer
+    as long as the score improves.
 
     Args:
         graph: directed and discrete.
-        rows: to learn from.
-        settings: of the learner; its ``states`` name the criterion.
+        rows: training rows.
+        settings: of the learner; ``states`` is the criterion.
 
     Returns:
-        The graph with the numbers chosen, and a line for each attempt: states of each latent that was open, parameters,
-        log-likelihood, AIC, BIC, relative entropy of the memberships (1: every row is certain, 0: none tells anything), the mean
-        log-likelihood of held-out rows if that decides, and whether it was chosen.
+        The graph with the selected numbers, and a table with a row per attempt: states of each open latent, parameters,
+        log-likelihood, AIC, BIC, relative entropy of the memberships (1: certain in every row, 0: uniform), the mean
+        log-likelihood of held-out rows if that is the criterion, and whether the attempt was selected.
     """
     open_latents = [h for h in graph.latent if graph.variables[h] is None] or list(graph.latent)
     held_out = settings.states == "held_out"
@@ -89,7 +90,7 @@ def _scores(
     tested: Tensor | None,
     settings: MaximumLikelihoodSettings,
 ) -> dict[str, Any]:
-    """One line of the table."""
+    """Scores of a graph, a row of the table."""
     used = weights > 0
     step = ExpectationStep(graph, {v: x[used] for v, x in table.items()}, weights[used])
     end = climb(graph, step, settings.prior, settings.tolerance, settings.max_steps, settings.seed).end
@@ -103,8 +104,8 @@ def _scores(
         "entropy": _relative_entropy(network, step),
     }
     if tested is not None:
-        held = ExpectationStep(graph, table, tested)
-        line["held_out"] = float(held.log_likelihood(end.vector[None])) / held.rows
+        test = ExpectationStep(graph, table, tested)
+        line["held_out"] = float(test.log_likelihood(end.vector[None])) / test.rows
     return line
 
 
@@ -120,10 +121,10 @@ def _relative_entropy(network: DiscreteNetwork, step: ExpectationStep) -> float:
 
 
 def _split(rows: WeightedRows, seed: int) -> tuple[Tensor, Tensor]:
-    """Weights of the rows to learn from, and of those held out: a tenth of the copies of each distinct row, by chance."""
+    """Weights of training and of held-out rows; a random tenth of the copies of each distinct row is held out."""
     generator = np.random.default_rng([seed, 2])
     weights = rows.weights.cpu().numpy()
     copies = np.floor(weights)
     part = generator.binomial(np.maximum(copies, 1).astype(np.int64), HELD_OUT) / np.maximum(copies, 1)
-    held = torch.from_numpy(weights * part).to(rows.weights.device)
-    return rows.weights - held, held
+    tested = torch.from_numpy(weights * part).to(rows.weights.device)
+    return rows.weights - tested, tested

@@ -1,4 +1,4 @@
-"""From rows to the maximum of the likelihood: a recovered start, a race where there is none, and the polish."""
+"""Maximisation of the likelihood: a start recovered from moments or by a race of random starts, and Gauss–Newton steps."""
 
 from __future__ import annotations
 
@@ -18,30 +18,29 @@ from torchpbp.models.likelihood.recovery import LatentStart, recover
 from torchpbp.models.likelihood.residuals import PairResiduals, pair_residuals
 
 MOMENT_ROWS = 20_000
-"""Distinct rows, at most, of the moments that tables are recovered from and pairs are compared with: it is only a start."""
+"""Largest number of distinct rows of the moments for recovery and for residuals of pairs."""
 RACERS, RACE_ROWS, RACE_EM = 8, 2_000, 8
-"""Random starts of tables that are not recovered, rows that they are compared on at first, and EM steps of a round."""
+"""Random starts of unrecovered tables, rows of the first round of their race, and EM steps per round."""
 SMOOTHING = 1.0
-"""With a smaller prior the climb begins with this one, whose objective has fewer maxima, and goes on from there."""
+"""A climb with a smaller prior starts with this prior, whose objective has fewer maxima."""
 MISFIT = 2.0
-"""Residuals of pairs, relative to those of a network that fits, above which the start is not trusted: moments of rows that the
-graph does not fit may lead to a lower maximum."""
+"""Largest misfit of pairs at which the recovered start is used alone: moments of rows that the graph does not fit may lead to a
+lower maximum."""
 RIVAL_ROWS, RIVAL_EM, RIVAL_ENTRIES = 1_000, 16, 1 << 24
-"""Rows that random starts are compared on at first, where the recovered one is not trusted, or where the prior is small, whose
-maxima on the boundary are many; EM steps of a round, and entries of the messages of all at once, above which there are fewer
-starts."""
+"""For rivals of the recovered start, after a misfit or with a small prior, which has many maxima on the boundary: rows of the first
+round, EM steps per round, and the limit of the entries of all messages, which bounds the number of rivals."""
 RIVALS, BOUNDARY_RIVALS = (64, 2), ((512, 8), (128, 1))
-"""Such starts, and those of them that climb to the end; with a small prior for up to so many distinct rows and for more, which have
-fewer maxima."""
+"""Numbers of rivals and of finalists that climb to the end; with a small prior for at most RIVAL_ROWS distinct rows and for more,
+which have fewer maxima."""
 
 
 @dataclass(frozen=True)
 class Climb:
-    """A fit.
+    """Result of :func:`climb`.
 
     Args:
         end: tables and objective.
-        starts: what was found out about each latent.
+        starts: recovered start of each latent.
         residuals: of pairs of observables.
     """
 
@@ -66,7 +65,7 @@ def climb(
         step: the E-step over all rows.
         prior: pseudo-rows per entry.
         tolerance: nats in total.
-        max_steps: on all rows, at most.
+        max_steps: largest number of steps on all rows.
         seed: of random directions and starts.
         report: called after each step on all rows.
     """
@@ -108,8 +107,8 @@ def climb(
 
 
 def _race(step: ExpectationStep, racers: Tensor, prior: float, rows: int, em_steps: int, finalists: int = 1) -> Tensor:
-    """The best of several (runs, entries) starts, by rounds of EM steps after each of which the better half goes on, to twice as
-    many rows: a round takes the same time, and what few rows cannot tell apart more rows decide."""
+    """The best of several (runs, entries) starts, by successive halving: after each round of EM steps the better half continues
+    on twice as many rows."""
     while len(racers) > finalists:
         few = step.sample(rows)
         for _ in range(em_steps):

@@ -11,31 +11,31 @@ from torchpbp.graph.domains import Scope
 from torchpbp.graph.latent_graph import LatentGraph
 
 RESCALE_AFTER = 16
-"""Tables that are multiplied before their product is rescaled."""
+"""Number of tables in a product after which it is rescaled."""
 
 
 class HiddenTree:
-    """A clique tree of the hidden variables, and below it one node for observed variables that have the same hidden parents.
+    """A clique tree of the hidden variables, extended by a node for each set of observed variables with the same hidden parents.
 
-    Such a node has a pattern for each of their joint values that occurs; a single observed variable, or those of a clique that
-    nothing else is attached to, enter at the clique itself. Each family's hidden variables are in one clique. Nodes are numbered from
-    the root, which is 0, downward.
+    Such a node has one pattern per joint value in the rows. A single observed variable, or the only set of a leaf clique with
+    the same hidden variables, enters at the clique itself. Each family's hidden variables are in one clique. Nodes are numbered from the
+    root, 0, downward.
 
     Args:
         graph: directed and discrete.
-        joined: inner observables that some rows do not observe; they are hidden there.
+        joined: inner observables that are treated as hidden, because some rows miss them.
 
     Attributes:
         hidden: hidden variables of each family, sorted, in the order of the graph's names.
-        cliques, separators: of each node, sorted; the separator is that with its parent.
+        cliques, separators: of each node, sorted; the separator is the one with its parent.
         parent, children: of each node.
-        home: node of each family.
+        home: node of each family's table.
         families: numbers of the families of each node.
-        top: node nearest the root that has a hidden variable.
+        top: hidden variable -> node nearest the root with it.
         cells: joint states of the largest clique.
         entries: joint states of all cliques.
-        rescaled: whether the message of a node to its parent is rescaled, which keeps products of many probabilities from
-            becoming 0.
+        rescaled: whether the message of a node to its parent is rescaled, against underflow of products of many
+            probabilities.
     """
 
     def __init__(self, graph: LatentGraph, joined: Collection[str] = ()) -> None:
@@ -59,8 +59,8 @@ class HiddenTree:
         self.home: list[int] = []
         together: dict[Scope, list[int]] = {}  # families with observed variables, by their hidden ones
         for number, (scope, names) in enumerate(zip(families, self.hidden, strict=True)):
-            near = min((holders[v] for v in names), key=len) if names else [0]
-            fitting = [n for n in near if tree.cliques[n].issuperset(names)]
+            candidates = min((holders[v] for v in names), key=len) if names else [0]
+            fitting = [n for n in candidates if tree.cliques[n].issuperset(names)]
             self.home.append(min(fitting, key=lambda n: (len(tree.cliques[n]), tree.depth[n])))
             if len(names) < len(scope):
                 together.setdefault(names, []).append(number)

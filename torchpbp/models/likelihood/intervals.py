@@ -1,10 +1,10 @@
 """Confidence intervals of a network's answers: the delta method on the information of its tables.
 
-An answer q has the derivative d log q / dη = E[s | query, evidence] − E[s | evidence] by the logits η of the tables, with s the
-score of a complete row: r(pa, v) − r(pa) θ(v | pa), from the posteriors r of families. Its variance is that derivative times
-the inverse information. Eigenvalues of the information, relative to that of complete rows, are the shares of information that
-rows without latents keep: between 0 and 1. Directions with none, such as a change of the basis of a latent with two views, are
-not inverted. An answer that moves along them has no interval.
+An answer q has the derivative g = d log q / dη = E[s | query, evidence] − E[s | evidence] with respect to the logits η of the
+tables, where s is the score of a complete row: r(pa, v) − r(pa) θ(v | pa), from the posteriors r of families. Its variance is
+gᵀ F⁻¹ g with the information F. Eigenvalues of F relative to the information of complete rows are between 0 and 1.
+Directions of eigenvalue 0, such as a change of the basis of a latent with two views, are not identified and not inverted; an
+answer that depends on them has no interval.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from torchpbp.models.likelihood.layout import FamilyLayout
 UNIDENTIFIED = 1e-7
 """Share of complete rows' information below which a direction counts as not identified."""
 MOVING = 1e-3
-"""Part of an answer's derivative, by length, in directions that are not identified, above which it gets no interval."""
+"""Largest share of an answer's derivative, by length, in unidentified directions at which it has an interval."""
 FEWEST = 1e-3
-"""Fewest rows of a distribution: one whose parents hardly ever have their states counts as that of so many."""
+"""Lower bound of the expected rows of a distribution, for rare states of the parents."""
 ENTRIES = 1 << 23
-"""Derivatives held at once."""
+"""Largest number of entries of derivatives computed at once."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class Precision:
 
     Args:
         whitener: (free, free) L⁻¹ with LLᵀ the information of complete rows.
-        hidden: (free, n) orthonormal directions, whitened, that are not identified.
-        factor: (free, m) K with covariance KKᵀ of whitened logits in the other directions.
+        hidden: (free, n) orthonormal unidentified directions, whitened.
+        factor: (free, m) K; KKᵀ is the covariance of the whitened logits in the identified directions.
     """
 
     whitener: Tensor
@@ -51,7 +51,7 @@ class Precision:
     def of(
         cls, network: DiscreteNetwork, layout: FamilyLayout, information: Tensor, rows: float, prior: float
     ) -> Precision:
-        """From the information of the free logits.
+        """The covariance from the information of the free logits.
 
         Args:
             network: the fitted tables.
@@ -66,9 +66,7 @@ class Precision:
             network.joint(s).sum(dim=-1, keepdim=True).expand(shape)
             for s, shape in zip(layout.scopes, layout.shapes, strict=True)
         ]
-        weight = (
-            rows * torch.cat([p.reshape(-1) for p in parents])[free]
-        )  # of the distribution that an entry belongs to
+        weight = rows * torch.cat([p.reshape(-1) for p in parents])[free]  # of an entry's distribution
         weight = weight.clamp(min=FEWEST)
         same = group.unsqueeze(0) == group.unsqueeze(1)
         complete = (torch.diag((1 + 1e-9) * theta) - theta.unsqueeze(0) * theta.unsqueeze(1)) * same * weight
@@ -78,14 +76,14 @@ class Precision:
         )
         values, vectors = torch.linalg.eigh(whitener @ information @ whitener.T)
         seen = values > UNIDENTIFIED
-        kept = vectors[:, seen]
+        identified = vectors[:, seen]
         pseudo = prior * layout.widths[group] / weight  # the prior's curvature in these coordinates
-        precision = torch.diag(values[seen]) + kept.T @ (pseudo.unsqueeze(1) * kept)
-        inverse = torch.linalg.solve_triangular(torch.linalg.cholesky(precision), kept.T, upper=False)
+        precision = torch.diag(values[seen]) + identified.T @ (pseudo.unsqueeze(1) * identified)
+        inverse = torch.linalg.solve_triangular(torch.linalg.cholesky(precision), identified.T, upper=False)
         return cls(whitener, vectors[:, ~seen], inverse.T)
 
     def errors(self, derivatives: Tensor) -> Tensor:
-        """(n,) standard errors of answers with (n, free) derivatives; NaN where they move along unidentified directions."""
+        """(n,) standard errors of answers with (n, free) derivatives; NaN for answers that depend on unidentified directions."""
         whitened = derivatives.to(self.whitener) @ self.whitener.T
         size = whitened.norm(dim=1)
         moved = (whitened @ self.hidden).norm(dim=1) > MOVING * size.clamp(min=1e-12)
@@ -106,8 +104,8 @@ def delta_interval(
     Args:
         network: the fitted tables.
         layout: of their entries.
-        precision: of these.
-        names: of the variables asked about; none for the log-evidence.
+        precision: covariance of the tables.
+        names: of the queried variables; empty for the log-evidence.
         evidence: checked.
         level: of the intervals.
     """
@@ -126,7 +124,7 @@ def delta_interval(
     wide, allowed = joint_states(evidence, dict(zip(names, sizes, strict=True)), network.device)
     flat = estimate.reshape(-1)
     possible = allowed.reshape(evidence.batch, cells) > 0
-    open_rows = possible.sum(dim=1, keepdim=True) > 1  # the others observe all that is asked
+    open_rows = possible.sum(dim=1, keepdim=True) > 1  # the others observe the queried variables
     asked = (possible & open_rows).reshape(-1)
     errors = torch.zeros_like(flat).masked_fill(asked, torch.nan)
     inside = (asked & (flat > 0) & (flat < 1)).nonzero().flatten()
@@ -144,7 +142,7 @@ def delta_interval(
 
 
 def expected_scores(network: DiscreteNetwork, layout: FamilyLayout, evidence: Evidence) -> Tensor:
-    """(rows, free) E[d log P(all variables) / dη | evidence]: the derivative of the log-evidence by the free logits."""
+    """(rows, free) E[d log P(all variables) / dη | evidence], the derivative of the log-evidence."""
     tables, columns = dict(network.factors), []
     for scope, posterior in network.clique_posteriors(layout.scopes, evidence).items():
         excess = posterior - posterior.sum(dim=-1, keepdim=True) * tables[scope]
@@ -155,7 +153,7 @@ def expected_scores(network: DiscreteNetwork, layout: FamilyLayout, evidence: Ev
 def _warn_of_none(errors: Tensor) -> None:
     if bool(errors.isnan().any()):
         warn_caller(
-            "Some intervals are NaN: these answers depend on what the rows do not determine, such as the states of a latent with "
+            "Some intervals are NaN: these answers are not identified by the rows, such as those about the states of a latent with "
             "fewer than three views (diagnostics() names them), or are on the boundary, 0 or 1.",
             IdentificationWarning,
         )

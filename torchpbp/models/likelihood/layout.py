@@ -14,7 +14,7 @@ from torchpbp.graph.latent_graph import LatentGraph
 
 
 class FamilyLayout:
-    """The tables of a graph as a vector, so that a run is a row of a matrix.
+    """The tables of a graph as a vector; several runs are the rows of a matrix.
 
     Args:
         graph: directed and discrete.
@@ -22,10 +22,10 @@ class FamilyLayout:
 
     Attributes:
         scopes: (parents…, variable) of each table.
-        free: (entries,) booleans: the entries whose logits are parameters, all but the last of each distribution.
-        places: their numbers.
-        last: for each of them the number of the last entry of its distribution.
-        states: (entries,) entries of the distribution of each.
+        free: (entries,) mask of the entries whose logits are parameters: all but the last of each distribution.
+        places: (free,) numbers of these entries.
+        last: (free,) number of the last entry of each one's distribution.
+        states: (entries,) size of each entry's distribution.
     """
 
     def __init__(self, graph: LatentGraph, device: torch.device | str = "cpu") -> None:
@@ -37,15 +37,15 @@ class FamilyLayout:
             [shape[-1] for s, shape in zip(self.sizes, self.shapes, strict=True) for _ in range(s // shape[-1])],
             device=device,
         )
-        self.widths = widths.double()  # entries of each distribution
+        self.widths = widths.double()  # size of each distribution
         self.group = torch.repeat_interleave(
             torch.arange(len(widths), device=device), widths
         )  # distribution of each entry
         self.free = torch.ones(len(self.group), dtype=torch.bool, device=device)
         self.free[widths.cumsum(0) - 1] = False
         self.places = self.free.nonzero().flatten()
-        self._own_group = self.group[self.places]
-        self.last = (widths.cumsum(0) - 1)[self._own_group]
+        self._free_group = self.group[self.places]
+        self.last = (widths.cumsum(0) - 1)[self._free_group]
         self.states = self.widths[self.group]
 
     @property
@@ -54,25 +54,25 @@ class FamilyLayout:
         return int(self.free.sum())
 
     def vector(self, tables: Mapping[Scope, Tensor]) -> Tensor:
-        """(entries,) of tables without a dimension of runs."""
+        """scope -> table without a dimension of runs, as an (entries,) vector."""
         return torch.cat([tables[scope].to(self.device, torch.float64).flatten() for scope in self.scopes])
 
     def tables(self, vectors: Tensor) -> dict[Scope, Tensor]:
-        """scope -> (runs, *table) views of (runs, entries)."""
+        """(runs, entries) vectors as scope -> (runs, *table) views."""
         parts = torch.split(vectors, self.sizes, dim=1)
         return {s: p.reshape(-1, *shape) for s, p, shape in zip(self.scopes, parts, self.shapes, strict=True)}
 
     def named(self, vector: Tensor) -> dict[str, Tensor]:
-        """variable -> table of one (entries,) vector."""
+        """An (entries,) vector as variable -> table."""
         return {scope[-1]: table[0] for scope, table in self.tables(vector[None]).items()}
 
     def sums(self, vectors: Tensor) -> Tensor:
-        """(runs, entries) with each entry replaced by the sum of its distribution."""
+        """(runs, entries) -> (runs, entries): for each entry the sum of its distribution."""
         totals = vectors.new_zeros(len(vectors), len(self.widths)).index_add_(1, self.group, vectors)
         return totals.index_select(1, self.group)
 
     def maximised(self, counts: Tensor, prior: float) -> Tensor:
-        """The M-step: counts and pseudo-rows as distributions; uniform where there is neither.
+        """The M-step: normalised counts and pseudo-rows; uniform without both.
 
         Args:
             counts: (runs, entries) expected counts.
@@ -97,7 +97,7 @@ class FamilyLayout:
             (free, n).
         """
         totals = posteriors.new_zeros(len(self.widths), posteriors.shape[1]).index_add_(0, self.group, posteriors)
-        totals = totals.index_select(0, self._own_group)
+        totals = totals.index_select(0, self._free_group)
         return posteriors.index_select(0, self.places).addcmul_(
             totals, vector.index_select(0, self.places)[:, None], value=-1
         )
@@ -108,33 +108,31 @@ class FamilyLayout:
         return logs.index_select(0, self.places) - logs.index_select(0, self.last)
 
     def relative(self, vector: Tensor, direction: Tensor) -> Tensor:
-        """(entries,) relative changes of the probabilities for small (free,) changes of their logits."""
-        whole = vector.new_zeros(len(vector)).index_copy_(0, self.places, direction)
-        return whole - self.sums((vector * whole)[None])[0]
+        """(entries,) relative changes of the probabilities for infinitesimal (free,) changes of the logits."""
+        changes = vector.new_zeros(len(vector)).index_copy_(0, self.places, direction)
+        return changes - self.sums((vector * changes)[None])[0]
 
     def moved(self, vector: Tensor, change: Tensor) -> Tensor:
-        """(entries,) tables θ (1 + change), normalised; a decrease by more than half is continued as an exponential, which stays
-        above 0."""
+        """(entries,) tables θ (1 + change), normalised; below −½ the factor is an exponential, which is positive."""
         factor = torch.where(change > -0.5, 1 + change, 0.5 * (2 * change.clamp(max=-0.5) + 1).exp())
         raised = vector * factor
         return raised / self.sums(raised[None])[0].clamp(min=1e-300)
 
     def prior_curvature(self, vector: Tensor) -> Tensor:
-        """(free, free) minus the second derivatives of Σ log θ by the free logits: states · (diag θ − θ θᵀ) within each
-        distribution."""
-        own = vector.index_select(0, self.places)
-        weighted = self.states.index_select(0, self.places) * own
-        curvature = torch.where(self._together, -weighted[:, None] * own, 0.0)
+        """(free, free) negative Hessian of Σ log θ in the free logits: states · (diag θ − θ θᵀ) per distribution."""
+        theta = vector.index_select(0, self.places)
+        weighted = self.states.index_select(0, self.places) * theta
+        curvature = torch.where(self._together, -weighted[:, None] * theta, 0.0)
         curvature.diagonal().add_(weighted)
         return curvature
 
     @cached_property
     def _together(self) -> Tensor:
-        """(free, free) whether two are of the same distribution."""
-        return self._own_group[:, None] == self._own_group
+        """(free, free) whether two entries are of the same distribution."""
+        return self._free_group[:, None] == self._free_group
 
     def reordered(self, information: Tensor, orders: Mapping[str, Sequence[int]]) -> Tensor:
-        """The information of the free logits after the states of some variables were numbered anew.
+        """The information of the free logits after the states of some variables are renumbered.
 
         Args:
             information: (free, free) before.
@@ -150,9 +148,9 @@ class FamilyLayout:
             start += size
         order = torch.cat(places)
         columns = torch.arange(len(self.places), device=self.device)
-        # scores of a distribution add up to 0: the last is minus the others
-        whole = information.new_zeros(len(order), len(columns))
-        whole[self.places, columns] = 1.0
-        whole[self.last, columns] = -1.0
-        chosen = whole[order][self.places]
-        return chosen @ information @ chosen.T
+        # scores of a distribution sum to 0: the last is minus the sum of the others
+        expansion = information.new_zeros(len(order), len(columns))
+        expansion[self.places, columns] = 1.0
+        expansion[self.last, columns] = -1.0
+        change = expansion[order][self.places]
+        return change @ information @ change.T

@@ -32,18 +32,18 @@ from torchpbp.settings import Settings, choice, flag, non_negative, positive, se
 from torchpbp.settings import seed as seed_constraint
 
 INFORMATION_ROWS, ROWS_PER_PARAMETER = 2_000, 50
-"""Rows from which the information of a fit is estimated, at most: so many, or so many for each parameter."""
+"""Rows for the estimate of a fit's information: the larger of a number and a number per parameter."""
 CONCLUSIONS = {
     3: "three views: its states are identified up to their order",
     2: "two views: some basis of its states that answers questions on observables; the states themselves have no meaning",
     0: "no views: the best of a few random starts; its states may be others in the next fit",
 }
-"""What may be concluded from the states of a latent with so many views."""
+"""Number of views of a latent -> interpretation of its states."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MaximumLikelihoodSettings(Settings):
-    """Settings of :class:`MaximumLikelihood`, described there."""
+    """Settings of :class:`MaximumLikelihood`."""
 
     prior: float = setting(1.0, non_negative())
     tolerance: float = setting(0.01, positive())
@@ -55,37 +55,36 @@ class MaximumLikelihoodSettings(Settings):
 
 
 class MaximumLikelihood(NetworkLearner, Intervals):
-    """Maximum likelihood by Gauss–Newton steps from tables that are recovered from moments.
+    """Maximum likelihood by Gauss–Newton steps from tables recovered from moments.
 
-    It takes one run, from a start that the data decide. Groups of observables that are independent given a latent, its
-    views, determine its tables by eigenvectors of their moments; the likelihood is then climbed to its maximum. Latents
-    without views, as in factorial models, start at random: the best of a few short runs goes on. Moments are a good start where
-    the graph fits the data. Where it does not (``misfit`` above 2), and with a prior below 1, whose likelihood has many maxima on
-    the boundary, random starts race as well, all in one batch; the winners climb, and the highest end counts. All of it is
-    decided by the data and the seed.
+    The start is determined by the data: groups of observables that are independent given a latent, its views, determine its
+    tables by eigenvectors of their moments; Gauss–Newton steps then climb to a maximum of the likelihood. Latents
+    without views, as in factorial models, start from the best of a few short runs with random tables. The recovered start is
+    good if the graph fits the data. Otherwise (``misfit`` above 2), and with a prior below 1, for which the likelihood has many
+    maxima on the boundary, a batch of random starts competes with it, and the highest maximum is returned. The result depends
+    on the data and the seed only.
 
     Args:
-        graph: directed and discrete. Numbers of states of latents may be None if they are to be chosen.
-        prior: pseudo-rows per entry of a table (a Dirichlet prior with concentration 1 + prior). 0 gives maximum likelihood,
-            with tables that may hold zeros; evidence that never occurred may then be impossible.
-        tolerance: nats in total: the climb ends when the last and the predicted gain are both smaller.
-        max_steps: of the climb, at most; a warning says when it stopped there.
-        states: None takes the graph's numbers of states. "auto" or "bic" chooses those that are None, or all if none is, by
-            BIC, "held_out" by the likelihood of a tenth of the rows; see ``state_scores``.
-        most_states: of a latent whose number is chosen.
-        seed: of random directions and, where there are no views, of random starts.
+        graph: directed and discrete. With ``states``, latents may have None in place of a number of states.
+        prior: pseudo-rows per entry of a table (a Dirichlet prior with concentration 1 + prior). 0 is maximum likelihood,
+            whose tables may have zeros, so that evidence absent from the training rows may be impossible.
+        tolerance: in nats in total: the climb stops when the last and the predicted gain are both smaller.
+        max_steps: largest number of steps of the climb; reaching it raises a warning.
+        states: None: the graph's numbers of states. "auto" or "bic": numbers that are None, or all if none is, are selected by
+            BIC; "held_out": by the likelihood of a held-out tenth of the rows. See ``state_scores``.
+        most_states: largest selected number of states.
+        seed: of random directions and, for latents without views, of random starts.
         progress: show a progress bar.
 
     Attributes:
         settings: as a :class:`MaximumLikelihoodSettings`.
-        state_scores: table of the numbers of states that were tried: log-likelihood, AIC, BIC, entropy; None if none were.
-        objective: log-likelihood plus the prior's term after each step, in nats in total; not part of a model file.
+        state_scores: table of the candidate numbers of states: log-likelihood, AIC, BIC, entropy; None without selection.
+        objective: log-likelihood plus log-prior after each step, in nats in total; not part of a model file.
         rows: number of training rows, or their total weight.
-        misfit: squared residuals of all pairs of observables, relative to what they are where the graph fits: 1 or less there, and
-            larger the more the observables depend on each other in ways that the graph does not have; see
-            :meth:`pair_residuals`.
-        information: (free parameters, free parameters) empirical Fisher information of the logits, laid out as
-            :class:`~torchpbp.models.likelihood.layout.FamilyLayout` does; None beyond 4,000 parameters.
+        misfit: sum of squared residuals of all pairs of observables relative to its expectation for a graph that fits: at most
+            about 1 if the graph fits, larger for dependences of observables that the graph lacks; see :meth:`pair_residuals`.
+        information: (free parameters, free parameters) empirical Fisher information of the logits, in the layout of
+            :class:`~torchpbp.models.likelihood.layout.FamilyLayout`; None beyond 4,000 parameters.
 
     Example:
         >>> from torchpbp import DiscreteNetwork, templates
@@ -125,26 +124,26 @@ class MaximumLikelihood(NetworkLearner, Intervals):
         self.information: Tensor | None = None
         self.rows, self.misfit = 0.0, float("nan")
         self._residuals: Tensor | None = None
-        self._factored: tuple[Tensor, Precision] | None = None  # the information, and what was made of it
-        self._found: dict[str, tuple[int, float]] = {}  # views and strength of each latent
-        self._given = graph
+        self._factored: tuple[Tensor, Precision] | None = None  # the information and its factors
+        self._view_strengths: dict[str, tuple[int, float]] = {}  # views and strength of each latent
+        self._declared_graph = graph
 
     @property
     def layout(self) -> FamilyLayout:
-        """How the tables make up a vector of parameters."""
+        """The layout of the tables as a vector of parameters."""
         return FamilyLayout(self.graph, self.device)
 
     def parameters_vector(self) -> Tensor:
-        """(entries,) all tables, as :attr:`layout` lays them out."""
+        """(entries,) all tables, in the order of :attr:`layout`."""
         return self.layout.vector(dict(self.network.factors))
 
     def fit(self, data: DataLike, weights: Any = None) -> MaximumLikelihood:
         """Learn from rows of the observables, in which values may be missing at random.
 
         Args:
-            data: as for :meth:`torchpbp.PBP.fit`. Missing values: -1, NaN, None or pandas NA. A missing value says nothing;
-                the row's other values count in full. In several processes, this one's share of the rows.
-            weights: (rows,) how much each row counts; 1 by default.
+            data: as for :meth:`torchpbp.PBP.fit`. Missing values are -1, NaN, None or pandas NA; they are marginalised out.
+                With several processes, this process's share of the rows.
+            weights: (rows,) weights of the rows; 1 by default.
 
         Returns:
             The learner itself.
@@ -152,10 +151,10 @@ class MaximumLikelihood(NetworkLearner, Intervals):
         Raises:
             DataError: a column without any value, negative weights, or no row.
         """
-        rows = read_rows(self._given, data, weights, type(self).__name__, device=self._device)
-        self.graph, self.state_scores = self._given, None
+        rows = read_rows(self._declared_graph, data, weights, type(self).__name__, device=self._device)
+        self.graph, self.state_scores = self._declared_graph, None
         if self.settings.states is not None:
-            self.graph, self.state_scores = choose_states(self._given, rows, self.settings)
+            self.graph, self.state_scores = choose_states(self._declared_graph, rows, self.settings)
         self.__dict__.pop("latent_views", None)
         _warn_of_odd_rows(self.graph, rows)
         step = ExpectationStep(self.graph, rows.table, rows.weights)
@@ -178,7 +177,9 @@ class MaximumLikelihood(NetworkLearner, Intervals):
         end = fitted.end
         self._adopt(step.layout.named(end.vector), rows.labels, rows.missing)
         self.objective, self.converged = end.objective, end.converged
-        self._found = {h: (len(s.views.groups) if s.recovered else 0, s.strength) for h, s in fitted.starts.items()}
+        self._view_strengths = {
+            h: (len(s.views.groups) if s.recovered else 0, s.strength) for h, s in fitted.starts.items()
+        }
         self.information, self.rows = None, step.rows
         self.misfit, self._residuals = fitted.residuals.misfit, fitted.residuals.relative
         if step.layout.parameters <= MOST_PARAMETERS:
@@ -194,13 +195,13 @@ class MaximumLikelihood(NetworkLearner, Intervals):
     def interval(self, query: str | Sequence[str] | None, evidence: EvidenceLike = None, level: float = 0.95) -> Any:
         """Confidence intervals of each entry of P(query | evidence), or of log P(evidence), by the delta method.
 
-        Entries of tables and of profiles are answers too: ``interval("x", {"h": [0, 1, 2]})`` has P(x | h). Intervals of
-        probabilities are symmetric in logits. An answer that depends on what the rows do not determine, such as the states of a
-        latent with two views, has the interval NaN, and a warning says so.
+        Queries given latents are intervals of tables and profiles: ``interval("x", {"h": [0, 1, 2]})`` is of P(x | h). Intervals
+        of probabilities are symmetric in logits. An answer that is not identified by the data, such as one about the states of a
+        latent with two views, has the interval NaN, with a warning.
 
         Args:
             query: a variable, latent or not, or several for their joint distribution; None for the log-evidence.
-            evidence: as for :meth:`posterior`; latents may be observed here too.
+            evidence: as for :meth:`posterior`; may include latents.
             level: probability with which an interval covers the true value, over repeated samples of training rows.
 
         Returns:
@@ -208,7 +209,7 @@ class MaximumLikelihood(NetworkLearner, Intervals):
             log-evidence. For a DataFrame of evidence a DataFrame with the same index.
 
         Raises:
-            StructureError: more parameters than the information is kept of.
+            StructureError: a network with too many parameters for the information.
         """
 
         def answer(names: tuple[str, ...], checked: Evidence) -> Interval:
@@ -228,30 +229,30 @@ class MaximumLikelihood(NetworkLearner, Intervals):
         return self._factored[1]
 
     def to(self, device: torch.device | str) -> Self:
-        """Learn and answer on a device; what has been learned moves there."""
+        """Set the device of learning and answers, and move a fitted model to it."""
         super().to(device)
         if self.information is not None:
             self.information = self.information.to(device)
         return self
 
     def reordered(self, orders: Mapping[str, Sequence[int]]) -> Self:
-        """Number the states of latents anew, in place; the information goes along."""
+        """Renumber the states of latents, in place, also in the information."""
         super().reordered(orders)
         if self.information is not None:
             self.information = self.layout.reordered(self.information, orders)
         return self
 
     def diagnostics(self) -> pd.DataFrame:
-        """One row per latent: its states, the number of its views and their observables, their strength, and what may be
-        concluded from its states.
+        """One row per latent: its states, the number of its views and their observables, their strength, and the
+        interpretation of its states.
 
-        The strength is the smallest canonical correlation that the states need, over the views: 1 where they are seen
-        without error, 0 where nothing tells them apart.
+        The strength is the smallest of the states − 1 leading canonical correlations over the views: 1 if the views determine
+        the state, 0 if they cannot distinguish some states.
         """
         self.require_fitted()
         rows = []
         for h in self.graph.latent:
-            count, strength = self._found.get(h, (0, float("nan")))
+            count, strength = self._view_strengths.get(h, (0, float("nan")))
             rows.append(
                 {
                     "latent": h,
@@ -267,12 +268,11 @@ class MaximumLikelihood(NetworkLearner, Intervals):
         return pd.DataFrame(rows, columns=columns)
 
     def pair_residuals(self) -> pd.DataFrame:
-        """One row per pair of observables, the largest residual first: how far their joint distribution in the training rows is
-        from that of the network.
+        """One row per pair of observables: the distance between their joint distributions in the training rows and in the
+        network, largest first.
 
-        A residual is Pearson's statistic, relative to its expectation where the network is right. One far above 1 shows two
-        observables that depend on each other in a way that the graph does not have: they may need an edge, a latent of their own,
-        or more states of the one they share.
+        A residual is Pearson's statistic relative to its expectation for a network that fits. A residual far above 1 indicates
+        a dependence that the graph lacks: an edge, a further latent, or more states of a common latent.
         """
         self.require_fitted()
         columns = ["first", "second", "residual"]
@@ -287,13 +287,13 @@ class MaximumLikelihood(NetworkLearner, Intervals):
     # -- files ---------------------------------------------------------------------------------------------------
 
     def pack(self, name: object, options: SaveOptions) -> dict[str, Any]:
-        """Tables, settings, and what is known of the latents."""
+        """Tables, settings, views of the latents and statistics of the fit."""
         content = super().pack(name, options)
         scores = None if self.state_scores is None else self.state_scores.to_dict(orient="list")
         return {
             **content,
             "settings": self.settings.to_dict(),
-            "views": self._found,
+            "views": self._view_strengths,
             "information": self.information,
             "rows": self.rows,
             "misfit": self.misfit,
@@ -303,10 +303,10 @@ class MaximumLikelihood(NetworkLearner, Intervals):
 
     @classmethod
     def unpack(cls, content: Mapping[str, Any], name: object) -> MaximumLikelihood:
-        """The model as it was saved, with its settings."""
+        """The model from the content of a file."""
         settings = MaximumLikelihoodSettings.from_dict(content["settings"])
         model = cls(LatentGraph.from_dict(content["graph"]), **settings.to_dict())._restore(content, name)
-        model._found = content["views"]
+        model._view_strengths = content["views"]
         model.information, model.rows = content["information"], content["rows"]
         model.misfit, model._residuals = content["misfit"], content["residuals"]
         scores = content["state_scores"]
@@ -315,12 +315,12 @@ class MaximumLikelihood(NetworkLearner, Intervals):
 
     @classmethod
     def unfitted(cls, content: Mapping[str, Any]) -> MaximumLikelihood:
-        """A model with the same graph and settings."""
+        """An unfitted model with the graph and settings of a file."""
         return cls(LatentGraph.from_dict(content["graph"]), **content["settings"])
 
 
 def _check_graph(graph: LatentGraph, open_states: bool) -> None:
-    """Raise a StructureError for graphs whose likelihood this learner cannot climb."""
+    """Raise a StructureError for graphs that this learner does not support."""
     require_graph(graph, "MaximumLikelihood")
     if not graph.directed:
         raise StructureError(
@@ -344,13 +344,13 @@ def _check_graph(graph: LatentGraph, open_states: bool) -> None:
     barren = [h for h in graph.latent if h not in useful]
     if barren:
         raise StructureError(
-            f"MaximumLikelihood: the latents {barren} have no observables below them, so the data say nothing about them. "
+            f"MaximumLikelihood: the latents {barren} have no observables below them, so no data depend on them. "
             "Remove them from the graph."
         )
 
 
 def _warn_of_odd_rows(graph: LatentGraph, rows: WeightedRows) -> None:
-    """Warn of columns with one value and of latents with more states than there are rows."""
+    """Warn of constant columns and of latents with more states than rows."""
     values = [
         set().union(*x)
         for x in zip(*gather_objects([set(x.unique().tolist()) - {-1} for x in rows.table.values()]), strict=True)
@@ -358,8 +358,8 @@ def _warn_of_odd_rows(graph: LatentGraph, rows: WeightedRows) -> None:
     constant = [v for v, x in zip(rows.table, values, strict=True) if graph.num_states(v) > 1 and len(x) == 1]
     if constant:
         warn_caller(
-            f"Columns {constant} have one value in all rows; they tell nothing about latents, and their other states get the "
-            "probability that the prior gives them.",
+            f"Columns {constant} have one value in all rows; they carry no information on latents, and their other states have "
+            "the probability of the prior.",
             DataWarning,
         )
     total = float(sum_over_processes(rows.weights.sum()))

@@ -1,4 +1,4 @@
-"""How rows look at the tables of a graph: at what they observe, once for each pattern of values that occurs."""
+"""Tables and tree nodes as seen from the rows of a group, with one computation per pattern of observed values."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from torchpbp.models.likelihood.lookup import Lookup
 
 @dataclass(frozen=True)
 class Family:
-    """A table, as the rows of a group look at it.
+    """A table with the observed values of a group of rows.
 
     Args:
         order: the table's dimensions, hidden variables first.
         hidden: hidden variables, sorted.
-        shape: states of the hidden variables, then of the observed ones; a last state of the variable itself stands for missing.
-        codes: (rows,) joint state of the observed variables; None where all are hidden.
+        shape: states of the hidden, then of the observed variables; if ``incomplete``, with an extra last state for missing.
+        codes: (rows,) joint state of the observed variables; None if all are hidden.
         incomplete: whether the variable, which has no children, is missing in some rows.
     """
 
@@ -42,13 +42,13 @@ class Family:
 
 @dataclass
 class Levels:
-    """Where each node of the tree is computed: for all rows, or once for each pattern below it.
+    """The level of each node of the tree: all rows, or the distinct patterns of values below the node.
 
     Args:
         sizes: rows or patterns of each node.
-        families: lookup of each family at its node; None where all its variables are hidden.
-        children: lookup of each node in its parent's level; None where both have the same.
-        evidence: (states, rows) of variables in the tree that some rows observe.
+        families: lookup of each family at its node; None if all its variables are hidden.
+        children: lookup of each node in its parent's level; None if both levels are the same.
+        evidence: variable of the tree observed in some rows -> (states, rows) indicators.
     """
 
     sizes: list[int]

@@ -1,4 +1,4 @@
-"""Reading a table at the places of many rows, and adding rows up by place."""
+"""Reading of table columns by the rows' places, and sums of rows by place."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 LARGEST_INDICATOR = 24
-"""Places up to which a product with a matrix of indicators is quicker than reading them one by one."""
+"""Largest number of places at which a product with a matrix of indicators is faster than indexing."""
 
 
 class Lookup:
@@ -17,7 +17,7 @@ class Lookup:
     Args:
         codes: (rows,) place of each row.
         size: number of places.
-        keep: hold a matrix of indicators where that is quicker; worth it for a lookup that is used often.
+        keep: store a matrix of indicators if that is faster; pays off for repeated use.
     """
 
     def __init__(self, codes: Tensor, size: int, keep: bool = True) -> None:
@@ -28,27 +28,27 @@ class Lookup:
             self.indicator = zeros.scatter_(0, codes[None], 1.0)
 
     def pick(self, table: Tensor) -> Tensor:
-        """(n, rows) columns of (n, size)."""
+        """(n, size) -> (n, rows): the column of each row's place."""
         if self.indicator is not None:
             return table @ self.indicator
         return table.gather(1, self.codes.expand(table.shape[0], -1))
 
     def add(self, values: Tensor) -> Tensor:
-        """(n, size) sums of (n, rows) over the rows with each place."""
+        """(n, rows) -> (n, size): sums over the rows of each place."""
         if self.indicator is not None:
             return values @ self.indicator.T
         return values.new_zeros(values.shape[0], self.size).index_add_(1, self.codes, values)
 
 
 class Tally:
-    """Adds values up by the places of several lookups of the same rows, each in columns of its own.
+    """Sums values by the places of several lookups of the same rows, in separate columns.
 
     Args:
-        lookups: of the rows; None has one place, which all rows share.
-        rows: their number.
+        lookups: of the rows; None: a single place for all rows.
+        rows: number of rows.
 
     Attributes:
-        columns: of all lookups.
+        columns: number of columns of all lookups.
     """
 
     def __init__(self, lookups: Sequence[Lookup | None], rows: int) -> None:
@@ -56,29 +56,29 @@ class Tally:
         self.sizes = [1 if lookup is None else lookup.size for lookup in lookups]
         self.columns = sum(self.sizes)
         self.indicators: Tensor | None = None
-        read = [lookup for lookup in lookups if lookup is not None]
-        if len(lookups) > 1 and read and all(lookup.indicator is not None for lookup in read):
-            indicators = read[0].codes.new_ones(self.columns, rows, dtype=torch.float64)
+        indexed = [lookup for lookup in lookups if lookup is not None]
+        if len(lookups) > 1 and indexed and all(lookup.indicator is not None for lookup in indexed):
+            indicators = indexed[0].codes.new_ones(self.columns, rows, dtype=torch.float64)
             for lookup, part in zip(lookups, torch.split(indicators, self.sizes), strict=True):
                 if lookup is not None and lookup.indicator is not None:
-                    lookup.indicator = part.copy_(lookup.indicator)  # held once
+                    lookup.indicator = part.copy_(lookup.indicator)  # a view, so that it is stored once
             self.indicators = indicators
 
     def add(self, values: Tensor) -> Tensor:
-        """(n, columns) sums of (n, rows)."""
+        """(n, rows) -> (n, columns): sums over the rows of each place of each lookup."""
         if self.indicators is not None:
             return values @ self.indicators.T
         parts = [values.sum(dim=1, keepdim=True) if x is None else x.add(values) for x in self.lookups]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
     def spread(self, values: Tensor, result: Tensor) -> None:
-        """Put (n, rows) values at the places of their rows, and 0 elsewhere, into an (n · columns, rows) result."""
-        whole = result.view(values.shape[0], self.columns, self.rows)
+        """Write (n, rows) values to the places of their rows in an (n · columns, rows) result, and 0 elsewhere."""
+        cells = result.view(values.shape[0], self.columns, self.rows)
         values = values[:, None]
         if self.indicators is not None:
-            torch.mul(values, self.indicators, out=whole)
+            torch.mul(values, self.indicators, out=cells)
             return
-        for lookup, part in zip(self.lookups, torch.split(whole, self.sizes, dim=1), strict=True):
+        for lookup, part in zip(self.lookups, torch.split(cells, self.sizes, dim=1), strict=True):
             if lookup is None:
                 part.copy_(values)
             elif lookup.indicator is not None:

@@ -1,7 +1,7 @@
-"""Moments of linear forms of the observables' indicators, from pair tables and, for three factors and more, from the rows.
+"""Moments of linear forms of the observables' indicators: of two forms from pair tables, of more from the rows.
 
-Indicators are centred, and divided by the share of rows that have the value; a missing value is 0. If values are missing
-completely at random, forms then have the same conditional means as if nothing were missing.
+Indicators are centred, and divided by the share of rows with an observed value; a missing value is 0. If values are missing
+completely at random, forms have the same conditional means as without missing values.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 from torchpbp.distributed import sum_over_processes
 
 ENTRIES_AT_ONCE = 1 << 23
-"""Entries of the matrix of indicators that is held at once."""
+"""Largest number of entries of the matrix of indicators of a block of rows."""
 
 
 class FormMoments:
@@ -32,11 +32,11 @@ class FormMoments:
         rows: total weight.
         mean: (indicators,) probabilities.
         second: (1 + indicators, 1 + indicators) second moments of the constant and the centred indicators.
-        noise: the same, for what is observed in rows with missing values.
-        joint: (indicators, indicators) probabilities of pairs of states, among the rows that have both values.
-        pairs: (observables, observables) weight of the rows that have both values.
-        owner: (indicators,) number of the observable of each.
-        member: (indicators, observables) 1 where an indicator is of an observable.
+        noise: the same for indicators with missing values as 0.
+        joint: (indicators, indicators) probabilities of pairs of states, among the rows with both values.
+        pairs: (observables, observables) weight of the rows with both values.
+        owner: (indicators,) number of each indicator's observable.
+        member: (indicators, observables) 1 if an indicator is of an observable, else 0.
     """
 
     def __init__(self, states: Mapping[str, int], table: Mapping[str, Tensor], weights: Tensor) -> None:
@@ -58,28 +58,28 @@ class FormMoments:
         self.member = member = raw.new_zeros(start, len(widths)).scatter_(1, self.owner[:, None], 1.0)
         self.pairs = pairs = member.T @ raw @ member
         self.joint = joint = raw / (member @ pairs @ member.T).clamp(min=1e-300)
-        marginal = (joint @ member) @ member.T  # of a row's state among the rows that have the column's variable
+        marginal = (joint @ member) @ member.T  # [i, j]: of state i among the rows that observe the variable of state j
         self.mean = raw.diagonal() / (member @ pairs.diagonal()).clamp(min=1e-300)
         self.share = (member @ (pairs.diagonal() / self.rows)).clamp(min=1e-300)
         covariance = joint - marginal * marginal.T
         self.second = _with_constant(covariance)
-        own = member @ member.T  # states of the same variable
-        self.noise = _with_constant(covariance * (1 + own * (1 / self.share - 1)))
+        same = member @ member.T  # 1 for states of the same variable
+        self.noise = _with_constant(covariance * (1 + same * (1 / self.share - 1)))
 
     def columns(self, names: Sequence[str]) -> Tensor:
-        """Numbers of the indicators of some observables, the constant being 0."""
+        """Columns of the indicators of some observables in a form, whose column 0 is the constant."""
         places = [c for v in names for c in range(self.place[v].start + 1, self.place[v].stop + 1)]
         return torch.tensor(places, device=self.mean.device)
 
     def one_hot(self, name: str) -> Tensor:
-        """The form of an observable's own indicators."""
+        """The form whose values are an observable's indicators."""
         form = self.mean.new_zeros(self.states[name], 1 + self.size)
         form[:, 0] = self.mean[self.place[name]]
         form[:, 1 + self.place[name].start : 1 + self.place[name].stop].fill_diagonal_(1.0)
         return form
 
     def products(self, requests: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-        """E[⊗ forms] of each list of forms; lists of three and more in one pass over the rows."""
+        """E[⊗ forms] of each list of forms; those of three and more from a single pass over the rows."""
         result: list[Tensor] = []
         long = []
         for forms in requests:
@@ -104,7 +104,7 @@ class FormMoments:
         return result
 
     def values(self, forms: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """(rows, values) of stacked forms and (rows,) weights, block by block."""
+        """(rows, values) values of stacked forms and (rows,) weights, for blocks of rows."""
         scaled = forms[:, 1:] / self.share
         shift = scaled.T.contiguous()
         mean = torch.stack([(scaled[:, p] @ self.mean[p]) for p in self.place.values()])  # (observables, values)
@@ -114,8 +114,8 @@ class FormMoments:
             yield constant - absent + indicators @ shift, weights
 
     def _blocks(self) -> Iterator[tuple[Tensor, Tensor | None, Tensor]]:
-        """(rows, indicators) matrices of zeros and ones, (rows, observables) which values are there, None for all, and the rows'
-        weights; they are remembered where there is one block."""
+        """Blocks of (rows, indicators) zeros and ones, the (rows, observables) mask of observed values, None if all are, and (rows,)
+        weights; a single block is cached."""
         if self._block is not None:
             yield self._block
             return
@@ -126,7 +126,7 @@ class FormMoments:
             codes = torch.stack([x[start : start + step] for x in map(self.table.__getitem__, self.states)], dim=1)
             seen = codes >= 0
             starts = codes.new_tensor([place.start for place in self.place.values()])
-            index = torch.where(seen, codes + starts, self.size)  # the last column takes what is missing
+            index = torch.where(seen, codes + starts, self.size)  # the last column is for missing values
             indicators.scatter_(1, index, 1.0)
             block = indicators[:, :-1], None if bool(seen.all()) else seen.double(), weights
             if step >= len(self.weights):

@@ -1,7 +1,7 @@
-"""The upward and the downward pass over a tree of hidden variables, with all shapes and orders worked out once.
+"""The upward and the downward pass over a tree of hidden variables, with precomputed shapes and orders of products.
 
-Arrays are (runs, states…, rows): operations run along the rows. With few rows the time goes into the number of operations, so
-that nothing is decided within a pass.
+Arrays are (runs, states…, rows): operations are vectorised over rows. With few rows the time is proportional to the number of
+operations, so passes contain no planning.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Shape = tuple[int, ...]
 
 @dataclass
 class _Observed:
-    """Tables of observed variables with the same hidden ones, at the same node.
+    """Tables with the same hidden variables, and with observed variables, at the same node.
 
     Args:
+        shape: of their product, within the node's clique.
         tables: number and lookup of each.
-        shape: of their product within the node's clique.
     """
 
     shape: Shape
@@ -37,27 +37,26 @@ class _Observed:
 
 @dataclass
 class _Node:
-    """What happens at a node.
+    """The operations at a node.
 
     Args:
-        whole: (-1, *clique, rows).
+        shape: (-1, *clique, rows) of its product.
         constants: factors that do not depend on the tables.
         hidden: number and shape within the clique of each table without observed variables.
         observed: other tables.
-        pairs: the order in which all factors are multiplied; a product takes the place of its first factor.
-        expanded: whether the product lacks a dimension.
+        pairs: order of the products of all factors; a product replaces its first factor.
+        expanded: whether the product has to be expanded to the clique's shape.
         summed: dimensions that are not in the separator.
         rescaled: whether the message is rescaled.
         lookup: of the node in its parent's level.
         message: shape of the message within the parent's clique, at the parent's level.
-        separator: (-1, *separator, rows) at the node's own level.
+        separator: (-1, *separator, rows) at the node's level.
         ratio: the same, within the node's clique.
-        above: place of the separator's marginal among those of the parent.
-        marginals: the marginals of its belief: place of the one each comes from, and the dimensions that are summed; the
-            belief itself has place 0.
+        above: index of the separator's marginal among those of the parent.
+        marginals: (index of the source, summed dimensions) of each marginal of the belief; the belief has index 0.
     """
 
-    whole: Shape
+    shape: Shape
     constants: list[Tensor] = field(default_factory=list)
     hidden: list[tuple[int, Shape]] = field(default_factory=list)
     observed: list[_Observed] = field(default_factory=list)
@@ -75,7 +74,7 @@ class _Node:
 
 @dataclass(frozen=True)
 class _Counted:
-    """Tables whose hidden variables are the same, at the same node: number of the node, place of the marginal, their tally."""
+    """Tables with the same hidden variables at the same node: number of the node, index of the marginal, tally of the tables."""
 
     node: int
     place: int
@@ -93,7 +92,7 @@ class Passes:
 
     Attributes:
         columns: number of columns of :meth:`counts`.
-        places: number of a table -> (cells, size) its columns of them.
+        places: number of a table -> (cells, size) its columns.
     """
 
     def __init__(self, tree: HiddenTree, families: Sequence[Family], levels: Levels, device: torch.device) -> None:
@@ -125,8 +124,8 @@ class Passes:
             tables: (runs, cells · size) of each family.
 
         Returns:
-            (runs, rows) log-probability of each row, and for each node the product (runs, *clique, rows) of all that is at it
-            or comes from below, and its sum (runs, *separator, rows).
+            (runs, rows) log-probability of each row, and for each node the product (runs, *clique, rows) of its factors and
+            incoming messages, and the product's sum (runs, *separator, rows).
         """
         count = len(self.nodes)
         products, sums = list(tables[:1]) * count, list(tables[:1]) * count
@@ -143,7 +142,7 @@ class Passes:
             parts += entering[number]
             for i, j in node.pairs:
                 parts[i] = parts[i] * parts.pop(j)
-            product = parts[0].expand(node.whole) if node.expanded else parts[0]
+            product = parts[0].expand(node.shape) if node.expanded else parts[0]
             total = product.sum(dim=node.summed) if node.summed else product
             products[number], sums[number] = product, total
             if number:
@@ -167,23 +166,23 @@ class Passes:
             products, sums: of the upward pass.
 
         Returns:
-            For each tally (runs · cells, rows or patterns of its node) the posterior of its hidden variables, times the weights
-            of the rows, added up by pattern.
+            For each tally (runs · cells, rows or patterns of its node) the posterior of its hidden variables, weighted and
+            summed over the rows of each pattern.
         """
-        known: list[list[Tensor]] = []
+        beliefs: list[list[Tensor]] = []
         for number, node in enumerate(self.nodes):
             if number:
-                ratio = known[self.parent[number]][node.above]
+                ratio = beliefs[self.parent[number]][node.above]
                 if node.lookup is not None:
                     ratio = node.lookup.add(ratio.reshape(-1, node.lookup.rows)).reshape(node.separator)
                 ratio = ratio / sums[number].clamp(min=TINY)
             else:
                 ratio = weights / sums[0].clamp(min=TINY)
-            own = [products[number] * ratio.reshape(node.ratio)]
+            marginals = [products[number] * ratio.reshape(node.ratio)]
             for source, dims in node.marginals:
-                own.append(own[source].sum(dim=dims))
-            known.append(own)
-        return [known[c.node][c.place].reshape(-1, c.tally.rows) for c in self.counted]
+                marginals.append(marginals[source].sum(dim=dims))
+            beliefs.append(marginals)
+        return [beliefs[c.node][c.place].reshape(-1, c.tally.rows) for c in self.counted]
 
     def counts(self, posteriors: Sequence[Tensor], runs: int) -> Tensor:
         """(runs, columns) sums of the posteriors by place."""
@@ -191,7 +190,7 @@ class Passes:
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
     def spread(self, posteriors: Sequence[Tensor]) -> Tensor:
-        """(columns, rows) posteriors of one run by place, for levels in which each row has its own place."""
+        """(columns, rows) posteriors of one run by place, for levels without shared patterns."""
         result = posteriors[0].new_empty(self.columns, self.rows)
         start = 0
         for counted, posterior in zip(self.counted, posteriors, strict=True):
@@ -200,10 +199,10 @@ class Passes:
             start += size
         return result
 
-    # -- working them out ----------------------------------------------------------------------------------------
+    # -- planning ------------------------------------------------------------------------------------------------
 
     def _enter(self, tree: HiddenTree, families: Sequence[Family], levels: Levels, device: torch.device) -> None:
-        """The tables and constants of each node."""
+        """Plan the tables and constants of each node."""
         for v, values in levels.evidence.items():
             home = tree.top[v]
             self.nodes[home].constants.append(values.reshape(_within(tree, home, (v,), levels.sizes[home])))
@@ -219,17 +218,17 @@ class Passes:
             together[home, family.hidden].tables.append((i, lookup))
         for number, node in enumerate(self.nodes):
             if not (node.constants or node.hidden or node.observed or tree.children[number]):
-                node.constants.append(torch.ones([1] * len(node.whole), dtype=torch.float64, device=device))
+                node.constants.append(torch.ones([1] * len(node.shape), dtype=torch.float64, device=device))
 
     def _connect(self, tree: HiddenTree, levels: Levels) -> None:
-        """Messages, and the order of all products."""
+        """Plan the messages and the order of all products."""
         entering: list[list[Shape]] = [[] for _ in self.nodes]
         for number in range(len(tree) - 1, -1, -1):
             node, names = self.nodes[number], tree.separators[number]
             shapes = [tuple(x.shape) for x in node.constants]
             shapes += [shape for _, shape in node.hidden] + [x.shape for x in node.observed] + entering[number]
             node.pairs, product = _pairs([(1, *shape[1:]) for shape in shapes])
-            node.expanded = product[1:] != node.whole[1:]
+            node.expanded = product[1:] != node.shape[1:]
             node.summed = tuple(1 + i for i, v in enumerate(tree.cliques[number]) if v not in names)
             node.ratio = _within(tree, number, names, levels.sizes[number])
             node.separator = (-1, *[tree.states[v] for v in names], levels.sizes[number])
@@ -240,8 +239,7 @@ class Passes:
                 entering[above].append(node.message)
 
     def _marginals(self, tree: HiddenTree, families: Sequence[Family], number: int) -> list[Scope]:
-        """The scopes of a node's marginals: those of separators, the largest first, so that others come from them, and of
-        families."""
+        """Plan a node's marginals, and return their scopes: separators with the children, largest first, then families."""
         scopes: list[Scope] = [tree.cliques[number]]
         children = sorted(tree.children[number], key=lambda child: -len(tree.separators[child]))
         wanted = [tree.separators[child] for child in children]
@@ -258,13 +256,13 @@ class Passes:
 
 
 def _within(tree: HiddenTree, node: int, scope: Scope, rows: int) -> Shape:
-    """The shape of (runs, *scope, rows) with a dimension of 1 for each other variable of a node's clique."""
+    """The shape of (runs, *scope, rows) with a dimension of size 1 for each other variable of a node's clique."""
     return (-1, *[tree.states[v] if v in scope else 1 for v in tree.cliques[node]], rows)
 
 
 def _pairs(shapes: list[Shape]) -> tuple[list[tuple[int, int]], Shape]:
-    """The order in which tensors that broadcast are multiplied, small results first, and the shape of the product; a product
-    takes the place of its first factor, the place of the second is closed."""
+    """A greedy order of broadcast products, smallest results first, and the shape of the product; a product replaces its first
+    factor, and the second is removed."""
     pool, pairs = list(shapes), []
     while len(pool) > 1:
         choices = [(i, j) for j in range(len(pool)) for i in range(j)]
@@ -275,7 +273,7 @@ def _pairs(shapes: list[Shape]) -> tuple[list[tuple[int, int]], Shape]:
 
 
 def _gathered(tables: Sequence[Tensor], observed: _Observed, scale: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """The product of some tables at what the rows observe, and the logarithm of what it was divided by."""
+    """The product of tables at the observed values of the rows, and the log of its extracted scale."""
     product: Tensor | None = None
     for count, (i, lookup) in enumerate(observed.tables, 1):
         values = lookup.pick(tables[i].reshape(-1, lookup.size))
@@ -283,7 +281,7 @@ def _gathered(tables: Sequence[Tensor], observed: _Observed, scale: Tensor | Non
         if count % RESCALE_AFTER == 0:
             product, size = _rescaled(product.reshape(observed.shape))
             scale, product = _sum(scale, size), product.reshape(values.shape)
-    assert product is not None  # there is a table
+    assert product is not None  # at least one table
     return product.reshape(observed.shape), scale
 
 
@@ -292,7 +290,7 @@ def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
 
 
 def _rescaled(product: Tensor) -> tuple[Tensor, Tensor]:
-    """(runs, …, rows) with largest entries 1, and the (runs, rows) logarithms of what they were."""
+    """(runs, …, rows) divided by the largest entries, and the (runs, rows) logs of the divisors."""
     size = product.amax(dim=tuple(range(1, product.ndim - 1))) if product.ndim > 2 else product
     size = torch.where(size > 0, size, 1.0)
     return product / size.reshape(size.shape[0], *[1] * (product.ndim - 2), -1), size.log()

@@ -1,4 +1,4 @@
-"""Damped Gauss–Newton steps on the likelihood, with EM steps where they fail."""
+"""Damped Gauss–Newton steps on the likelihood, with EM steps after failures."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ from torchpbp.models.likelihood.expectation import ExpectationStep
 EM_STEPS = 2
 """EM steps before the first Gauss–Newton step."""
 INFORMATION_ROWS, ROWS_PER_PARAMETER, MORE_ROWS = 1_000, 4, 1.5
-"""Rows from which the information is estimated at the start: so many, or so many for each parameter; and the factor after a step
-that gained much less than predicted."""
+"""Initial rows for the estimate of the information, the larger of a number and a number per parameter; and their factor after a
+step with a much smaller gain than predicted."""
 DAMPING, LEAST, MOST, AFTER_FAILURE = 0.01, 1 / 3, 3.0, 4.0
-"""Damping at the start, the least and the most that it is multiplied by after a step that gained, and its factor after a failure,
-which doubles with each further one."""
+"""Initial damping, bounds of its factor after a successful step, and its factor after a failure, which doubles with each
+consecutive failure."""
 SMALL_SHARE = 0.3
-"""Share of the predicted gain below which the information is estimated from more rows."""
+"""Share of the predicted gain below which the next estimates of the information have more rows."""
 FLOOR, UNSEEN = 0.3, 1e-4
-"""Shares of the mean of the information's diagonal that stand for entries near 0, those of directions that are not identified:
-in damping, and in predictions of what is left to gain."""
+"""Shares of the mean of the information's diagonal that are added to it for unidentified directions: in damping, and in
+predictions of the remaining gain."""
 LONGEST, REUSE = 0.5, 0.1
-"""Longest step, and the length of steps, added up, after which the information is computed anew. The length is that of the
-distribution that changes most: the root mean square of its entries' relative changes."""
+"""Largest length of a step, and largest total length of steps with the same information. The length of a step is the root mean
+square of the relative changes of entries, in the distribution that changes most."""
 LEAST_BEND = 0.01
-"""Share of the expected curvature below which a change of the gradient does not correct it."""
+"""Smallest share of the expected curvature at which a change of the gradient corrects the matrix."""
 MOST_TRIES = 6
-"""Times that a matrix which is not positive definite gets more on its diagonal."""
+"""Largest number of Cholesky factorisations with increasing diagonals."""
 MOST_FAILURES = 3
-"""Gauss–Newton steps that fail in a row before an EM step, which cannot."""
+"""Consecutive failures of Gauss–Newton steps before an EM step, which cannot fail."""
 MOST_PARAMETERS = 4_000
-"""Free parameters up to which the information is a matrix that can be solved; with more, EM steps go on."""
+"""Largest number of free parameters for Gauss–Newton steps; with more, all steps are EM steps."""
 TOLERANCE = 0.01
-"""Nats in total below which gains, made and predicted, end the steps."""
+"""Default tolerance of the last and the predicted gain, in nats in total."""
 
 
 @dataclass(frozen=True)
 class Polished:
-    """The end of a climb.
+    """Result of :func:`polish`.
 
     Args:
         vector: (entries,) tables.
-        objective: log-likelihood plus prior's term after each step, in nats in total.
+        objective: log-likelihood plus log-prior after each step, in nats in total.
         converged: whether both the last and the predicted gain were below the tolerance.
     """
 
@@ -56,7 +56,7 @@ class Polished:
 
 
 class _Point(NamedTuple):
-    """Tables, their objective, and the expected counts."""
+    """An objective with its tables and expected counts."""
 
     value: float
     vector: Tensor
@@ -78,7 +78,7 @@ def polish(
         vector: (entries,) tables to start from.
         prior: pseudo-rows per entry.
         tolerance: nats in total.
-        max_steps: EM and Gauss–Newton steps, those that failed included, at most.
+        max_steps: largest number of EM and Gauss–Newton steps, including failures.
         report: called after each step.
     """
     layout = step.layout
@@ -122,13 +122,13 @@ def polish(
 
 
 class _Newton:
-    """Gauss–Newton steps in the free logits: the empirical information of the rows stands for the curvature.
+    """Gauss–Newton steps in the free logits, with the empirical information in place of the curvature.
 
-    Where a latent is weakly identified, the objective has long, curved valleys. Tables therefore move along straight lines of
-    probabilities, θ (1 + δ), not of logits, θ e^δ: a change of a latent's basis multiplies the tables on its two sides by
-    matrices, which such lines follow further. The information turns quickly along a valley, so that it is computed anew after
-    each long step. A sample of the rows will do, a larger one where steps do not gain what it predicts; between short steps it is
-    corrected by the gradient's changes (BFGS).
+    For weakly identified latents the objective has long, curved valleys. Tables therefore move along straight lines in
+    probabilities, θ (1 + δ), instead of logits, θ e^δ: a change of a latent's basis multiplies adjacent tables by
+    matrices, which straight lines approximate longer. The information changes quickly along a valley, so it is recomputed
+    after each long step, from a sample of the rows that grows when gains are smaller than predicted; between short steps it
+    is corrected by changes of the gradient (BFGS).
     """
 
     def __init__(self, step: ExpectationStep, prior: float) -> None:
@@ -141,10 +141,10 @@ class _Newton:
         self.gradient = self.diagonal = self.matrix = torch.empty(0, device=self.layout.device)
 
     def look(self, here: _Point) -> float:
-        """Take gradient and information at the present tables.
+        """Compute gradient and information at the current tables.
 
         Returns:
-            The gain that is predicted of a step without damping.
+            The predicted gain of a step without damping.
         """
         if here is self.here and self.drift <= REUSE:
             return self.left
@@ -166,7 +166,7 @@ class _Newton:
 
     def step(self) -> Tensor:
         """(entries,) relative changes of all probabilities."""
-        assert self.here is not None  # it was looked at
+        assert self.here is not None  # set by look()
         direction = self._solved(self.damping * (self.diagonal + FLOOR * self.diagonal.mean()))
         change = self.layout.relative(self.here.vector, direction)
         length = float(self.layout.sums((self.here.vector * change.square())[None]).amax().sqrt())
@@ -177,7 +177,7 @@ class _Newton:
         return scale * change
 
     def judge(self, gain: float) -> bool:
-        """Whether the last step gained anything; what it gained decides on the damping of the next one, by Nielsen's rule."""
+        """Whether the last step has a positive gain; also updates the damping by Nielsen's rule."""
         share = gain / max(self.predicted, 1e-12)
         if gain > 0:
             self.damping *= min(max(1 - (2 * share - 1) ** 3, LEAST), MOST)
@@ -189,27 +189,27 @@ class _Newton:
             self.rows *= MORE_ROWS
         if gain > 0:
             self.drift += self.length
-        elif self.drift:  # the information is of other tables
+        elif self.drift:  # the information was computed at other tables
             self.drift = math.inf
         return gain > 0
 
     def _gradient(self, at: _Point) -> Tensor:
-        """(free,) derivatives of the objective by the free logits."""
+        """(free,) gradient of the objective in the free logits."""
         gradient = at.counts - self.layout.sums(at.counts[None])[0] * at.vector
         if self.prior:
             gradient = gradient + self.prior * (1 - self.layout.states * at.vector)
         return gradient.index_select(0, self.layout.places)
 
     def _correct(self, change: Tensor, bend: Tensor) -> None:
-        """Take over the curvature along a change of the logits from that of the gradient, with its sign turned."""
+        """BFGS update of the matrix from a change of the logits and the negative change of the gradient."""
         expected = self.matrix @ change
         share, curvature = float(expected @ change), float(bend @ change)
         if curvature > LEAST_BEND * share > 0:
             self.matrix = self.matrix + torch.outer(bend, bend) / curvature - torch.outer(expected, expected) / share
 
     def _solved(self, damping: Tensor) -> Tensor:
-        """(free,) change of the logits that the gradient asks for, with so much added to the diagonal of the matrix, or more where
-        rounding has made that negative in some direction."""
+        """(free,) change of the logits by the damped matrix; the damping grows until the matrix is positive definite in
+        floating point."""
         for _ in range(MOST_TRIES):
             damped = self.matrix.clone()
             damped.diagonal().add_(damping + 1e-9)
@@ -221,7 +221,7 @@ class _Newton:
 
 
 def _extrapolated(objective: list[float], gain: float) -> float:
-    """What EM steps will still gain if each gains the same share of the one before."""
+    """The remaining gain of EM steps if successive gains form a geometric series."""
     before = objective[-1] - objective[-2] if len(objective) > 1 else math.inf
     rate = gain / before if before > gain > 0 else 0.0 if gain <= 0 else 1.0
     return math.inf if rate >= 1 else gain * rate / (1 - rate)

@@ -1,8 +1,8 @@
 """Tables of all families from moments: a start for the likelihood, in closed form.
 
-For a latent with k states, forms ζ of its views' indicators are sought with E[ζ | h] = e_h. Then P(x, h) = E[1_x ζᵀ] for x in
-another view, and the table of a family is the mean of the product of its members' forms. Three views give ζ by the
-eigenvectors of slices of a k × k × k tensor; two views give some basis, in which all questions have the same answers.
+For a latent with k states, the recovery computes forms ζ of its views' indicators with E[ζ | h] = e_h. Then P(x, h) = E[1_x ζᵀ]
+for x in another view, and the table of a family is the mean of the product of its members' forms. Three views determine ζ by the
+eigenvectors of slices of a k × k × k tensor; two views determine it up to a basis, which does not affect answers about observables.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from torchpbp.graph.views import Separation, Views, find_views, references
 from torchpbp.models.likelihood.moments import FormMoments
 
 SMALLEST_SHARE = 0.005
-"""A state with a smaller share is taken for an artefact of noise."""
+"""Smallest share of a state; decompositions with smaller shares are rejected as noise."""
 DIRECTIONS = 8
-"""Random combinations of slices whose eigenvectors are tried."""
+"""Number of random combinations of slices for eigenvectors."""
 OUTERMOST = 0.02
-"""Share of the rows, by weight, that corners of the predictions leave aside."""
+"""Share of the outermost rows, by weight, excluded from corners of the predictions."""
 SPREAD = 1.5
-"""Standard deviations along each axis that corners reach at least."""
+"""Points on each axis, in standard deviations, added to the candidates for corners."""
 MIXING = 0.1
-"""Share of the average and of the uniform distribution in recovered tables: EM never leaves a zero."""
+"""Share of the average and of the uniform distribution in recovered tables, because EM never leaves a zero."""
 
 
 @dataclass(frozen=True)
 class LatentStart:
-    """What was found out about a latent.
+    """Recovered conditional distributions of a latent's views.
 
     Args:
-        views: the groups of observables it is seen through.
-        strength: smallest canonical correlation that its states need, over the views; NaN without views.
-        means: name -> (states of the observable, states) P(x | h) of the observables of its views; empty if nothing was found.
+        views: groups of observables that are independent given the latent.
+        strength: smallest of its states − 1 leading canonical correlations, over the views; NaN without views.
+        means: name -> (states of the observable, states) P(x | h) of the observables of its views; empty if not recovered.
     """
 
     views: Views
@@ -49,7 +49,7 @@ class LatentStart:
 
     @property
     def recovered(self) -> bool:
-        """Whether there is something to start from."""
+        """Whether conditional distributions were recovered."""
         return bool(self.means)
 
 
@@ -64,28 +64,28 @@ def recover(
         seed: of the random directions.
 
     Returns:
-        scope -> table, for the families that are recovered, and what was found out about each latent.
+        scope -> table, for the recovered families; and latent -> its start.
     """
     separation = Separation(graph)
     views = find_views(graph, separation)
     starts = _starts(graph, moments, views, np.random.default_rng(seed))
-    standing: dict[Scope, dict[str, tuple[str, ...]]] = {}
+    proxies: dict[Scope, dict[str, tuple[str, ...]]] = {}  # scope -> latent -> observables of its form
     for v in graph.names:
         scope = (*graph.parents(v), v)
-        found = references(separation, scope, views)
-        if all(starts[u].recovered and names for u, names in found.items()):
-            standing[scope] = found
-    needed = list(dict.fromkeys(pair for found in standing.values() for pair in found.items()))
+        groups = references(separation, scope, views)
+        if all(starts[u].recovered and names for u, names in groups.items()):
+            proxies[scope] = groups
+    needed = list(dict.fromkeys(pair for groups in proxies.values() for pair in groups.items()))
     forms = dict(zip(needed, indicators(moments, [(names, starts[u].means) for u, names in needed]), strict=True))
     requests = [
-        [forms[u, found[u]] if u in found else moments.one_hot(u) for u in scope] for scope, found in standing.items()
+        [forms[u, groups[u]] if u in groups else moments.one_hot(u) for u in scope] for scope, groups in proxies.items()
     ]
     tables = each(as_table, [(joint,) for joint in moments.products(requests)])
-    return dict(zip(standing, tables, strict=True)), starts
+    return dict(zip(proxies, tables, strict=True)), starts
 
 
 def each(function: Callable[..., Tensor], requests: Sequence[tuple[Tensor, ...]]) -> list[Tensor]:
-    """The results of a function that takes batches, for each of several lists of arguments; those of the same shapes together."""
+    """Apply a batched function to several lists of arguments, in one batch per combination of shapes."""
     together: dict[tuple[torch.Size, ...], list[int]] = {}
     for number, arguments in enumerate(requests):
         together.setdefault(tuple(x.shape for x in arguments), []).append(number)
@@ -99,7 +99,7 @@ def each(function: Callable[..., Tensor], requests: Sequence[tuple[Tensor, ...]]
 def _starts(
     graph: LatentGraph, moments: FormMoments, views: Mapping[str, Views], generator: np.random.Generator
 ) -> dict[str, LatentStart]:
-    """Forms of the latents' states; the tensors of all latents with three views come from one pass over the rows."""
+    """Starts of all latents; the tensors of latents with three views are computed in one pass over the rows."""
     forms, strengths = canonical_forms(
         moments, {v.latent: v.groups for v in views.values() if v.groups}, graph.num_states
     )
@@ -112,14 +112,14 @@ def _starts(
             bases[h] = base
     zetas = each(torch.linalg.solve, [(matrix, forms[h][number]) for h, (number, matrix) in bases.items()])
     means = conditional_means(moments, [(views[h], number) for h, (number, _) in bases.items()], zetas)
-    found = dict(zip(bases, means, strict=True))
-    return {h: LatentStart(views[h], strengths.get(h, math.nan), found.get(h, {})) for h in graph.latent}
+    recovered = dict(zip(bases, means, strict=True))
+    return {h: LatentStart(views[h], strengths.get(h, math.nan), recovered.get(h, {})) for h in graph.latent}
 
 
 def canonical_forms(
     moments: FormMoments, groups: Mapping[str, Sequence[Sequence[str]]], states: Callable[[str], int]
 ) -> tuple[dict[str, list[Tensor]], dict[str, float]]:
-    """For each view of each latent a constant and its directions that the other views predict best, at most states − 1 of them.
+    """For each view of each latent a constant and its leading canonical directions with the other views, at most states − 1.
 
     Args:
         moments: of the observables.
@@ -127,16 +127,16 @@ def canonical_forms(
         states: of a latent.
 
     Returns:
-        The forms, and the weakest correlation that the states of each latent need.
+        latent -> forms of its views, and latent -> smallest of the states − 1 leading correlations.
     """
 
-    def directions(own: Tensor, other: Tensor) -> Tensor:
-        """(batch, 1 + columns, directions): their correlations, then their coefficients."""
+    def directions(group: Tensor, rest: Tensor) -> Tensor:
+        """(batch, 1 + columns, directions): correlations, then coefficients."""
         left, right = (
             torch.linalg.cholesky(_ridged(moments.second[c[:, :, None], c[:, None]], 1 / moments.rows))
-            for c in (own, other)
+            for c in (group, rest)
         )
-        cross = torch.linalg.solve_triangular(left, moments.second[own[:, :, None], other[:, None]], upper=False)
+        cross = torch.linalg.solve_triangular(left, moments.second[group[:, :, None], rest[:, None]], upper=False)
         cross = torch.linalg.solve_triangular(right, cross.mT, upper=False).mT
         u, s, _ = torch.linalg.svd(cross, full_matrices=False)
         return torch.cat([s[:, None], torch.linalg.solve_triangular(left.mT, u, upper=True)], dim=1)
@@ -146,17 +146,17 @@ def canonical_forms(
         for i, group in enumerate(views):
             rest = [x for j, names in enumerate(views) if j != i for x in names]
             requests.append((moments.columns(group), moments.columns(rest)))
-    found = iter(zip(requests, each(directions, requests), strict=True))
+    solutions = iter(zip(requests, each(directions, requests), strict=True))
     forms: dict[str, list[Tensor]] = {}
     strengths: dict[str, float] = {}
     for h, views in groups.items():
         needed, forms[h], strengths[h] = states(h) - 1, [], 1.0
         for group in views:
-            (own, _), result = next(found)
+            (columns, _), result = next(solutions)
             count = min(needed, sum(moments.states[x] - 1 for x in group), result.shape[1])
             form = result.new_zeros(1 + count, 1 + moments.size)
             form[0, 0] = 1.0
-            form[1:, own] = result[1:, :count].T
+            form[1:, columns] = result[1:, :count].T
             forms[h].append(form)
             if needed:
                 strengths[h] = min(strengths[h], float(result[0, count - 1]) if count == needed else 0.0)
@@ -176,8 +176,8 @@ def decomposed(
         generator: of combinations of slices.
 
     Returns:
-        latent -> the number of the view and its (k, k) matrix A, whose tensor of rank k is nearest to the given one. A latent of
-        which all attempts have complex or very small shares is left out.
+        latent -> the number of the view and the (k, k) matrix A with the nearest tensor of rank k; without latents for which all
+        attempts have complex eigenvalues or very small shares.
     """
     requests: dict[str, tuple[Tensor, Tensor]] = {}
     views: dict[str, list[int]] = {}  # of each attempt
@@ -185,22 +185,22 @@ def decomposed(
         pairs = [(a, b) for a, b in ((1, 2), (0, 2), (0, 1)) if tensor.shape[a] == tensor.shape[b] == states(h)]
         if not pairs:
             continue
-        turned = torch.stack([tensor.permute(a, b, 3 - a - b) for a, b in pairs])  # all three only of a cube
+        turned = torch.stack([tensor.permute(a, b, 3 - a - b) for a, b in pairs])  # up to three pairs
         count = 1 if turned.shape[3] == 2 else DIRECTIONS
         weights = torch.from_numpy(generator.standard_normal((len(pairs) * count, turned.shape[3] - 1)))
         requests[h] = turned.repeat_interleave(count, dim=0), weights.to(tensor.device)
         views[h] = [a for a, _ in pairs for _ in range(count)]
-    found = {}
+    bases = {}
     for h, attempts in zip(requests, each(_attempted, list(requests.values())), strict=True):
         best = int(attempts[:, 0].argmin())
         if math.isfinite(float(attempts[best, 0])):
-            found[h] = views[h][best], attempts[best, 1:].reshape(states(h), states(h))
-    return found
+            bases[h] = views[h][best], attempts[best, 1:].reshape(states(h), states(h))
+    return bases
 
 
 def _attempted(tensors: Tensor, weights: Tensor) -> Tensor:
-    """(batch, attempts, 1 + k · k) distance of the tensor of rank k, infinite where there is none, and the matrix A, for each of
-    (batch, attempts, k, k, slices) tensors and combinations of their slices."""
+    """(batch, attempts, k, k, slices) tensors and weights of slices -> (batch, attempts, 1 + k · k): distance of the tensor of
+    rank k, infinite after a failure, and the matrix A."""
     batch, attempts, count = tensors.shape[:3]
     tensors, weights = tensors.flatten(0, 1), weights.flatten(0, 1)
     result = tensors.new_full((len(tensors), 1 + count * count), math.inf)
@@ -220,27 +220,27 @@ def _attempted(tensors: Tensor, weights: Tensor) -> Tensor:
     pairs = torch.einsum("nah,nhb->nabh", a * shares.mT, second).flatten(1, 2)
     gram = pairs.mT @ pairs
     ridge = 1e-12 * gram.diagonal(dim1=1, dim2=2).sum(dim=1)[:, None, None] * _eye(count, gram)
-    whole = tensors[numbers].flatten(1, 2)
-    third = torch.linalg.solve(gram + ridge, pairs.mT @ whole)  # (attempts, k, z3)
-    errors = (pairs @ third - whole).flatten(1).norm(dim=1).nan_to_num(nan=math.inf)
+    unfolded = tensors[numbers].flatten(1, 2)
+    third = torch.linalg.solve(gram + ridge, pairs.mT @ unfolded)  # (attempts, k, z3)
+    errors = (pairs @ third - unfolded).flatten(1).norm(dim=1).nan_to_num(nan=math.inf)
     result[numbers] = torch.cat([errors[:, None], a.flatten(1)], dim=1)
     return result.reshape(batch, attempts, -1)
 
 
 def corners(moments: FormMoments, forms: Sequence[Tensor], states: int) -> tuple[int, Tensor] | None:
-    """Some basis of what one view predicts of another: corners of the predictions, well apart.
+    """A basis from the predictions of one view by another: distant corners of the predictions.
 
     Returns:
-        The number of the predicted view and the (k, k) matrix of its corners; None where no two views have k directions.
+        The number of the predicted view and the (k, k) matrix of its corners; None if no two views have k directions.
     """
     full = [i for i, form in enumerate(forms) if len(form) == states]
     if len(full) < 2:
         return None
     target, source = full[0], full[1]
     cross = forms[target] @ moments.second @ forms[source].T
-    own = forms[source] @ moments.second @ forms[source].T
-    predict = torch.linalg.solve(_ridged(own, 1 / moments.rows), cross.T).T[1:]  # the constant predicts itself
-    spread = predict @ own @ predict.T
+    inner = forms[source] @ moments.second @ forms[source].T
+    predict = torch.linalg.solve(_ridged(inner, 1 / moments.rows), cross.T).T[1:]  # without the constant
+    spread = predict @ inner @ predict.T
     scale = torch.linalg.cholesky(_ridged(spread, 1e-12 + 1e-6 * float(spread.trace())))
     points, weights = [], []
     for values, part in moments.values(forms[source]):
@@ -275,13 +275,12 @@ def _corners(points: Tensor, weights: Tensor, states: int) -> Tensor:
 def conditional_means(
     moments: FormMoments, seen: Sequence[tuple[Views, int]], zetas: Sequence[Tensor]
 ) -> list[dict[str, Tensor]]:
-    """P(x | h) of all observables of the views of several latents: first through the base view, then each through the views it
-    is not in.
+    """P(x | h) of all observables of the views of several latents: first by the base view, then for each view by the others.
 
     Args:
         moments: of the observables.
         seen: views of each latent, and the number of its base view.
-        zetas: the form of the states of each latent, in its base view.
+        zetas: the form ζ of each latent in its base view.
 
     Returns:
         For each latent name -> (states of the observable, states).
@@ -289,8 +288,8 @@ def conditional_means(
     others = [views.without(views.groups[base]) for views, base in seen]
     means = [_parts(moments, names, x) for names, x in zip(others, _conditionals(moments, zetas), strict=True)]
     forms = indicators(moments, list(zip(others, means, strict=True)))
-    for (views, base), found, x in zip(seen, means, _conditionals(moments, forms), strict=True):
-        found |= _parts(moments, views.groups[base], x)
+    for (views, base), conditionals, x in zip(seen, means, _conditionals(moments, forms), strict=True):
+        conditionals |= _parts(moments, views.groups[base], x)
     places = [(number, group) for number, (views, _) in enumerate(seen) for group in views.groups]
     forms = indicators(moments, [(seen[number][0].without(group), means[number]) for number, group in places])
     for (number, group), x in zip(places, _conditionals(moments, forms), strict=True):
@@ -314,7 +313,7 @@ def _conditionals(moments: FormMoments, zetas: Sequence[Tensor]) -> list[Tensor]
 
 
 def indicators(moments: FormMoments, requests: Sequence[tuple[Sequence[str], Mapping[str, Tensor]]]) -> list[Tensor]:
-    """For each list of observables with known P(x | h) the form ζ of least variance with E[ζ | h] = e_h that is made of them."""
+    """For each list of observables and their P(x | h) the form ζ of least variance with E[ζ | h] = e_h."""
 
     def of(columns: Tensor, means: Tensor) -> Tensor:
         centred = means - moments.mean[columns - 1].unsqueeze(2)
@@ -333,7 +332,7 @@ def indicators(moments: FormMoments, requests: Sequence[tuple[Sequence[str], Map
 
 
 def as_table(joint: Tensor) -> Tensor:
-    """(batch, …) conditional tables of the last dimension from estimates of P(family), with no entry at 0."""
+    """(batch, …) estimates of P(family) as conditional tables of the last dimension, with positive entries."""
     positive = joint.clamp(min=0)
     average = positive.sum(dim=tuple(range(1, joint.ndim - 1)), keepdim=True) if joint.ndim > 2 else positive
     average = average / average.sum(dim=-1, keepdim=True).clamp(min=1e-300)

@@ -1,4 +1,4 @@
-"""Residuals of pairs of observables: where they depend on each other otherwise than the fitted network says."""
+"""Residuals of pairs of observables: differences between their distributions in the data and in the fitted network."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.models.likelihood.moments import FormMoments
 
 DRAWS = 2_000
-"""Rows drawn from the network, whose pairs are compared with those of the data."""
+"""Number of rows sampled from the network."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class PairResiduals:
 
     Args:
         statistic: (observables, observables) sums of squared residuals, each divided by its variance; 0 on the diagonal.
-        freedom: their expectations where a network that was fitted to the data is right.
+        freedom: their expectations for a fitted network of the true structure.
     """
 
     statistic: Tensor
@@ -32,13 +32,13 @@ class PairResiduals:
 
     @property
     def misfit(self) -> float:
-        """All statistics relative to their expectation: 1 or less where the network is right; NaN without pairs."""
+        """Sum of the statistics relative to its expectation: about 1 or less if the structure is true; NaN without pairs."""
         expected = float(self.freedom.sum())
         return float(self.statistic.sum()) / expected if expected else math.nan
 
     @property
     def relative(self) -> Tensor:
-        """(observables, observables) each statistic relative to its expectation; NaN where there is none."""
+        """(observables, observables) each statistic relative to its expectation; NaN for expectation 0."""
         return torch.where(self.freedom > 0, self.statistic / self.freedom, math.nan)
 
 
@@ -47,8 +47,8 @@ def pair_residuals(
 ) -> PairResiduals:
     """Compare the pairs of the data with those of a sample of a network.
 
-    A sample needs one product for all pairs, whatever the graph, where exact tables would take a query for each pair. A pair of
-    which values are missing counts the rows that have both.
+    The tables of a sample are one matrix product for all pairs, where exact tables would take a query per pair. For pairs with
+    missing values the rows with both values are counted.
 
     Args:
         graph: directed and discrete.
@@ -68,7 +68,7 @@ def pair_residuals(
     statistic = torch.where(seen, member.T @ squares @ member, 0.0)
     cells = member.T @ (pooled > 0).double() @ member
     states = ((pooled.diagonal() > 0).double() @ member)[:, None]
-    # The network was fitted to the data, so that its single variables are theirs; those of the sample vary.
+    # The fitted network has the marginals of the data; those of the sample vary.
     fitted = cells - states - states.T + 1
     ours_share = draws / (moments.pairs + draws)  # of the variance
     freedom = torch.where(seen, ours_share * fitted.clamp(min=0) + (1 - ours_share) * (cells - 1), 0.0)

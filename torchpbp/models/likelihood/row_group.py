@@ -1,8 +1,8 @@
-"""Rows that observe the same inner variables, on a clique tree of what they do not observe.
+"""Rows with the same observed inner variables, on a clique tree of the hidden variables.
 
-Observed values are put into the tables first, so the tree holds hidden variables only. What a subtree says depends on the
-values observed below it, so that its messages are computed once for each pattern of values that occurs there, and what comes
-down to it is added up by pattern.
+Tables are first restricted to observed values, so the tree has hidden variables only. The upward message of a subtree depends
+on the observed values below it only, so it is computed once per pattern of these values, and downward messages are summed
+by pattern.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from torchpbp.moments.distinct_rows import numbered
 
 
 class RowGroup:
-    """The E-step of some rows.
+    """The E-step of rows with the same observed inner variables.
 
     Args:
         graph: directed and discrete.
-        tree: of what the rows do not observe.
+        tree: of the variables hidden in these rows.
         rows: name -> (rows,) states of the observables; -1 where missing.
-        weights: (rows,) how much each row counts.
-        keep: whether there is memory for matrices of indicators.
+        weights: (rows,) weights of the rows.
+        keep: whether to store matrices of indicators.
 
     Attributes:
         passes: over all rows.
@@ -55,78 +55,78 @@ class RowGroup:
         incomplete = end and scope[-1] in outside and bool((rows[scope[-1]] < 0).any())
         sizes = {v: self.tree.states[v] + (incomplete and v == scope[-1]) for v in scope}
         codes = None
-        for v in outside:  # -1 stands for the last state
-            own = rows[v].remainder(sizes[v])
-            codes = own if codes is None else codes * sizes[v] + own
+        for v in outside:  # -1 is mapped to the last state
+            states = rows[v].remainder(sizes[v])
+            codes = states if codes is None else codes * sizes[v] + states
         order = tuple(scope.index(v) for v in (*hidden, *outside))
         return Family(order, hidden, tuple(sizes[v] for v in (*hidden, *outside)), codes, incomplete)
 
     def _places(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Entry of each place of the arranged tables, with a 1 after the last; and for each entry its column of the counts, and
-        that of rows which miss its variable, after the last where there are none."""
+        """For each place of the arranged tables its entry, or one past the last for missing values; and for each entry its column of
+        the counts, and the column of rows that miss its variable, or one past the last without such rows."""
         device, columns = self.weights.device, self.passes.columns
         count = sum(math.prod(f.shape) // f.shape[-1] * (f.shape[-1] - f.incomplete) for f in self.families)
         arranged, entries, missing, start = [], [], [], 0
         for number, family in enumerate(self.families):
             inverse = sorted(range(len(family.order)), key=family.order.__getitem__)
-            own = self.passes.places[number].reshape(family.shape).permute(inverse)
-            known, unknown = own, torch.full_like(own, columns)
+            places = self.passes.places[number].reshape(family.shape).permute(inverse)
+            observed, unobserved = places, torch.full_like(places, columns)
             if family.incomplete:
-                known, unknown = own[..., :-1], own[..., -1:].expand_as(own[..., :-1])
-            entry = torch.arange(start, start + known.numel(), device=device).reshape(known.shape)
-            start += known.numel()
-            entries.append(known.flatten())
-            missing.append(unknown.flatten())
+                observed, unobserved = places[..., :-1], places[..., -1:].expand_as(places[..., :-1])
+            entry = torch.arange(start, start + observed.numel(), device=device).reshape(observed.shape)
+            start += observed.numel()
+            entries.append(observed.flatten())
+            missing.append(unobserved.flatten())
             if family.incomplete:
                 entry = torch.cat([entry, torch.full_like(entry[..., :1], count)], dim=-1)
             arranged.append(entry.permute(family.order).flatten())
         return torch.cat(arranged), torch.cat(entries), torch.cat(missing)
 
     def _compressed(self, keep: bool) -> Levels:
-        """A node's level is that of the patterns below it where these are at most half as many as the rows."""
+        """Levels of the nodes: the patterns of values below, if at most half as many as the rows, otherwise all rows."""
         rows = len(self.weights)
         nothing = self.weights.new_zeros(rows, dtype=torch.int64), self.weights.new_zeros(1, dtype=torch.int64)
         patterns: list[tuple[Tensor, Tensor]] = [nothing] * len(self.tree)
         for node in range(len(self.tree) - 1, 0, -1):
-            own_codes = (self.families[i].codes for i in self.tree.families[node])
-            columns = [codes for codes in own_codes if codes is not None]
+            family_codes = (self.families[i].codes for i in self.tree.families[node])
+            columns = [codes for codes in family_codes if codes is not None]
             columns += [x + 1 for v, x in self.seen.items() if self.tree.top[v] == node]
             columns += [patterns[c][0] for c in self.tree.children[node]]
             if columns:
                 patterns[node] = numbered(columns)
         firsts = [
             f if n and 2 * len(f) <= rows else None for n, (_, f) in enumerate(patterns)
-        ]  # rows that stand for their patterns; None: all rows
+        ]  # a row of each pattern; None: all rows
         children: list[Lookup | None] = [None] * len(self.tree)
         for node in range(1, len(self.tree)):
             below, above = firsts[node], firsts[self.tree.parent[node]]
             if below is not None:
-                own = patterns[node][0]
-                children[node] = Lookup(own if above is None else own[above], len(below), keep)
+                numbers = patterns[node][0]
+                children[node] = Lookup(numbers if above is None else numbers[above], len(below), keep)
         return self._levels(firsts, children, keep)
 
     def _levels(self, chosen: Sequence[Tensor | None], children: list[Lookup | None], keep: bool) -> Levels:
-        """Levels of which each has the rows chosen for a node; None: all."""
+        """Levels with the chosen rows of each node; None: all rows."""
         lookups: list[Lookup | None] = []
         for family, node in zip(self.families, self.tree.home, strict=True):
             codes, rows = family.codes, chosen[node]
-            own = codes if codes is None or rows is None else codes[rows]
-            lookups.append(None if own is None else Lookup(own, family.size, keep))
+            codes = codes if codes is None or rows is None else codes[rows]
+            lookups.append(None if codes is None else Lookup(codes, family.size, keep))
         evidence = {}
         for v, x in self.seen.items():
             rows = chosen[self.tree.top[v]]
-            known = torch.eye(self.tree.states[v], dtype=torch.float64, device=x.device)
-            known = torch.cat([known, torch.ones_like(known[:, :1])], dim=1)
-            evidence[v] = known[:, x if rows is None else x[rows]]
+            indicators = torch.eye(self.tree.states[v], dtype=torch.float64, device=x.device)
+            indicators = torch.cat([indicators, torch.ones_like(indicators[:, :1])], dim=1)  # -1: all states
+            evidence[v] = indicators[:, x if rows is None else x[rows]]
         sizes = [len(self.weights) if rows is None else len(rows) for rows in chosen]
         return Levels(sizes, lookups, children, evidence)
 
     def at(self, chosen: Tensor, keep: bool = False) -> Passes:
-        """Passes over some rows, in which each has its own place everywhere.
+        """Passes over some rows, without shared patterns.
 
         Args:
-            chosen: their numbers.
-            keep: whether these passes are used often.
+            chosen: numbers of the rows.
+            keep: whether to store matrices of indicators, for repeated use.
         """
         levels = self._levels([chosen] * len(self.tree), [None] * len(self.tree), keep)
         return Passes(self.tree, self.families, levels, self.weights.device)
@@ -138,8 +138,8 @@ class RowGroup:
         return torch.split(vectors.index_select(1, self._arranged), self._sizes, dim=1)
 
     def counts(self, columns: Tensor, vectors: Tensor) -> Tensor:
-        """(runs, entries) counts from the (runs, columns) of the passes; a row that misses a variable counts for its states by
-        their probabilities."""
+        """(runs, entries) expected counts from the (runs, columns) of the passes; rows that miss a variable are distributed over
+        its states by the tables."""
         counts = columns.index_select(1, self._entries)
         if self.incomplete:
             missing = torch.cat([columns, columns.new_zeros(columns.shape[0], 1)], dim=1)
@@ -147,5 +147,5 @@ class RowGroup:
         return counts
 
     def pairs(self, columns: Tensor) -> Tensor:
-        """(entries, entries) of (columns, columns) sums over pairs of them."""
+        """(columns, columns) -> (entries, entries): sums over pairs of entries from those over pairs of columns."""
         return columns.index_select(0, self._entries).index_select(1, self._entries)

@@ -23,12 +23,12 @@ from torchpbp.moments.distinct_rows import counted_rows, distinct_cluster_rows
 
 @dataclass(frozen=True)
 class WeightedRows:
-    """What a learner of tables takes from its data.
+    """The distinct rows of a data set with their weights.
 
     Args:
         table: name -> (rows,) states; -1 where missing.
-        weights: (rows,) how much each counts.
-        labels: of variables that came by label.
+        weights: (rows,) weights of the rows.
+        labels: variable -> labels of its states, for variables given by label.
         missing: share of missing values of each column.
     """
 
@@ -46,36 +46,36 @@ def read_rows(
     distinct: bool = True,
     device: torch.device | None = None,
 ) -> WeightedRows:
-    """Read a table, in parts, and keep its rows that have some value.
+    """Read a table, in parts, without rows of missing values only.
 
     Args:
         graph: discrete.
-        data: as for :meth:`torchpbp.PBP.fit`; in several processes, this one's share.
-        weights: (rows,) non-negative numbers; each row counts as 1 by default. A Series goes by its index where the data is a
-            DataFrame, or Series with one index.
-        who: begins errors.
-        distinct: put equal rows together, so that memory is bounded by the number of different ones.
-        device: where the rows go in the end; None: they stay where the columns are.
+        data: as for :meth:`torchpbp.PBP.fit`; with several processes, this process's share.
+        weights: (rows,) non-negative numbers; 1 by default. A Series is aligned by index with a DataFrame, or with Series of
+            the same index.
+        who: prefix of errors.
+        distinct: merge equal rows, so that memory is bounded by the number of distinct rows.
+        device: of the result; None: the device of the columns.
 
     Raises:
-        DataError: a column without any value, weights that are negative, not finite, missing, or not one per row, or that
-            have another index than the data; or a process that has no row with a value.
+        DataError: a column without any value; weights that are negative, not finite, missing, not one per row, or of
+            another index than the data; or a process without a row with a value.
         DeviceError: mini-batches or weights on different devices.
     """
     states = {v: graph.num_states(v) for v in graph.observed}
-    given = None if weights is None else checked_weights(aligned_weights(weights, data))
+    row_weights = None if weights is None else checked_weights(aligned_weights(weights, data))
     reader = ColumnReader(states, graph.labels, missing=True, device=None)
     if (cluster := partitioned(data)) is not None:
-        if given is not None or not distinct:
+        if row_weights is not None or not distinct:
             raise DataError(
                 f"{who}: a table on a cluster is reduced to its distinct rows there, without weights or mini-batches of rows. Use "
                 "EM or MaximumLikelihood without weights, or rows in this process."
             )
         codes, total = (x.to(device) for x in distinct_cluster_rows(cluster, reader))
         reader.missing_values.check(stacklevel=4)
-        known = (codes >= 0).any(dim=0)
-        table = dict(zip(states, codes[:, known], strict=True))
-        return WeightedRows(table, total[known], reader.labels, reader.missing_values.shares)
+        observed = (codes >= 0).any(dim=0)
+        table = dict(zip(states, codes[:, observed], strict=True))
+        return WeightedRows(table, total[observed], reader.labels, reader.missing_values.shares)
     parts: list[tuple[Tensor, Tensor]] = []
     start = 0
     pending = 0
@@ -84,37 +84,37 @@ def read_rows(
         count = len(first)
         if parts:
             require_device(f"{who}: a mini-batch", first, parts[0][0].device, "the mini-batches before")
-        if given is None:
+        if row_weights is None:
             share = first.new_ones(count, dtype=torch.float64)
         else:
             if isinstance(weights, Tensor):
                 require_device("weights", weights, first.device, "the rows")
-            share = given[start : start + count].to(first.device)
+            share = row_weights[start : start + count].to(first.device)
         start += count
-        if given is not None and start > len(given):
-            raise DataError(f"weights: expected one per row, got {len(given)} for at least {start} rows.")
+        if row_weights is not None and start > len(row_weights):
+            raise DataError(f"weights: expected one per row, got {len(row_weights)} for at least {start} rows.")
         part = counted_rows(list(columns.values()), share) if distinct else (torch.stack(list(columns.values())), share)
-        known = (part[0] >= 0).any(dim=0) & (part[1] > 0)
-        parts.append(part if bool(known.all()) else (part[0][:, known], part[1][known]))
+        used = (part[0] >= 0).any(dim=0) & (part[1] > 0)
+        parts.append(part if bool(used.all()) else (part[0][:, used], part[1][used]))
         pending += parts[-1][0].shape[1]
         if distinct and len(parts) > 1 and pending > 2 * parts[0][0].shape[1]:
             parts = [_joined(parts, distinct)]
             pending = parts[0][0].shape[1]
-    if given is not None and start != len(given):
-        raise DataError(f"weights: expected one per row, got {len(given)} for {start} rows.")
+    if row_weights is not None and start != len(row_weights):
+        raise DataError(f"weights: expected one per row, got {len(row_weights)} for {start} rows.")
     missing: MissingValues = reader.missing_values.over_processes()
     missing.check(stacklevel=4)
     codes, total = (x.to(device) for x in _joined(parts, distinct))
     check_labels(reader.labels)
     empty = [rank for rank, rows in enumerate(gather_objects(codes.shape[1])) if not rows]
-    if empty:  # said in all processes: one that waits for the others would wait for ever
+    if empty:  # raised in all processes, none of which may wait for the others
         where = f"processes {empty} hold" if len(gather_objects(0)) > 1 else "there is"
         raise DataError(f"{who}: {where} no row with a value and a positive weight. Give each process some rows.")
     return WeightedRows(dict(zip(states, codes, strict=True)), total, reader.labels, missing.shares)
 
 
 def aligned_weights(weights: Any, data: Any) -> Any:
-    """Weights in the order of the rows: a Series by its index where the data has one, anything else by position.
+    """Weights in the order of the rows: a Series is aligned by index if the data has one, others are used by position.
 
     Raises:
         DataError: a Series with another index than the data.
@@ -157,7 +157,7 @@ def checked_weights(weights: Any) -> Tensor:
 
 
 def _joined(parts: Sequence[tuple[Tensor, Tensor]], distinct: bool) -> tuple[Tensor, Tensor]:
-    """(variables, rows) states and (rows,) weights of several parts, equal rows once."""
+    """(variables, rows) states and (rows,) weights of several parts; equal rows are merged if ``distinct``."""
     if len(parts) == 1:
         return parts[0]
     codes, weights = torch.cat([c for c, _ in parts], dim=1), torch.cat([w for _, w in parts])
