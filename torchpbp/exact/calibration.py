@@ -31,7 +31,7 @@ class PotentialTree:
     """A clique tree with a table on each clique.
 
     Args:
-        tree: the cliques and how they hang together.
+        tree: the clique tree.
         scopes: variables of each clique, in the order of its table's dimensions.
         potentials: one table per clique.
     """
