@@ -144,7 +144,8 @@ class BeliefUpdate:
         dims = [*above, *(v for v in local if v not in above)]
         potential = model.potentials[node].permute([model.scopes[node].index(v) for v in dims])
         sizes = [
-            math.prod(states[v] for v in group) for group in (shared, set(above) - set(shared), set(local) - set(shared))
+            math.prod(states[v] for v in group)
+            for group in (shared, set(above) - set(shared), set(local) - set(shared))
         ]
         pure = parent >= 0 and set(above) <= set(self._above[parent])
         target: list[str] = [] if parent < 0 else (self._above if pure else self._local)[parent]

@@ -84,7 +84,12 @@ class Prior:
                 table = beliefs[0] if node == 0 else conditionals[node]
                 table = table.permute([scope.index(v) for v in (*context_names, *new)])
                 cumulative = table.reshape(-1, math.prod(states[v] for v in new)).cumsum(dim=1)
-                context = _codes([values[v][rows] for v in context_names], [states[v] for v in context_names], rows.stop - start, table)
+                context = _codes(
+                    [values[v][rows] for v in context_names],
+                    [states[v] for v in context_names],
+                    rows.stop - start,
+                    table,
+                )
                 codes = draw_states(cumulative[context], generator)
                 for v in reversed(new):
                     values[v][rows] = codes % states[v]

@@ -52,9 +52,7 @@ class Queries:
     def potential_tree(self) -> PotentialTree:
         """The clique tree with the product of all factors, up to a constant for undirected graphs."""
         factors = self.factors
-        if (
-            not self.graph.directed
-        ):  # factors of any scale, whose products may over- or underflow
+        if not self.graph.directed:  # factors of any scale, whose products may over- or underflow
             factors = [(scope, _moderate(table)) for scope, table in factors]
         return potential_tree(self.tree, self.states, factors, self.budget)
 

@@ -295,8 +295,7 @@ class MessageNets(Stage1Nets):
         return result
 
     def predict(self, leaves: LeafFeatures) -> dict[int, PredictedMessage]:
-        """Messages and products of the solved separators. With classes, predictions have a leading class dimension.
-        """
+        """Messages and products of the solved separators. With classes, predictions have a leading class dimension."""
         training = self.training
         self.eval()  # standardise by the training rows, not by this batch
         try:

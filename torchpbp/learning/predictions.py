@@ -102,7 +102,9 @@ class PredictedStage1(CompressedStage1):
         responses = [product_regression(plan, self.moments, messages, n) for n in nodes[1:]]
         # Stage 2 needs predictions of y only along those of θ. The instrument is projected first, because y can be large.
         factors = [torch.linalg.qr(messages[n].predicted.mT) for n in nodes[1:]]
-        seen = [k @ messages[n].predictor @ q for n, k, (q, _) in zip(nodes[1:], self._projections, factors, strict=True)]
+        seen = [
+            k @ messages[n].predictor @ q for n, k, (q, _) in zip(nodes[1:], self._projections, factors, strict=True)
+        ]
         covariances = predicted_covariances(self.rows, responses, self.instrument, seen)
         systems = {n: (c.cross, r.mT) for n, c, (_, r) in zip(nodes[1:], covariances, factors, strict=True)}
         sizes = {n: tuple(m.shape[1] for m in responses[n - 1].matrices) for n in systems}

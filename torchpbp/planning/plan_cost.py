@@ -75,9 +75,7 @@ def tree_cost(tree: JunctionTree, bounds: RankBounds, dims: Mapping[str, int]) -
         dims: feature dimensions of each observable.
     """
     states = {v: tree.graph.num_states(v) for v in tree.graph.names}
-    dearest = [math.inf] * len(
-        tree
-    )  # smallest ratio of log features to log rank over the observables below
+    dearest = [math.inf] * len(tree)  # smallest ratio of log features to log rank over the observables below
     for leaf in tree.leaves:
         distinguishable = math.prod(states[v] for v in tree.separators[leaf])
         for v in tree.leaf_observables[leaf]:

@@ -85,7 +85,9 @@ def propagate(
         states = graph.states[branch]
         weights = evidence.get(branch)
         if weights is None or (direction == "forward" and (branch, "backward") in ends):
-            weights = torch.ones(rows, states, dtype=torch.float64, device=device)  # evidence enters an isolated branch once
+            weights = torch.ones(
+                rows, states, dtype=torch.float64, device=device
+            )  # evidence enters an isolated branch once
         if weights.shape[-2:] != (rows, states):
             raise ShapeError(
                 f"Evidence at branch '{branch}': expected (…, {rows}, {states}), got {tuple(weights.shape)}."
@@ -135,10 +137,13 @@ def _send_diverters(result: BranchMessages, senders: list[Round]) -> None:
         if not isinstance(node, Diverter):
             continue
         received = [b for b in node.branches if (b, _towards(node, b)) in result.value]
-        groups[len(received), len(node.branches), result.graph.states[received[0]]].append((node, received, sender.outgoing))
+        groups[len(received), len(node.branches), result.graph.states[received[0]]].append(
+            (node, received, sender.outgoing)
+        )
     for (heard, total, _), items in groups.items():
         logs = torch.stack(
-            [torch.stack([result.value[b, _towards(node, b)] for b in received]).log() for node, received, _ in items], dim=1
+            [torch.stack([result.value[b, _towards(node, b)] for b in received]).log() for node, received, _ in items],
+            dim=1,
         )  # (heard, diverters, …, N, states)
         if heard < total:  # one branch is missing: only it receives a message, from all others
             others = logs.sum(dim=0, keepdim=True)

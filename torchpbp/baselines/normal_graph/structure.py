@@ -152,7 +152,9 @@ class NormalGraph:
     def _rounds(self) -> tuple[tuple[Round, ...], ...]:
         """Rounds of messages: a node sends along a branch after it has received messages from all other branches."""
         nodes: list[Block | Diverter] = [*self.blocks.values(), *self.diverters]
-        missing = {id(n): dict.fromkeys(n.branches) for n in nodes}  # branches without a received message, in a fixed order
+        missing = {
+            id(n): dict.fromkeys(n.branches) for n in nodes
+        }  # branches without a received message, in a fixed order
         unsent = {id(n): dict.fromkeys(n.branches) for n in nodes}
         for branch, direction in self.free_ends():
             node = self.head.get(branch) if direction == "forward" else self.tail.get(branch)
