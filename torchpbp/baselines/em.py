@@ -240,7 +240,7 @@ class EM(NetworkLearner):
         return math.isfinite(before) and abs(now - before) <= self.settings.relative_tolerance * abs(now + before) / 2
 
     def diagnostics(self) -> pd.DataFrame:
-        """One row per run: seed, steps, final objective, whether it converged, and whether it was selected."""
+        """One row per run: seed, steps, final objective, whether it converged, and whether it was selected (``kept``)."""
         self.require_fitted()
         best = _best(self.runs)
         rows = [

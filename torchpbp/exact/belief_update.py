@@ -35,7 +35,7 @@ class _Node:
         back: inverse of ``order``.
         entry: shape that broadcasts a message over the parent's table.
         pure: whether the parent's table is that over its separator, not that over A ∪ R.
-        shared: for each dimension of the parent's table whether the message has it.
+        shared: flags of the dimensions of the parent's table that the message has.
     """
 
     parent: int

@@ -104,7 +104,7 @@ class Calibration:
 
     Args:
         log_evidence: (batch,) log of the evidence's probability (for undirected models: times the partition function).
-        parts: for each clique the tensors whose product is its belief, with their modes.
+        parts: tensors of each clique, with their modes, whose product is its belief.
         upward: (batch, *separator) message from each node to its parent; empty if the scheme does not store messages.
         downward: (batch, *separator) message from each node's parent; empty if the scheme does not store messages.
     """

@@ -21,7 +21,7 @@ def contract(operands: Sequence[Tensor], modes: Sequence[Sequence[Hashable]], ou
 
     Args:
         operands: tensors.
-        modes: for each tensor one label per dimension.
+        modes: labels of each tensor's dimensions.
         output: labels of the result, in order.
     """
     numbers: dict[Hashable, int] = {}

@@ -74,7 +74,7 @@ def parse_bif(text: str, source: str = "BIF text") -> BIF:
     """Read a network from text.
 
     Args:
-        text: in this format; ``property`` lines and comments are skipped.
+        text: text in this format; ``property`` lines and comments are skipped.
         source: name of the text in messages.
 
     Raises:

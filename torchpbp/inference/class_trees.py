@@ -29,7 +29,7 @@ class ClassTrees:
             features of the leaf's observables…).
         root: tensor (classes, messages of the root's children…).
         prior: (classes,) probabilities of the classes.
-        name: of the class variable.
+        name: name of the class variable.
         schedule: order of message passing; computed from the operators' shapes by default.
     """
 
@@ -103,7 +103,7 @@ class ClassTrees:
         """Joint estimates at leaves, averaged over the classes, each up to a positive factor per row.
 
         Args:
-            evidence: for a batch of rows.
+            evidence: evidence of a batch of rows.
             leaves: leaves wanted; all by default.
 
         Returns:
@@ -126,7 +126,7 @@ class ClassTrees:
 
         Args:
             evidence: unprepared states, weights and values.
-            observables: with their feature maps, the class variable among them.
+            observables: observables with their feature maps, including the class variable.
             floor: least probability of a state, as a share of the mass.
             generator: random generator of the draws.
 

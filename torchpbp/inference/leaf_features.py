@@ -61,8 +61,8 @@ class LeafReader:
     """Converts rows of a table to features of leaves.
 
     Args:
-        observables: of the model, without its condition variable, in order.
-        encoders: of the model, if any.
+        observables: observables of the model, without its condition variable, in order.
+        encoders: encoders of the model, if any.
     """
 
     def __init__(self, observables: Mapping[str, Observable], encoders: Encoders | None) -> None:

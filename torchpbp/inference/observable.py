@@ -273,9 +273,9 @@ def distributions(
     In small batches, dominated by the overhead of torch calls, variables with equal numbers of states are computed together.
 
     Args:
-        observables: by name.
+        observables: observables by name.
         estimates: name -> (batch, states) estimate that excludes evidence on the variable.
-        evidence: for the batch.
+        evidence: evidence of the batch.
         floor: see :func:`as_distribution`.
     """
     groups: dict[int, list[str]] = {}
@@ -310,9 +310,9 @@ def joint_states(
     """Evidence with each joint state of some variables added in turn, as one larger batch.
 
     Args:
-        evidence: for a batch of rows.
+        evidence: evidence of a batch of rows.
         states: variables to enumerate, with their numbers of states.
-        device: of the evidence.
+        device: device of the evidence.
 
     Returns:
         Evidence with batch · cells rows, row by row in the order of the cells, and the (batch · cells,) weights of the cells

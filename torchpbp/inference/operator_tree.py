@@ -132,7 +132,7 @@ class OperatorTree:
         """Messages from the leaves to the root [PBP eq. 2-3].
 
         Args:
-            evidence: for a batch of rows.
+            evidence: evidence of a batch of rows.
             leaves: targets of the following downward pass; upward messages that it does not use may be omitted.
         """
         schedule = self.schedule
@@ -188,7 +188,7 @@ class OperatorTree:
         """Joint estimates E[φ(δ(C)) 1(evidence elsewhere)] at leaves, each up to a positive factor per row [PBP Step 4].
 
         Args:
-            evidence: for a batch of rows.
+            evidence: evidence of a batch of rows.
             leaves: leaves wanted; all by default.
 
         Returns:

@@ -14,7 +14,7 @@ class SeparatorOperator(nn.Module):
     Args:
         shape: (rank, children's ranks…) or, at a leaf, (rank, states of its observables…).
         name: name in the printed module.
-        dtype: of the weight.
+        dtype: dtype of the weight.
         classes: number of classes, with one operator each; None for a single operator.
 
     Attributes:
@@ -43,7 +43,7 @@ class RootOperator(nn.Module):
 
     Args:
         shape: children's ranks.
-        dtype: of the weight.
+        dtype: dtype of the weight.
         classes: number of classes, the size of a leading dimension; None for a single root.
     """
 

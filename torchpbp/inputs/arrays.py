@@ -30,7 +30,7 @@ def dense_tensor(where: str, tensor: Tensor, device: torch.device | str = "cpu")
 
     Args:
         where: begins the error.
-        tensor: of any layout and dtype.
+        tensor: tensor of any layout and dtype.
         device: device of the model. A model on the meta device takes meta tensors.
 
     Raises:

@@ -89,7 +89,7 @@ class Evidence:
         return self if log_scale is self.log_scale else Evidence(self.batch, self.hard, soft, self.real, log_scale)
 
     def scaled(self, log_probabilities: Tensor) -> Tensor:
-        """(batch,) log-probabilities of the original evidence, from those of its moderate form."""
+        """(batch,) log-probabilities of the original evidence, from log-probabilities of its moderate form."""
         if self.log_scale is None:
             return log_probabilities
         return log_probabilities + self.log_scale.to(log_probabilities)
@@ -116,7 +116,7 @@ def left_to_ask(names: Iterable[str], evidence: Evidence) -> list[str]:
 
     Args:
         names: names of all variables with posteriors.
-        evidence: for a batch of rows.
+        evidence: evidence of a batch of rows.
     """
     wanted = [v for v in names if not evidence.observed_everywhere(v)]
     if not wanted:

@@ -28,7 +28,7 @@ def open_leaves(
         where: begins errors; names the variable.
         value: (rows, *shape) tensor or array; list, Series or array of objects with a value of this shape, or None, for each
             row; or a pair of such values and (rows,) booleans, true where the value is observed.
-        shape: of one value.
+        shape: shape of one value.
         single: accept one value without a dimension of rows as one row.
 
     Raises:

@@ -11,7 +11,7 @@ from torchpbp.inputs.leaves import floating
 from torchpbp.inputs.missing_values import observed
 
 ROUNDING = 5e-7
-"""Tolerance for values outside the declared range, as a share of its larger end: rounding to single precision can exceed it."""
+"""Tolerance for values outside the declared range, as a share of its larger end: single precision may round beyond the end."""
 
 
 LARGEST = 1e150
@@ -26,7 +26,7 @@ def training_values(
     Args:
         where: begins errors; names the column.
         column: (rows, *shape) numbers, NaN where missing.
-        domain: of the variable.
+        domain: domain of the variable.
         start: number of the first row, for errors.
         missing: whether missing values are allowed.
 
@@ -66,7 +66,7 @@ def check_values(where: str, values: Tensor, domain: Domain, expected: str, reme
     Args:
         where: begins errors.
         values: (rows, *shape) values; NaN where missing.
-        domain: of the variable.
+        domain: domain of the variable.
         expected: describes valid values, for the error about infinite ones.
         remedy: ends errors.
         start: number of the first row.

@@ -19,7 +19,7 @@ SHIFT = 500_000_009
 class Blanks:
     """Random masks of the networks' inputs. In a share of the rows each value is hidden with a probability drawn for the row.
 
-    All processes make the same draws and use those of their rows.
+    All processes make the same draws, and each uses the draws of its rows.
 
     Args:
         variables: number of variables.

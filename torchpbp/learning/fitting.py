@@ -36,7 +36,7 @@ from torchpbp.planning.plan import Plan
 RowWeights = Callable[[Mapping[str, Tensor]], Tensor]
 """Returns (rows,) weights for the rows of a mini-batch."""
 FLOOR_ROWS = 3.0
-"""An estimate is clipped at this many rows' worth of probability: 3 / N."""
+"""Smallest probability of an estimate, in rows: 3 / N."""
 BANDWIDTH_SCALES = (0.1, 0.2, 0.35, 0.6, 1.0)
 """Candidates for ``bandwidth="validate"``, as multiples of the median distance between training values."""
 

@@ -1,6 +1,6 @@
 """Moments of each class of an observed variable, shrunk towards the pooled moments by weights of rows.
 
-The moments of a class are those of its rows and of ``shrinkage`` pseudo-rows from the pooled distribution. Pseudo-rows are not
+The moments of a class are averages over its rows and ``shrinkage`` pseudo-rows from the pooled distribution. Pseudo-rows are not
 sampled: every row with a class has an equal share of their weight.
 """
 

@@ -43,21 +43,23 @@ class ThinnedRows:
         """Combine the stored values of all processes."""
         if world_size() == 1:
             return
-        device = next(iter(self._columns.values())).kept.device
+        device = next(iter(self._columns.values())).stored.device
         for column in self._columns.values():
-            column.kept = column.kept.cpu()  # device indices differ between processes
+            column.stored = column.stored.cpu()  # device indices differ between processes
         shares = gather_objects((self._columns, self.incomplete))
         most = max(1, self._most // world_size())
         for v in self._columns:
             theirs = [columns[v] for columns, _ in shares]
             self._columns[v] = _Column(self._most)
-            self._columns[v].kept = torch.cat([c.kept[:: max(1, -(-len(c.kept) // most))] for c in theirs]).to(device)
+            self._columns[v].stored = torch.cat([c.stored[:: max(1, -(-len(c.stored) // most))] for c in theirs]).to(
+                device
+            )
             self._columns[v].low, self._columns[v].high = min(c.low for c in theirs), max(c.high for c in theirs)
         self.incomplete = set().union(*(columns for _, columns in shares))
 
     def values(self, name: str) -> Tensor:
         """(n,) stored values of a column, as float64."""
-        return self._columns[name].kept
+        return self._columns[name].stored
 
     def extent(self, name: str) -> tuple[float, float]:
         """Smallest and largest value of a column, over all rows."""
@@ -68,16 +70,16 @@ class _Column:
     """A single thinned column."""
 
     def __init__(self, most: int) -> None:
-        self.kept = torch.empty(0, dtype=torch.float64, device="cpu")
+        self.stored = torch.empty(0, dtype=torch.float64, device="cpu")
         self.low, self.high = float("inf"), float("-inf")
         self._most, self._stride, self._count = most, 1, 0
 
     def add(self, values: Tensor) -> None:
         if len(values) == 0:
             return
-        self.kept = torch.cat([self.kept.to(values.device), values[-self._count % self._stride :: self._stride]])
+        self.stored = torch.cat([self.stored.to(values.device), values[-self._count % self._stride :: self._stride]])
         self.low, self.high = min(self.low, float(values.min())), max(self.high, float(values.max()))
         self._count += len(values)
         while (self._count - 1) // self._stride + 1 > self._most:
             self._stride *= 2
-            self.kept = self.kept[::2]
+            self.stored = self.stored[::2]

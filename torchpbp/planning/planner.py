@@ -30,7 +30,7 @@ REMEDY = "Give variables fewer states or fewer neighbours, or pass budget=<bytes
 def plan_graph(
     graph: LatentGraph, dims: Mapping[str, int], options: PlanOptions, root: tuple[str, ...] | None = None
 ) -> Plan:
-    """The plan of a graph. Latents of unknown cardinality get ``options.rank`` states.
+    """The plan of a graph. Latents of unknown cardinality are assigned ``options.rank`` states.
 
     Generic ranks are computed on a discrete stand-in, in which a continuous variable has enough states to distinguish the
     states of any latent.

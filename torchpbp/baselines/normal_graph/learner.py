@@ -202,7 +202,7 @@ class NormalGraphLearner(NetworkLearner):
         return self
 
     def diagnostics(self) -> pd.DataFrame:
-        """One row per start: seed, epochs, final measures, and whether it was selected."""
+        """One row per start: seed, epochs, final measures, and whether it was selected (``kept``)."""
         self.require_fitted()
         rows = [
             (r.seed, len(r.aggregated), r.aggregated[-1], r.log_evidence[-1], i == self.best)
