@@ -120,7 +120,7 @@ class Queries:
     # -- inner workings ------------------------------------------------------------------------------------------
 
     def _marginals(self, names: Sequence[str], evidence: Evidence, wanted: int | None = None) -> dict[str, Tensor]:
-        """name -> (batch, states); ``wanted`` is a clique that contains all names, the only one that receives messages."""
+        """name -> (batch, states); downward messages go only to the clique ``wanted``, which must contain all names."""
         chunks = []
         for start, rows in _chunks(evidence, self._belief_update.rows_at_once):
             beliefs = self._beliefs(rows, wanted)

@@ -104,7 +104,7 @@ class ClassTrees:
 
         Args:
             evidence: evidence of a batch of rows.
-            leaves: leaves wanted; all by default.
+            leaves: leaves to estimate; all by default.
 
         Returns:
             leaf -> (batch, features of its observables…), excluding evidence on these observables.

@@ -288,7 +288,7 @@ def distributions(
     for names in groups.values():
         stacked = torch.stack(
             [estimates[v].mT for v in names]
-        ).mT  # rows stay last in memory, which is several times as fast
+        ).mT  # rows remain last in memory, which is several times faster
         marginals = torch.stack([observables[v].marginal for v in names]).to(stacked).unsqueeze(1)
         for v, p in zip(names, as_distribution(stacked, floor, marginals).unbind(), strict=True):
             result[v] = observables[v].with_known(p, evidence)
@@ -307,7 +307,7 @@ def negative_mass(estimate: Tensor) -> Tensor:
 def joint_states(
     evidence: Evidence, states: Mapping[str, int], device: torch.device | str = "cpu"
 ) -> tuple[Evidence, Tensor]:
-    """Evidence with each joint state of some variables added in turn, as one larger batch.
+    """Evidence extended by each joint state of some variables, as one larger batch.
 
     Args:
         evidence: evidence of a batch of rows.

@@ -189,7 +189,7 @@ class OperatorTree:
 
         Args:
             evidence: evidence of a batch of rows.
-            leaves: leaves wanted; all by default.
+            leaves: leaves to estimate; all by default.
 
         Returns:
             leaf -> (batch, features of its observables…), excluding evidence on these observables.

@@ -43,9 +43,9 @@ from torchpbp.lazy import pandas as pd
 __all__ = ["ROWS_PER_BATCH", "Column", "ColumnReader", "DataLike", "read_column"]
 
 ROWS_PER_BATCH = 1 << 17
-"""Rows of an in-memory table handled at once; bounds the memory of counting."""
+"""Rows per batch of an in-memory table, which bound the memory of counting."""
 ENTRIES_PER_BATCH = 1 << 24
-"""Entries of vectors and images handled at once: tables with such columns are read in smaller batches."""
+"""Entries of vectors and images per batch: tables with such columns are read in smaller batches."""
 
 
 def read_column(where: str, value: Any, domain: Domain, labels: Sequence[Any] | None = None) -> Tensor:

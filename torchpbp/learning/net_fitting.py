@@ -69,7 +69,7 @@ def random_masks(
     Args:
         like: (rows, leaves) tensor of any dtype.
         share: share of the rows with hidden leaves.
-        most: largest share of hidden leaves in a row; their number is uniform from 1.
+        most: largest share of hidden leaves in a row; their number is uniform between 1 and this limit.
         generator: random generator on the CPU.
         place: numbers of preceding rows and of all rows over several processes: the draw of a row is independent of the
             distribution over processes.

@@ -20,7 +20,7 @@ LARGEST_COVER = 1 << 16
 COVER_BUDGET = 1 << 24
 """Largest number of cells of all such covers: 128 MB."""
 ROWS_AT_ONCE = 1 << 18
-"""Rows coded at once."""
+"""Rows per block of codes."""
 
 
 class Cover:
