@@ -1,9 +1,9 @@
-"""Files: replaced as a whole or not at all; model files in the format of safetensors, from which nothing is executed.
+"""Files: atomic replacement, and model files in the format of safetensors, which contain no executable code.
 
 A model file holds tensors under the paths of their keys, such as ``state.root.weight`` or, in a classifier, ``models.3.state.root.weight``,
-and one JSON text with everything else, in the entry ``torchpbp`` of the metadata of safetensors. Values that JSON does not have
-are written as an object with a single key: ``{"$tuple": […]}``, ``{"$tensor": "state.root.weight"}``. The text begins with a checksum of
-the whole file, in which its digits count as zeros.
+and one JSON text with all other values, in the entry ``torchpbp`` of the metadata of safetensors. Values without a JSON type are
+written as an object with a single key: ``{"$tuple": […]}``, ``{"$tensor": "state.root.weight"}``. The text begins with a checksum of
+the whole file, computed with zeros in place of its own digits.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from torchpbp.settings import shortened
 FORMAT, VERSION = "torchpbp", 1
 ZEROS = b"0" * 64
 MARK = b'"torchpbp":"{\\"checksum\\":\\"'
-"""What precedes the checksum in a file."""
+"""Bytes before the checksum in a file."""
 CHUNK = 1 << 20
 SCALARS = frozenset({bool, int, str, type(None)})
-"""Types that JSON has."""
+"""Scalar types with a JSON equivalent."""
 REMEDY = "Save the model again, or take the file from a backup."
 
 LEARNERS = {
@@ -47,7 +47,7 @@ LEARNERS = {
     "SpectralJunctionTree": "torchpbp.baselines.spectral",
     "NormalGraphLearner": "torchpbp.baselines.normal_graph.learner",
 }
-"""Classes that make a model of a graph -> module, imported when it is needed."""
+"""Names of learners of a graph -> module, imported on demand."""
 
 MODULES = {
     **LEARNERS,
@@ -61,11 +61,11 @@ MODULES = {
 
 
 def checked_path(path: Any, what: str) -> Path:
-    """The path.
+    """A validated path.
 
     Args:
         path: a string or ``os.PathLike`` of one.
-        what: the file is, such as "a model file", for the error.
+        what: kind of file, such as "a model file", for the error.
 
     Raises:
         ArgumentError: None, numbers, bytes, an empty string, a null character.
@@ -80,9 +80,9 @@ def open_for_reading(path: Path, what: str, error: type[TorchPBPError]) -> Binar
     """Open a file.
 
     Args:
-        path: of the file.
-        what: it should be, such as "a model file".
-        error: to raise.
+        path: path of the file.
+        what: expected kind of file, such as "a model file".
+        error: class of errors to raise.
 
     Raises:
         error: no such file, a folder, or no permission to read it.
@@ -109,7 +109,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     symbolic link, its target is replaced.
 
     Args:
-        path: of the file. Missing folders are made.
+        path: path of the file. Missing folders are created.
 
     Raises:
         OSError: the file cannot be written, or ``path`` is a folder or a device; then nothing is written.
@@ -131,7 +131,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def short(error: BaseException) -> str:
-    """The kind of an error with the first line of its text."""
+    """The class of an error and the first line of its message."""
     lines = str(error).splitlines() or [""]
     return f"{type(error).__name__}: {lines[0][:200]}".removesuffix(".").removesuffix(": ")
 
@@ -143,7 +143,7 @@ def write_file(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None
     """Write a model file.
 
     Args:
-        path: of the file; an existing one is replaced only once the new one is complete.
+        path: path of the file; an existing file is replaced only after the new one is complete.
         content: nested dicts, lists and tuples of tensors and plain values.
 
     Raises:
@@ -195,7 +195,7 @@ def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
                     raise CheckpointError(
                         f"'{path}' has format version {header['version']}, this torchpbp reads up to {VERSION}. Upgrade torchpbp."
                     )
-                # Copies in torch's own memory, whose alignment decides how products are rounded; the file is closed afterwards.
+                # Copies in memory aligned by torch, since alignment affects the rounding of products; the file is then closed.
                 tensors = {name: archive.get_tensor(name).clone() for name in archive.keys()}  # noqa: SIM118
             content: dict[str, Any] = _restored(header["content"], tensors)
             return content
@@ -218,10 +218,10 @@ def is_plain(value: Any) -> bool:
 
 
 def _checksum(file: BinaryIO) -> tuple[int, bytes, bytes]:
-    """SHA-256 of all bytes of an open file: names, types and shapes of tensors too.
+    """SHA-256 of all bytes of an open file, including names, dtypes and shapes of tensors.
 
     Returns:
-        The place of the digits in the file, the digits found there, and the digits that belong there.
+        Offset of the digits in the file, the stored digits, and the computed digits.
 
     Raises:
         ValueError: not a model file.
@@ -241,12 +241,12 @@ def _checksum(file: BinaryIO) -> tuple[int, bytes, bytes]:
 
 @dataclass(frozen=True)
 class _Packed:
-    """A tensor on its way to a file.
+    """A tensor to be written to a file.
 
     Args:
-        name: in the file.
-        tensor: somewhere in a model.
-        reference: stands for the tensor in the JSON text.
+        name: name in the file.
+        tensor: tensor of the model, of any strides.
+        reference: JSON object that stands for the tensor.
     """
 
     name: str
@@ -255,7 +255,7 @@ class _Packed:
 
     @property
     def span(self) -> tuple[int, int]:
-        """Part of the storage from the first entry to behind the last, counted in entries."""
+        """Start and end of the tensor in its storage, counted in entries."""
         start, t = int(self.tensor.storage_offset()), self.tensor
         reach = sum((n - 1) * stride for n, stride in zip(t.shape, t.stride(), strict=True)) + 1
         return start, start + (int(reach) if t.numel() else 0)
@@ -266,7 +266,7 @@ class _Packed:
 
 
 class _Packing:
-    """Turns the content of a file into JSON and tensors by name. A tensor that occurs several times is written once."""
+    """Converts the content of a file to JSON and named tensors. A tensor that occurs several times is written once."""
 
     def __init__(self) -> None:
         self._packed: dict[Any, _Packed] = {}
@@ -277,7 +277,7 @@ class _Packing:
 
         Args:
             value: part of the content.
-            path: of its keys, joined by dots.
+            path: keys of the value, joined by dots.
 
         Raises:
             CheckpointError: a value that could not be read back, such as a date.
@@ -318,7 +318,7 @@ class _Packing:
     def tensors(self) -> dict[str, Tensor]:
         """Name -> contiguous tensor that shares no memory with others.
 
-        Parts of one storage are written separately, or as one tensor to which they refer if that takes less room.
+        Parts of one storage are written separately, or as one common tensor if that takes less space.
         """
         storages: dict[Any, list[_Packed]] = {}
         for part in self._packed.values():
@@ -336,7 +336,7 @@ class _Packing:
                 for part in parts:
                     part.refer(name, part.tensor.stride(), part.span[0] - low)
                 continue
-            for part in parts:  # the order of entries in memory stays: it decides how products are rounded
+            for part in parts:  # the memory layout is preserved, because it affects the rounding of products
                 dense = part.tensor.cpu().clone()
                 if not dense.is_contiguous():
                     part.refer(part.name, dense.stride())
@@ -346,7 +346,7 @@ class _Packing:
 
 
 def _restored(value: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """The inverse of :meth:`_Packing.plain`. Lists and dicts are changed in place: copies of many take long."""
+    """The inverse of :meth:`_Packing.plain`. Lists and dicts are modified in place, which is faster than copying."""
     if isinstance(value, list):
         for i, v in enumerate(value):
             if type(v) not in SCALARS:
@@ -383,13 +383,13 @@ def _restored(value: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 
 def load(path: str | os.PathLike[str], map_location: torch.device | str = "cpu", features: Any = None) -> Any:
-    """Read a model written by ``save()``, whichever class wrote it. No code in the file is executed.
+    """Read a model of any class written by ``save()``. No code in the file is executed.
 
     Args:
-        path: of the model file.
-        map_location: device on which the model is put.
-        features: user-defined encoders that the model was made with, as modules of the same shapes: files hold their numbers, but
-            no code. One module, or a dict by leaf.
+        path: path of the model file.
+        map_location: device of the model.
+        features: user-defined encoders of the model, as modules of the same shapes: files hold their parameters, but no code. One
+            module, or a dict by leaf.
 
     Returns:
         A fitted model of the class that wrote the file.
@@ -416,7 +416,7 @@ def load(path: str | os.PathLike[str], map_location: torch.device | str = "cpu",
 
 
 def from_content(content: Mapping[str, Any], name: object, map_location: torch.device | str = "cpu") -> Any:
-    """The model of a file with this content, or a member of another model in its file."""
+    """The model with this content, which is that of a file or of a member of another model."""
     return class_in_file(content, name).from_content(content, name, map_location)
 
 
@@ -434,8 +434,8 @@ def class_in_file(content: Mapping[str, Any], name: object) -> Any:
     """The class that wrote a file.
 
     Args:
-        content: of the file, or of a member in it.
-        name: of the file, for the error.
+        content: content of the file, or of a member in it.
+        name: name of the file, for the error.
     """
     kind = str(content.get("class"))
     if kind not in MODULES:
@@ -452,12 +452,12 @@ def model_class(name: str) -> Any:
 
 
 def name_in_files(kind: type) -> str | None:
-    """The name of a class in files, or of the nearest class above it that has files; None if there is none."""
+    """The name of a class, or of its nearest base class, in files; None if neither can be loaded."""
     return next((c.__name__ for c in kind.__mro__ if MODULES.get(c.__name__) == c.__module__), None)
 
 
 def _check_encoders(features: Any, saved: Any, path: object) -> None:
-    """Raise an ArgumentError for encoders of a model that has none, or for other leaves than the model's."""
+    """Raise an ArgumentError for encoders of a model without encoders, or for other leaves than the model's."""
     leaves = saved["module_of"] if saved else {}
     if not leaves:
         raise ArgumentError(f"features: the model in '{path}' has no encoders. Leave them out.")

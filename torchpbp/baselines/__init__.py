@@ -1,4 +1,4 @@
-"""Other ways to learn the same models, behind the same interface."""
+"""Baseline learners of the same models, with the same interface."""
 
 from torchpbp.baselines.em import EM
 from torchpbp.baselines.normal_graph import NormalGraphLearner

@@ -1,8 +1,8 @@
-"""Expectation maximisation: the classical way to learn a network with hidden variables.
+"""Expectation maximisation, the classical algorithm for networks with hidden variables.
 
-All runs, each from a start of its own, go on side by side: :mod:`torchpbp.models.likelihood.expectation` takes their tables as
-the rows of one matrix. In several processes, each with a share of the rows, expected counts are summed over all of them, and
-all end with the same tables.
+All runs, from different starts, are computed in parallel: their tables are the rows of one matrix in
+:mod:`torchpbp.models.likelihood.expectation`. In several processes, each with a share of the rows, expected counts are summed
+over all processes, and all have the same final tables.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class Run:
     """One run from one start.
 
     Args:
-        seed: of the start.
-        objective: at the start (but for online EM) and after each step, the log-likelihood per row plus the prior's term;
-            the last one is that of the tables returned.
-        converged: whether it met the tolerance within the steps allowed.
-        exponent: of the step sizes of stepwise online EM.
+        seed: seed of the start.
+        objective: log-likelihood per row plus the prior's term, at the start (except for online EM) and after each step; the
+            last value belongs to the final tables.
+        converged: whether the run met the tolerance within the allowed steps.
+        exponent: exponent of the step sizes of stepwise online EM.
     """
 
     seed: int
@@ -60,28 +60,28 @@ class Run:
 
 
 STREAM = 0x454D
-"""Sets the seeds of starts apart from all others."""
+"""Stream of the starts' seeds, distinct from all others."""
 
 
 class EM(NetworkLearner):
     """Maximum likelihood by expectation maximisation, the best of several random starts.
 
     Args:
-        graph: directed, discrete, with a number of states for each latent.
-        restarts: random starts; the run with the highest objective is kept.
-        max_steps: of each run, at most. A warning says when the run that is kept stopped there.
+        graph: directed, discrete graph with a number of states for each latent.
+        restarts: number of random starts; the run with the highest objective is selected.
+        max_steps: largest number of steps of a run. A warning is issued if the selected run reaches it.
         relative_tolerance: a run has converged when the objective f changes by no more than this share of its size:
             |f(t) − f(t−1)| ≤ relative_tolerance · |f(t) + f(t−1)| / 2 [JT 9]. The paper's 1e-4 stops early: with many rows
-            1e-6 comes several times closer, in several times as many steps.
+            1e-6 is several times more accurate, in several times as many steps.
         prior: pseudo-rows per entry of a table (a Dirichlet prior with concentration 1 + prior). 0 gives maximum
-            likelihood, with tables that may hold zeros; evidence that never occurred may then be impossible.
-        seed: of the starts.
-        start: where the first run begins, in place of a random start; the others are random.
+            likelihood, whose tables may contain zeros; evidence absent from the data may then be impossible.
+        seed: seed of the starts.
+        start: start of the first run; the others are random.
         progress: show a progress bar.
 
     Attributes:
-        settings: as an :class:`EMSettings`.
-        runs: how each run went; not part of a model file.
+        settings: the arguments as :class:`EMSettings`.
+        runs: course of each run; not part of a model file.
 
     Example:
         >>> from torchpbp import templates
@@ -127,16 +127,15 @@ class EM(NetworkLearner):
         """Learn from rows of the observables, in which values may be missing at random.
 
         Args:
-            data: as for :meth:`torchpbp.PBP.fit`; of a table on a cluster its distinct rows are found there. Missing values: -1,
-                NaN, None or pandas NA. A missing value says nothing; the row's other values count in full. In several
-                processes, this one's share of the rows.
-            weights: (rows,) how much each row counts; 1 by default.
+            data: as for :meth:`torchpbp.PBP.fit`; distinct rows of a table on a cluster are computed there. -1, NaN, None and
+                pandas NA are missing values, which are marginalised. In several processes, the share of this process.
+            weights: (rows,) weights of the rows; 1 by default.
 
         Returns:
             The learner itself.
 
         Raises:
-            DataError: a column without any value, negative weights, or rows that ``start`` holds for impossible.
+            DataError: a column without any value, negative weights, or rows that are impossible under ``start``.
         """
         rows, step = self._prepared(data, weights)
         candidates = self._candidates()
@@ -168,7 +167,7 @@ class EM(NetworkLearner):
     def _candidates(self) -> list[tuple[int, float | None]]:
         """Seeds of the starts, with the exponents of online EM.
 
-        They come from a stream of their own: small numbers would draw the very networks that people sample data from.
+        They come from a separate stream: small seeds would draw the networks that test data are often sampled from.
         """
         state = np.random.SeedSequence([self.settings.seed, STREAM]).generate_state(self.settings.restarts, np.uint64)
         return [(int(seed), None) for seed in state]
@@ -186,10 +185,10 @@ class EM(NetworkLearner):
         candidates: Sequence[tuple[int, float | None]],
         bar: tqdm[Any],
     ) -> tuple[Tensor, list[Run]]:
-        """Run from all starts; a run that has converged takes no further steps.
+        """Run from all starts; converged runs take no further steps.
 
         Returns:
-            (runs, entries) tables at the end, and how each run went.
+            (runs, entries) final tables, and the course of each run.
         """
         vectors = torch.stack([step.layout.vector(dict(s.factors)) for s in starts])
         final = vectors.clone()
@@ -209,9 +208,9 @@ class EM(NetworkLearner):
     def _record(
         self, objectives: list[list[float]], going: Sequence[int], log_likelihood: Tensor, vectors: Tensor, rows: float
     ) -> list[int]:
-        """Keep the objective of each run; return the positions of those that have not converged.
+        """Record the objective of each run; return the positions of runs that have not converged.
 
-        The prior's term may be -inf: a start may hold zeros, which the first step takes away.
+        The prior's term may be -inf for a start with zeros, which the first step removes.
         """
         if not bool(torch.isfinite(log_likelihood).all()):
             raise DataError(
@@ -241,7 +240,7 @@ class EM(NetworkLearner):
         return math.isfinite(before) and abs(now - before) <= self.settings.relative_tolerance * abs(now + before) / 2
 
     def diagnostics(self) -> pd.DataFrame:
-        """One row per run: seed, steps, objective at the end, whether it converged, and whether it was kept."""
+        """One row per run: seed, steps, final objective, whether it converged, and whether it was selected (``kept``)."""
         self.require_fitted()
         best = _best(self.runs)
         rows = [
@@ -254,12 +253,12 @@ class EM(NetworkLearner):
 
     @classmethod
     def unpack(cls, content: Mapping[str, Any], name: object) -> EM:
-        """The model with default settings, which files do not hold."""
+        """The model with default settings, which are not saved."""
         return cls(LatentGraph.from_dict(content["graph"]))._restore(content, name)
 
 
 def _best(runs: Sequence[Run]) -> int:
-    """Number of the run with the highest objective."""
+    """Index of the run with the highest objective."""
     return max(range(len(runs)), key=lambda i: runs[i].objective[-1], default=0)
 
 
@@ -269,5 +268,5 @@ def _same_tables(start: object, graph: LatentGraph) -> bool:
 
 
 def _shapes(graph: LatentGraph) -> dict[str, tuple[tuple[str, int], ...]]:
-    """What a network's tables are tables of."""
+    """Scope and sizes of each table of a network."""
     return {v: tuple((p, graph.num_states(p)) for p in (*graph.parents(v), v)) for v in graph.names}

@@ -1,4 +1,4 @@
-"""Stepwise online EM [Liang and Klein 2009]: tables are renewed after every mini-batch."""
+"""Stepwise online EM [Liang and Klein 2009]: tables are updated after every mini-batch."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ class OnlineEMSettings(EMSettings):
 class OnlineEM(EM):
     """Expectation maximisation with running averages of the expected counts.
 
-    All candidates see the same mini-batches and go on side by side, as the runs of :class:`EM` do.
+    All candidates use the same mini-batches and are computed in parallel, like the runs of :class:`EM`.
 
     After mini-batch k the average moves towards the batch's counts per row by η_k = (k + 2)^−a, and all tables are
-    renewed from it. Large exponents a forget the start slowly; which one is best depends on the data, so several are run
-    and the one with the highest objective on all rows is kept [JT 9].
+    updated from it. Large exponents a forget the start slowly; the best exponent depends on the data, so several are run
+    and the one with the highest objective on all rows is selected [JT 9].
 
     Args:
-        graph: directed, discrete, with a number of states for each latent.
+        graph: directed, discrete graph with a number of states for each latent.
         exponents: values of a, above 0.5 and at most 1.
         batch_size: rows per mini-batch, over all processes.
-        restarts: random starts for each exponent.
-        max_steps: passes over the rows, at most.
-        relative_tolerance: as for :class:`EM`, of the objective after each pass, which keeps changing by small amounts.
+        restarts: number of random starts for each exponent.
+        max_steps: largest number of passes over the rows.
+        relative_tolerance: as for :class:`EM`, of the objective after each pass, which fluctuates slightly.
         prior, seed, start, progress: as for :class:`EM`.
     """
 
@@ -104,11 +104,11 @@ class OnlineEM(EM):
         bar: tqdm[Any],
     ) -> tuple[Tensor, list[Run]]:
         layout = step.layout
-        known = {id(s): (layout.vector(dict(s.factors)), _expected(layout, s)) for s in starts}
-        vectors = torch.stack([known[id(s)][0] for s in starts])
-        averages = torch.stack([known[id(s)][1] for s in starts])
+        initial = {id(s): (layout.vector(dict(s.factors)), _expected(layout, s)) for s in starts}
+        vectors = torch.stack([initial[id(s)][0] for s in starts])
+        averages = torch.stack([initial[id(s)][1] for s in starts])
         exponents = vectors.new_tensor([float(a or 1.0) for _, a in candidates])[:, None]
-        whole = ExpectationStep(self.graph, *distinct_rows(step.table, step.weights))  # for the objective
+        objective = ExpectationStep(self.graph, *distinct_rows(step.table, step.weights))  # on all rows
         generator = torch.Generator().manual_seed(self.settings.seed)
         shares = gather_objects(len(step.weights))  # mini-batches are drawn from the rows of all processes
         first = sum(shares[: process_rank()])
@@ -120,12 +120,12 @@ class OnlineEM(EM):
         for _ in range(self.settings.max_steps):
             order = torch.randperm(sum(shares), generator=generator, device="cpu").to(vectors.device)
             for batch in torch.split(order, self.settings.batch_size):
-                own = batch[(batch >= first) & (batch < last)] - first
+                local = batch[(batch >= first) & (batch < last)] - first
                 share = (k + 2) ** -exponents
-                averages = torch.lerp(averages, step(vectors, own)[1] / len(batch), share)
+                averages = torch.lerp(averages, step(vectors, local)[1] / len(batch), share)
                 vectors = layout.maximised(sum(shares) * averages, self.settings.prior)
                 k += 1
-            stay = self._record(objectives, going, whole.log_likelihood(vectors), vectors, step.rows)
+            stay = self._record(objectives, going, objective.log_likelihood(vectors), vectors, step.rows)
             final[going] = vectors
             bar.update()
             going = [going[i] for i in stay]
@@ -136,5 +136,5 @@ class OnlineEM(EM):
 
 
 def _expected(layout: FamilyLayout, network: DiscreteNetwork) -> Tensor:
-    """(entries,) what a network expects of one row."""
+    """(entries,) expected counts of one row under a network."""
     return layout.vector({scope: network.joint(scope) for scope in layout.scopes})

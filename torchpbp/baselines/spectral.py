@@ -54,36 +54,34 @@ class SpectralSettings(Settings):
 class SpectralJunctionTree(SpectralAnswers):
     """Joint probabilities of observables from tables of a few of them, by SVDs and linear systems [JT Algorithm 1].
 
-    At each separator U holds the leading left singular vectors of P(inside group, outside groups), and the transformed
-    tensor of the clique below solves the linear equations of all outside groups at once, by least squares. Nothing is
-    weighted and nothing is penalised: that, and the constant that predictive belief propagation keeps apart, is where the two
-    learners differ.
+    At each separator U consists of the leading left singular vectors of P(inside group, outside groups), and the transformed
+    tensor of the clique below solves the linear equations of all outside groups at once, by least squares. Unlike predictive
+    belief propagation, the algorithm uses no weights, no penalties and no separate constant.
 
-    *What it can answer.* Algorithm 1 prints one upward pass, which gives P(x₁, …, x_O) for complete rows. It is linear in
-    each leaf's vector of evidence, so an unobserved variable is summed out exactly by a vector of ones, and P(partial
-    evidence) costs the same one pass. A posterior takes one pass per joint state of the query: cheap for one variable of
-    a few states, out of the question for many variables together; more than ``LARGEST_QUERY`` states raise an error. [PBP 2]
-    says that the algorithm yields the joint of all observables only; that holds of it as printed, without a message from the root
-    to the leaves.
+    *Queries.* Algorithm 1 describes one upward pass, which gives P(x₁, …, x_O) for complete rows. It is linear in each leaf's
+    vector of evidence, so an unobserved variable is summed out exactly by a vector of ones, and P(partial evidence) also takes
+    one pass. A posterior takes one pass per joint state of the query: cheap for one variable of a few states, infeasible for
+    many variables together; more than ``LARGEST_QUERY`` states raise an error. [PBP 2] states that the algorithm yields the
+    joint of all observables only; this is true of Algorithm 1, without messages from the root to the leaves.
 
-    *Signs.* Estimates are not probabilities: they may be negative and need not sum to 1. :meth:`estimates` returns them as
-    they are, :meth:`negatives` counts them, :meth:`log_evidence` and posteriors clip them.
+    *Signs.* Estimates are not probabilities: they may be negative and need not sum to 1. :meth:`estimates` returns them
+    unchanged, :meth:`negatives` counts negative ones, :meth:`log_evidence` and posteriors clip them.
 
-    Ranks: [JT 7] asks for inside and outside tables of rank ∏ states of the separator. What the algorithm needs is less,
-    the rank of P(inside, outside) for almost all parameters, and that is what is used.
+    *Ranks.* [JT 7] requires inside and outside tables of rank ∏ states of the separator. The rank of P(inside, outside) for
+    almost all parameters is sufficient, and is used here.
 
     Args:
-        graph: discrete; directed or undirected. Latents of unknown cardinality need ``rank``.
-        rank: largest number of dimensions of a message; what the latents' numbers of states imply by default.
+        graph: discrete graph, directed or undirected. Latents of unknown cardinality need ``rank``.
+        rank: largest number of dimensions of a message; implied by the latents' numbers of states by default.
         pool: number of nearest outside observables from which outside groups are formed.
-        largest_group: most joint states of one outside group.
-        strict: raise where no outside groups reach the rank, instead of a warning.
+        largest_group: largest number of joint states of an outside group.
+        strict: raise an error instead of a warning if no outside groups reach the rank.
         root: variables the root clique must contain; chosen by cost by default.
-        seed: of the random parameters by which ranks are found.
-        budget: as for :class:`~torchpbp.PBP`, of which it takes the plan.
+        seed: seed of the random parameters for ranks.
+        budget: as for :class:`~torchpbp.PBP`, whose plan is used.
 
     Attributes:
-        settings: as a :class:`SpectralSettings`.
+        settings: the arguments as :class:`SpectralSettings`.
         plan: the junction tree with inside groups and ranks of its separators.
         choices: node -> outside groups of the separator above it.
 
@@ -121,7 +119,7 @@ class SpectralJunctionTree(SpectralAnswers):
         self._adopt_plan(plan, outside_choices(plan, self.options))
 
     def _configure(self, graph: LatentGraph, settings: SpectralSettings) -> None:
-        """Check the graph, keep the settings, and build the tree."""
+        """Check the graph, store the settings, and build the tree."""
         require_graph(graph, "SpectralJunctionTree")
         require_single_values(graph.variables, "SpectralJunctionTree")
         continuous = [v for v in graph.names if isinstance(graph.variables[v], Continuous)]
@@ -143,8 +141,8 @@ class SpectralJunctionTree(SpectralAnswers):
             budget=settings.budget,
         )
         self.states = {v: graph.num_states(v) for v in graph.observed}
-        known = graph.with_states({v: settings.rank for v in unknown if settings.rank is not None})
-        self._tree = build_junction_tree(known, settings.root)
+        complete = graph.with_states({v: settings.rank for v in unknown if settings.rank is not None})
+        self._tree = build_junction_tree(complete, settings.root)
         self.labels = {}
         self.missing = {}
         self.fitted = False
@@ -185,7 +183,7 @@ class SpectralJunctionTree(SpectralAnswers):
         return self
 
     def fit_population(self, network: DiscreteNetwork) -> SpectralJunctionTree:
-        """Learn from the exact tables of a known network, as if from infinitely many rows."""
+        """Learn from the exact tables of a network, the limit of infinitely many rows."""
         theirs = {v: network.states[v] for v in network.graph.observed}
         if theirs != self.states:
             raise StructureError(f"The network observes {theirs}, the model {self.states}. They must be the same.")
@@ -210,15 +208,15 @@ class SpectralJunctionTree(SpectralAnswers):
         self.fitted = True
 
     def to(self, device: torch.device | str) -> SpectralJunctionTree:
-        """Learn and answer on a device, whatever that of the rows; tensors that were learned move there."""
+        """Move the learned tensors to a device and use it for learning and inference."""
         self._device = torch.device(device)
         if self._representation is not None:
             self._representation = self._representation.to(device)
         return self
 
     def diagnostics(self) -> pd.DataFrame:
-        """One row per separator: its inside group and outside groups, the rank it was given, the rank that the tables have, and
-        the ratio of their largest singular value to the smallest that is used."""
+        """One row per separator: its inside group and outside groups, its rank, the rank of the tables, and the ratio of
+        their largest singular value to the smallest one used."""
         rows = []
         for separator in self.plan.separators:
             values = self.representation.singular_values[separator.node]
@@ -258,7 +256,7 @@ class SpectralJunctionTree(SpectralAnswers):
 
     @classmethod
     def unpack(cls, content: Mapping[str, Any], name: object) -> SpectralJunctionTree:
-        """The model with the plan that the file holds: finding it takes longer than reading it."""
+        """The model with the saved plan, which is faster than planning again."""
         model = cls.__new__(cls)
         settings = {**content["settings"], "root": checked_root(content["settings"]["root"])}
         model._configure(LatentGraph.from_dict(content["graph"]), SpectralSettings.from_dict(settings))

@@ -1,4 +1,4 @@
-"""Asking the observable representation of a junction tree: one upward pass for each question, nothing comes down again."""
+"""Queries of the observable representation of a junction tree: one upward pass per query, without downward messages."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from torchpbp.inputs.evidence import Evidence, EvidenceLike
 from torchpbp.planning.plan import Plan
 
 LARGEST_QUERY = 4096
-"""Joint states of a query at most: each takes an upward pass of its own."""
+"""Largest number of joint states of a query, each of which takes one upward pass."""
 ROWS_AT_ONCE = 1 << 16
 
 
 class SpectralAnswers(Learner, JointQueries):
-    """The query side of the spectral algorithm.
+    """Queries of the spectral algorithm.
 
     Attributes:
         states: number of states of each observable.
-        floor: estimates are clipped at this share of their mass.
+        floor: smallest estimate, as a share of its mass; smaller ones are clipped.
     """
 
     states: Mapping[str, int]
@@ -47,18 +47,18 @@ class SpectralAnswers(Learner, JointQueries):
 
     @property
     def device(self) -> torch.device:
-        """Where the transformed tensors are, or will be unless rows decide."""
+        """Device of the transformed tensors; before a fit the one set by ``to``, or the CPU."""
         if self._representation is None:
             return self._device or torch.device("cpu")
         return self._representation.root.device
 
     def estimates(self, evidence: EvidenceLike = None) -> Tensor:
-        """(batch,) P̂(evidence) as Algorithm 1 gives it, possibly negative; unobserved variables are summed out."""
+        """(batch,) P̂(evidence) of Algorithm 1, possibly negative; unobserved variables are summed out."""
         sign, size = self.log_evidence(evidence, raw=True)
         return sign * size.exp()
 
     def negatives(self, evidence: EvidenceLike = None) -> int:
-        """How many rows have an estimate of P(evidence) that is not positive."""
+        """Number of rows whose estimate of P(evidence) is not positive."""
         return int((self.log_evidence(evidence, raw=True)[0] <= 0).sum())
 
     @overload
@@ -66,30 +66,30 @@ class SpectralAnswers(Learner, JointQueries):
     @overload
     def log_evidence(self, evidence: EvidenceLike, raw: Literal[True]) -> tuple[Tensor, Tensor]: ...
     def log_evidence(self, evidence: EvidenceLike = None, raw: bool = False) -> Tensor | tuple[Tensor, Tensor]:
-        """(batch,) log P(evidence) for complete rows or any part of them.
+        """(batch,) log P(evidence) of complete or partial rows.
 
-        An estimate below a small share of the sum of its absolute terms is replaced by that share, as
-        :class:`~torchpbp.PBP` does: 3 / rows, or 1e-15 after a fit to a population. The result is -inf only where every term
-        is 0, as for a state never seen in training.
+        An estimate below a small share of the sum of its absolute terms is replaced by this share, as in
+        :class:`~torchpbp.PBP`: 3 / rows, or 1e-15 after a fit to a population. The result is -inf only if every term is 0,
+        as for a state absent from the training rows.
 
         Args:
             evidence: name -> states (-1: not observed) or (batch, states) weights.
-            raw: return (sign, log of the absolute value) of the estimate as it is.
+            raw: return (sign, log of the absolute value) of the unclipped estimate.
         """
-        read = self.read_evidence(evidence)
-        mass = self._mass(read)
-        mass = mass._replace(log_scale=read.scaled(mass.log_scale))
+        checked = self.read_evidence(evidence)
+        mass = self._mass(checked)
+        mass = mass._replace(log_scale=checked.scaled(mass.log_scale))
         return (mass.value.sign(), mass.value.abs().log() + mass.log_scale) if raw else mass.log(self.floor)
 
     def posterior(self, query: str | Sequence[str], evidence: EvidenceLike = None) -> Any:
-        """P(query | evidence), (batch, states…), by one upward pass for each joint state of the query.
+        """P(query | evidence), (batch, states…), by one upward pass per joint state of the query.
 
         Negative estimates are clipped before normalising. A DataFrame for a DataFrame.
         """
         return self._ask(query, evidence, self._posterior)
 
     def posteriors(self, evidence: EvidenceLike = None) -> Any:
-        """Posteriors of all observables that some row does not observe, each by itself. A DataFrame for a DataFrame."""
+        """Separate posteriors of all observables that are missing in some row. A DataFrame for a DataFrame."""
         return self._ask_all(evidence, lambda names, read: {v: self._posterior((v,), read) for v in names})
 
     def _posterior(self, names: Sequence[str], evidence: Evidence) -> Tensor:
@@ -106,11 +106,11 @@ class SpectralAnswers(Learner, JointQueries):
         scale = (shift - shift.amax(dim=1, keepdim=True)).exp()
         possible = allowed.reshape(evidence.batch, cells)
         estimate = value.reshape(evidence.batch, cells) * scale * possible
-        clipped = as_distribution(estimate, self.floor) * (possible > 0)  # the floor is for states that may be
+        clipped = as_distribution(estimate, self.floor) * (possible > 0)  # the floor applies to possible states only
         return (clipped / clipped.sum(dim=1, keepdim=True)).reshape(evidence.batch, *sizes)
 
     def _mass(self, evidence: Evidence) -> Mass:
-        """Estimates of P(evidence), a bounded number of rows at once."""
+        """Estimates of P(evidence), in batches of bounded size."""
         operators, root, _ = self.representation
         tree = OperatorTree(self.plan, operators, root, self._schedule)
         starts = range(0, max(evidence.batch, 1), ROWS_AT_ONCE)

@@ -1,8 +1,8 @@
 """The observable representation of a latent junction tree: Algorithm 1 of [JT], from tables of observables alone.
 
-For a separator with inside group O_i and an outside group O_i₋ the tables obey a linear equation,
-P(O_i₁, O_i₂, O_i₋) = P̃(C_i) ×_{O_i} P(O_i, O_i₋) [JT eq. 21], whatever the outside group is. One group whose table has the
-separator's rank determines P̃(C_i); all of them together do so with less noise, as one system by least squares.
+For a separator with inside group O_i and any outside group O_i₋ the tables satisfy the linear equation
+P(O_i₁, O_i₂, O_i₋) = P̃(C_i) ×_{O_i} P(O_i, O_i₋) [JT eq. 21]. One group whose table has the separator's rank determines P̃(C_i);
+the least-squares solution of the equations of all groups has less noise.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from torchpbp.planning.ranks import StructureProbe, scaled_cross
 from torchpbp.planning.spans import numerical_rank
 
 LARGEST_WHOLE = 1 << 18
-"""Cells up to which one table over all near observables is summed, instead of one inference for each group."""
+"""Largest number of cells of a table over all near observables, whose sums replace one inference per group."""
 VANISHING = 1e-11
-"""A singular value counts as zero below this part of the largest."""
+"""Singular values below this share of the largest count as zero."""
 Choices = Mapping[int, tuple[Group, ...]]
 """Node -> outside groups O_i₋ whose equations are stacked."""
 
 
 class Representation(NamedTuple):
-    """Transformed tensors P̃(C), laid out like the operators of predictive belief propagation.
+    """Transformed tensors P̃(C), with the layout of the operators of predictive belief propagation.
 
     Args:
         operators: per node (entry 0 unused) a tensor with modes (message, children's messages…) or, at a leaf,
             (message, states of its observables…).
         root: one mode per child of the root.
-        singular_values: per node (entry 0 unused) those of P(O_i, O_i₋), as many as the message has dimensions.
+        singular_values: per node (entry 0 unused) the leading ones of P(O_i, O_i₋), one per dimension of the message.
     """
 
     operators: tuple[Tensor, ...]
@@ -50,14 +50,14 @@ class Representation(NamedTuple):
         """Raise a ShapeError for tensors that do not fit a tree.
 
         Args:
-            shapes: of each node's operator; entry 0 is not looked at.
-            root: shape of the root's.
+            shapes: shape of each node's operator; entry 0 is ignored.
+            root: shape of the root tensor.
         """
         if self.root.shape != root:
             raise ShapeError(f"A root of shape {tuple(self.root.shape)} does not fit the tree, which asks for {root}.")
         if [tuple(t.shape) for t in self.operators[1:]] != list(shapes[1:]):
-            given = [tuple(t.shape) for t in self.operators[1:]]
-            raise ShapeError(f"Operators of shapes {given} do not fit the tree, which asks for {list(shapes[1:])}.")
+            actual = [tuple(t.shape) for t in self.operators[1:]]
+            raise ShapeError(f"Operators of shapes {actual} do not fit the tree, which asks for {list(shapes[1:])}.")
 
     def to(self, device: torch.device | str) -> Representation:
         """The same tensors on a device."""
@@ -65,56 +65,56 @@ class Representation(NamedTuple):
         return Representation(operators, self.root.to(device), values)
 
     def answering(self, floor: float) -> dict[str, Tensor]:
-        """The tensors that answers are made of, by name; the singular values only tell of lost rank.
+        """The tensors used in inference, by name; singular values are excluded.
 
         Args:
-            floor: of clipped estimates.
+            floor: floor of clipped estimates.
         """
         operators = {f"operators.{node}": t for node, t in enumerate(self.operators) if node}
         return {**operators, "root": self.root, "floor": torch.tensor(floor, dtype=torch.float64)}
 
 
 def outside_choices(plan: Plan, options: PlanOptions) -> dict[int, tuple[Group, ...]]:
-    """All valid choices of O_i₋ of the smallest size: groups that determine a separator's message by themselves.
+    """All valid choices of O_i₋ of the smallest size: single groups that determine a separator's message.
 
-    They are formed of the nearest outside observables. Larger groups are valid too, but their tables are noisier. Where no
-    group does it alone, the instrument of the plan stands in, a union of groups: equation 21 holds for each of
-    them, and what counts is the rank of the stack.
+    They consist of the nearest outside observables. Larger groups are valid too, but their tables are noisier. If no single group
+    is sufficient, the instrument of the plan, a union of groups, is used: equation 21 holds for each of them, and the stacked
+    tables have the required rank.
 
     Args:
         plan: inside groups and ranks.
-        options: ``pool`` and ``largest_group`` bound the search, ``seed`` is that of the random parameters behind ranks.
+        options: ``pool`` and ``largest_group`` bound the search, ``seed`` is the seed of the random parameters for ranks.
     """
     network = StructureProbe(plan.tree, options.seed).network
     choices: dict[int, tuple[Group, ...]] = {}
     for separator in plan.separators:
         node, core = separator.node, separator.core
         near = [v for _, v in plan.tree.distances(node, options.pool)][: options.pool]
-        whole: Tensor | None = None
+        joint: Tensor | None = None
         if group_size((*core, *near), network.states) <= LARGEST_WHOLE:
-            whole = network.joint((*core, *near))
+            joint = network.joint((*core, *near))
         choices[node] = separator.instrument
         for size in range(1, len(near) + 1):
             groups = [g for g in combinations(near, size) if group_size(g, network.states) <= options.largest_group]
-            valid = [g for g in groups if _rank(network, core, g, near, whole) >= separator.rank]
+            valid = [g for g in groups if _rank(network, core, g, near, joint) >= separator.rank]
             if valid:
                 choices[node] = tuple(valid)
                 break
     return choices
 
 
-def _rank(network: DiscreteNetwork, core: Group, group: Group, near: Sequence[str], whole: Tensor | None) -> int:
-    """Rank of P(core, group), from the table over the core and all near observables where there is one."""
-    if whole is None:
+def _rank(network: DiscreteNetwork, core: Group, group: Group, near: Sequence[str], joint: Tensor | None) -> int:
+    """Rank of P(core, group), from the table over the core and all near observables if available."""
+    if joint is None:
         table = network.joint((*core, *group))
     else:
         rest = [len(core) + i for i, v in enumerate(near) if v not in group]
-        table = whole.sum(dim=rest) if rest else whole
+        table = joint.sum(dim=rest) if rest else joint
     return numerical_rank(scaled_cross(table.reshape(group_size(core, network.states), -1)))
 
 
 def required_tables(plan: Plan, choices: Choices) -> list[Group]:
-    """Groups of variables whose joint tables the representation is made of."""
+    """Groups of variables whose joint tables the representation needs."""
     scopes: dict[Group, None] = {}
     for separator in plan.separators:
         below = [v for g in plan.targets(separator.node) for v in g]
@@ -126,12 +126,12 @@ def required_tables(plan: Plan, choices: Choices) -> list[Group]:
 
 
 def observable_representation(plan: Plan, choices: Choices, moments: TableMoments) -> Representation:
-    """Step 1 of Algorithm 1 for all nodes, those of equal shape together.
+    """Step 1 of Algorithm 1 for all nodes, grouped by shape.
 
     Args:
         plan: inside groups and ranks.
         choices: outside groups of each separator.
-        moments: of all groups involved.
+        moments: moments of all these groups.
     """
     pairs = {s.node: _stacked_pairs(s, choices[s.node], moments) for s in plan.separators}
     projections: dict[int, Tensor] = {}
@@ -158,12 +158,12 @@ def observable_representation(plan: Plan, choices: Choices, moments: TableMoment
 
 
 def table_rank(singular_values: Tensor) -> int:
-    """How many of the singular values are not zero up to rounding."""
+    """Number of singular values that are nonzero up to rounding."""
     return int((singular_values > VANISHING * singular_values[0]).sum())
 
 
 def lost_rank(plan: Plan, representation: Representation) -> str:
-    """A warning about separators whose tables have a lower rank than the structure implies; empty if none has."""
+    """A warning about separators whose tables have a lower rank than implied by the structure; empty if there are none."""
     lost = []
     for separator in plan.separators:
         rank = table_rank(representation.singular_values[separator.node])
@@ -179,7 +179,7 @@ def lost_rank(plan: Plan, representation: Representation) -> str:
 
 
 def _stacked_pairs(separator: SeparatorPlan, groups: Sequence[Group], moments: TableMoments) -> Tensor:
-    """(inside states, all outside states) tables P(O_i, O_i₋) side by side."""
+    """(inside states, all outside states) concatenated tables P(O_i, O_i₋)."""
     return torch.cat([moments.cross(separator.core, g) for g in groups], dim=1)
 
 
@@ -190,7 +190,7 @@ def _stacked_triples(
     projections: Mapping[int, Tensor],
     moments: TableMoments,
 ) -> Tensor:
-    """P(O_i₁, O_i₂, O_i₋) with the children's modes projected; a leaf's own states stay as they are [JT eq. 24]."""
+    """P(O_i₁, O_i₂, O_i₋) with the children's modes projected; the states of a leaf are not projected [JT eq. 24]."""
     tree = plan.tree
     features = None if tree.leaf_observables[node] else [projections[c] for c in tree.children[node]]
     return moments.third(plan.targets(node), features, groups)

@@ -1,7 +1,7 @@
 """Exact message passing on a clique tree with known potentials: sum-product [MP 3-5].
 
-It runs on a batch of rows, each with its own evidence. Messages are rescaled per row by their largest entry and the
-logarithms added up, so that long trees neither underflow nor overflow.
+Evidence is a batch of rows. Messages are divided by their largest entry per row, and the logarithms are summed, so that long
+trees neither underflow nor overflow.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class PotentialTree:
     """A clique tree with a table on each clique.
 
     Args:
-        tree: the cliques and how they hang together.
+        tree: the clique tree.
         scopes: variables of each clique, in the order of its table's dimensions.
         potentials: one table per clique.
     """
@@ -46,7 +46,7 @@ class PotentialTree:
 
     @cached_property
     def top(self) -> dict[str, int]:
-        """The clique nearest the root that holds each variable; evidence on the variable enters there by default."""
+        """The clique nearest to the root for each variable, where evidence on the variable enters by default."""
         result: dict[str, int] = {}
         for node, scope in enumerate(self.scopes):
             for v in scope:
@@ -66,7 +66,7 @@ def potential_tree(
         tree: the cliques.
         states: number of states of each variable.
         factors: (scope, table) pairs.
-        budget: most bytes of all tables; None: no limit.
+        budget: limit of the tables' bytes; None: no limit.
 
     Raises:
         BudgetError: cliques with too many joint states for tables.
@@ -104,9 +104,9 @@ class Calibration:
 
     Args:
         log_evidence: (batch,) log of the evidence's probability (for undirected models: times the partition function).
-        parts: for each clique the tensors whose product is its belief, with their modes.
-        upward: (batch, *separator) message from each node to its parent; empty where the scheme keeps none.
-        downward: (batch, *separator) message from each node's parent; empty likewise.
+        parts: tensors of each clique, with their modes, whose product is its belief.
+        upward: (batch, *separator) message from each node to its parent; empty if the scheme does not store messages.
+        downward: (batch, *separator) message from each node's parent; empty if the scheme does not store messages.
     """
 
     log_evidence: Tensor
@@ -131,7 +131,7 @@ def shafer_shenoy(
         model: tree and potentials.
         weights: name -> (batch, states) evidence weights.
         batch: number of rows.
-        hosts: clique at which each variable's evidence enters, where it matters for the messages.
+        hosts: clique at which each variable's evidence enters; the one nearest to the root by default.
     """
     tree = model.tree
     local, up, log_total = _upward(model, weights, batch, hosts)
@@ -158,7 +158,7 @@ def shafer_shenoy(
 def _upward(
     model: PotentialTree, weights: Mapping[str, Tensor], batch: int, hosts: Mapping[str, int] | None
 ) -> tuple[list[list[Part]], list[Part], Tensor]:
-    """What enters at each clique, the message from each node to its parent, and the logarithms of their scales."""
+    """Potential and evidence of each clique, the message from each node to its parent, and the sum of log scales."""
     local: list[list[Part]] = [[(p, s)] for p, s in zip(model.potentials, model.scopes, strict=True)]
     for name, w in weights.items():
         local[(hosts or model.top)[name]].append((w, (ROW, name)))
@@ -181,7 +181,7 @@ def _product(parts: Sequence[tuple[Tensor, tuple[Hashable, ...]]], output: Scope
 
 
 def _rescaled(message: Tensor) -> tuple[Tensor, Tensor]:
-    """Divide each row by its largest absolute entry; also return that entry's log (0 for a row of zeros)."""
+    """Rows divided by their largest absolute entries, and the logs of these entries (0 for rows of zeros)."""
     scale = message.detach().abs().unsqueeze(1).flatten(1).amax(dim=1)  # a batch may have no rows
     safe = torch.where(scale > 0, scale, torch.ones_like(scale))
     return message / safe.reshape(-1, *[1] * (message.ndim - 1)), safe.log()

@@ -1,4 +1,4 @@
-"""Tensor contraction over labelled modes, along paths that are found once and remembered."""
+"""Tensor contraction over labelled modes, along cached paths."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 def contract(operands: Sequence[Tensor], modes: Sequence[Sequence[Hashable]], output: Sequence[Hashable]) -> Tensor:
-    """Sum of products of tensors whose modes carry labels (variable names, say).
+    """Sum of products of tensors whose modes have labels, such as variable names.
 
-    Modes with the same label are multiplied elementwise; labels absent from ``output`` are summed over. Problems of the
-    same form share one contraction path, found by opt_einsum and cached.
+    Modes with the same label are multiplied elementwise; labels absent from ``output`` are summed over. The contraction path
+    is computed by opt_einsum and cached by the form of the problem.
 
     Args:
         operands: tensors.
-        modes: for each tensor one label per dimension.
+        modes: labels of each tensor's dimensions.
         output: labels of the result, in order.
     """
     numbers: dict[Hashable, int] = {}
@@ -41,7 +41,7 @@ def contract(operands: Sequence[Tensor], modes: Sequence[Sequence[Hashable]], ou
 def _plan(
     modes: tuple[Modes, ...], output: Modes, shapes: tuple[tuple[int, ...], ...]
 ) -> tuple[tuple[tuple[int, ...], str], ...]:
-    """Steps (positions in the pool, two-operand equation); each result goes to the end of the pool."""
+    """Steps (positions in the pool, two-operand equation); each result is appended to the pool."""
     if len(modes) <= 2:
         path = [tuple(range(len(modes)))]
     else:
@@ -56,9 +56,9 @@ def _plan(
         for i in sorted(positions, reverse=True):
             del pool[i]
         later = set(output).union(*pool)
-        kept = output if not pool else tuple(dict.fromkeys(m for scope in taken for m in scope if m in later))
-        steps.append((tuple(positions), _equation(taken, kept)))
-        pool.append(kept)
+        result = output if not pool else tuple(dict.fromkeys(m for scope in taken for m in scope if m in later))
+        steps.append((tuple(positions), _equation(taken, result)))
+        pool.append(result)
     return tuple(steps)
 
 

@@ -1,9 +1,9 @@
-"""One variable, one row: variable elimination on what the question touches.
+"""Variable elimination for one variable and one row, restricted to the relevant part of the network.
 
-A pass over the clique tree pays for whole cliques. Here evidence is an index into the tables, variables that tell nothing
-about the query are left out, and the rest is summed out one by one, in plain arrays: for a single row the cost of a call
-counts more than that of its arithmetic, and numpy's calls are cheaper than torch's. Variables go in the order in which a
-clique tree with the query at its root would pass them on, so that no table exceeds the tree's cliques.
+A pass over the clique tree computes tables of complete cliques. Here evidence is an index into the tables, irrelevant variables are
+dropped, and the others are summed out one by one, in numpy arrays: for a single row the overhead of calls exceeds the arithmetic, and
+is smaller in numpy than in torch. Variables are eliminated in the order of a clique tree with the query at its root, so no table is
+larger than the tree's cliques.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ Part = tuple[Array, tuple[int, ...]]
 """A table and the numbers of its variables."""
 
 TOGETHER = 8
-"""Tables multiplied at once; their product is then rescaled."""
+"""Number of tables multiplied at once, before rescaling."""
 LARGE = 1 << 14
-"""Cells of a product from which on it pays to look for a good order of multiplication."""
+"""Smallest number of cells of a product for which the order of multiplication is optimised."""
 ENOUGH = 1e-200
-"""A sum of products above which, and below whose inverse, none that matters has left the range of numbers on the way."""
+"""Bound on a sum of products within which no relevant term has over- or underflowed."""
 FEW = 64
-"""Variables that are summed out without a look at the clique tree."""
+"""Largest number of variables summed out without comparison to the cost of the clique tree."""
 STEPS_PER_CLIQUE, CELLS_PER_STEP = 5, 1024
-"""Variables that are summed out while the clique tree passes one message, and cells of it that take as long as one."""
+"""Cost of one message of the clique tree in eliminated variables, and cells of a clique that cost as much as one."""
 
 
 class Elimination:
     """Posteriors of one variable given the states of others.
 
     Args:
-        graph: of the network.
-        tree: its clique tree.
+        graph: graph of the network.
+        tree: clique tree of the graph.
         factors: the network's tables with their variables; for a directed graph one per variable, in its order.
     """
 
@@ -50,7 +50,7 @@ class Elimination:
         self._number = {v: i for i, v in enumerate(graph.names)}
         self._scopes = [tuple(self._number[v] for v in scope) for scope, _ in factors]
         tables = [table.detach().cpu().numpy() for _, table in factors]
-        # A scale changes no posterior, and entries of at most 1 cannot overflow.
+        # Scales do not affect posteriors, and entries of at most 1 cannot overflow.
         self._tables: list[Array] = [t / t.max() if t.max() > 0 else t for t in tables]
         self._has_zeros = [not t.all() for t in self._tables]
         self._touching: list[list[int]] = [[] for _ in self._number]
@@ -71,15 +71,15 @@ class Elimination:
             self._place[v] = place
 
     def posterior(self, query: str, observed: Mapping[str, int]) -> Array | None:
-        """(states,) P(query | observed); ``None`` where the clique tree does better, or has to say why there is none.
+        """(states,) P(query | observed); None if the clique tree is faster, or the evidence is impossible.
 
         Args:
-            query: a variable that is not observed.
+            query: an unobserved variable.
             observed: name -> state.
         """
         target = self._number[query]
         states = {self._number[v]: state for v, state in observed.items()}
-        needed = self._needed[target]  # a bit per factor: those of the variable and its ancestors; all others sum to 1
+        needed = self._needed[target]  # bits of the factors of the query and its ancestors; all others sum to 1
         for v in states:
             needed |= self._needed[v]
         used: set[int] = set()
@@ -97,10 +97,10 @@ class Elimination:
     def _connected(
         self, start: Sequence[int], states: Mapping[int, int], needed: int, used: set[int]
     ) -> tuple[list[int], list[int]]:
-        """Variables connected with the given ones through unobserved ones, and the factors between them, now ``used``."""
+        """Variables connected to ``start`` through unobserved ones, and the factors between them, which are added to ``used``."""
         connected, seen = list(start), set(start)
         factors: list[int] = []
-        for v in connected:  # grows while it is walked: a queue
+        for v in connected:  # a queue, extended during iteration
             for f in self._touching[v]:
                 if f not in used and needed >> f & 1:
                     used.add(f)
@@ -112,7 +112,7 @@ class Elimination:
         return connected, factors
 
     def _possible(self, states: Mapping[int, int], needed: int, used: set[int], place: Sequence[int]) -> bool:
-        """Whether the parts of the network that say nothing about the query allow the evidence."""
+        """Whether the evidence is possible in the parts of the network that are irrelevant to the query."""
         for v in states:
             for f in self._touching[v]:
                 if f in used or not needed >> f & 1:
@@ -130,19 +130,19 @@ class Elimination:
         return True
 
     def _places(self, target: int) -> list[int]:
-        """Each variable's place in the order, for a tree whose root is the query's clique."""
+        """Each variable's position in the elimination order, for a tree rooted at the query's clique."""
         place = self._place.copy()
         node, count, path = self._top[target], len(place), []
         while node >= 0:
             path.append(node)
             node = self._parent[node]
-        for depth, node in enumerate(reversed(path)):  # the way from the old root is turned round
+        for depth, node in enumerate(reversed(path)):  # the path from the old root is reversed
             for v in self._cliques[node]:
                 place[v] = count * (1 + depth) + v
         return place
 
     def _steps_in_tree(self, variables: Iterable[int]) -> int:
-        """Work of the clique tree's pass, in units of this one's steps: it skips subtrees without evidence."""
+        """Cost of a pass over the clique tree, in eliminated variables; subtrees without evidence are skipped."""
         nodes: set[int] = set()
         for v in variables:
             node = self._top[v]
@@ -164,12 +164,12 @@ class Elimination:
 def plain_states(
     evidence: EvidenceLike, states: Mapping[str, int], labels: Mapping[str, Sequence[Any]]
 ) -> dict[str, int] | None:
-    """Evidence of one row as name -> state, without tensors; ``None`` if it is of another form, or wrong.
+    """Evidence of one row as name -> state, without tensors; None if it has another form or is invalid.
 
     Args:
-        evidence: a dictionary of whole numbers or labels is read here; checked evidence too, if it has one row.
+        evidence: a dictionary of whole numbers or labels, or checked evidence of one row.
         states: number of states of each variable.
-        labels: labels of the states, where they have some.
+        labels: labels of the states, if they have any.
     """
     if isinstance(evidence, Evidence):
         if (
@@ -179,14 +179,14 @@ def plain_states(
             or any(x.shape != (1,) for x in evidence.hard.values())
         ):
             return None
-        given = {v: int(column.item()) for v, column in evidence.hard.items()}
-        right = all(-1 <= state < states.get(v, -1) for v, state in given.items())
-        return {v: state for v, state in given.items() if state >= 0} if right else None
+        observed = {v: int(column.item()) for v, column in evidence.hard.items()}
+        right = all(-1 <= state < states.get(v, -1) for v, state in observed.items())
+        return {v: state for v, state in observed.items() if state >= 0} if right else None
     if evidence is None:
         return {}
     if type(evidence) is not dict:
         return None
-    known = {}
+    observed = {}
     for name, value in evidence.items():
         state: Any = value
         if name in labels:
@@ -194,12 +194,12 @@ def plain_states(
         if type(state) is not int or not -1 <= state < states.get(name, -1):
             return None
         if state >= 0:
-            known[name] = state
-    return known
+            observed[name] = state
+    return observed
 
 
 def _ancestors(graph: LatentGraph) -> list[int]:
-    """For each variable a number with the bits of itself and its ancestors."""
+    """For each variable a bit mask of itself and its ancestors."""
     number = {v: i for i, v in enumerate(graph.names)}
     bits_of: dict[str, int] = {}
     for v in graph.topological_order():
@@ -210,26 +210,26 @@ def _ancestors(graph: LatentGraph) -> list[int]:
     return [bits_of[v] for v in graph.names]
 
 
-def _eliminated(parts: Sequence[Part], variables: Sequence[int], place: Sequence[int], kept: int | None) -> Array:
+def _eliminated(parts: Sequence[Part], variables: Sequence[int], place: Sequence[int], remaining: int | None) -> Array:
     """Product of tables, up to a factor, with all variables summed out but one.
 
     Args:
         parts: the tables, with entries of at most 1.
-        variables: all that occur in them.
+        variables: all variables of the tables.
         place: position of each variable in the order.
-        kept: the variable left over; ``None``: nothing is.
+        remaining: the variable that is not summed out; None: all are summed out.
     """
-    order = sorted([v for v in variables if v != kept], key=place.__getitem__)
+    order = sorted([v for v in variables if v != remaining], key=place.__getitem__)
     result = _summed_out(parts, order, rescale=False)
-    # Entries of at most 1 only shrink a term that has vanished on the way, so it does not count in a sum that has not; nor has that
-    # overflowed. Otherwise each product is divided by its largest entry.
+    # All entries are at most 1, so an underflowed term is negligible in a sum within the bounds, and no term has overflowed. For other
+    # sums each product is divided by its largest entry.
     with np.errstate(over="ignore", invalid="ignore"):
         total = result.sum()
     return result if ENOUGH < total < 1 / ENOUGH else _summed_out(parts, order, rescale=True)
 
 
 def _summed_out(parts: Sequence[Part], order: Sequence[int], rescale: bool) -> Array:
-    """Product of tables with variables summed out one after the other, each product divided by its largest entry if asked for."""
+    """Product of tables with variables summed out in order; with ``rescale`` each product is divided by its largest entry."""
     last = len(order)
     turn = {v: i for i, v in enumerate(order)}
     buckets: list[list[Part]] = [[] for _ in range(last + 1)]
@@ -243,8 +243,8 @@ def _summed_out(parts: Sequence[Part], order: Sequence[int], rescale: bool) -> A
 
 
 def _product(parts: list[Part], summed: int | None, rescale: bool) -> Part:
-    """Product of tables with one variable summed out, divided by its largest entry if asked for."""
-    while len(parts) > TOGETHER:  # many small numbers would vanish
+    """Product of tables with one variable summed out; with ``rescale`` divided by its largest entry."""
+    while len(parts) > TOGETHER:  # products of many small numbers underflow
         parts = [*parts[TOGETHER:], _product(parts[:TOGETHER], None, rescale)]
     local: dict[int, int] = {}  # einsum takes numbers below 52
     operands: list[Any] = []

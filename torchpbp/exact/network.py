@@ -1,4 +1,4 @@
-"""Discrete networks with known parameters: the exact answers that learned models are measured against."""
+"""Discrete networks with known parameters, for exact inference as a reference of learned models."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from torchpbp.lazy import pandas as pd
 from torchpbp.settings import Constraint, positive
 
 CHECKED_ROWS, EXACT = 100, 1e-6
-"""Rows on which a model made from this network is compared with it, and the largest difference of log-probabilities."""
+"""Number of rows, and largest difference of log-probabilities, in the check of a model made from a network."""
 
 
 class DiscreteNetwork(JointQueries, Sampling, LatentQueries):
@@ -44,12 +44,12 @@ class DiscreteNetwork(JointQueries, Sampling, LatentQueries):
     Args:
         graph: a directed graph whose variables are all discrete.
         cpts: name -> table of shape (states of each parent in ``graph.parents(name)`` order…, states of name); the last
-            dimension sums to 1. Tensors must be on one device, where the network then is.
+            dimension sums to 1. Tensors must be on one device, which becomes the network's.
 
     Attributes:
         labels: name -> labels of its states, for networks read from a file.
-        budget: most bytes that exact inference may take for its tables, 4 GiB by default; None: no limit. Above it a
-            :class:`~torchpbp.errors.BudgetError` is raised before they are made.
+        budget: limit of the bytes of exact inference's tables, 4 GiB by default; None: no limit. Above it a
+            :class:`~torchpbp.errors.BudgetError` is raised before allocation.
 
     Example:
         >>> g = LatentGraph([("h", "x")], {"h": 2, "x": 2}, latent=["h"])
@@ -122,7 +122,7 @@ class DiscreteNetwork(JointQueries, Sampling, LatentQueries):
         Args:
             graph: directed (Dirichlet CPTs) or undirected (a gamma-distributed table on each edge and variable).
             seed: same seed, same network.
-            concentration: of the Dirichlet or gamma distribution; small values give near-deterministic tables.
+            concentration: parameter of the Dirichlet or gamma distribution; small values give near-deterministic tables.
         """
         require_graph(graph, "DiscreteNetwork.random")
         require_single_values(graph.variables, "DiscreteNetwork.random")
@@ -150,11 +150,11 @@ class DiscreteNetwork(JointQueries, Sampling, LatentQueries):
 
     @classmethod
     def from_bif(cls, path: str | os.PathLike[str], latent: Iterable[str] = ()) -> DiscreteNetwork:
-        """A network in the Bayesian Interchange Format; evidence may then name states by their labels.
+        """A network in the Bayesian Interchange Format; evidence may name states by their labels.
 
         Args:
-            path: of the file, plain or compressed by gzip.
-            latent: names of variables to count as hidden.
+            path: path of the file, plain or compressed by gzip.
+            latent: names of variables to treat as hidden.
         """
         bif = read_bif(path)
         network = cls(
@@ -166,11 +166,11 @@ class DiscreteNetwork(JointQueries, Sampling, LatentQueries):
 
     @classmethod
     def from_pgmpy(cls, model: Any, latent: Iterable[str] | None = None) -> DiscreteNetwork:
-        """A DiscreteBayesianNetwork or DiscreteMarkovNetwork of pgmpy; evidence may name states as there.
+        """A DiscreteBayesianNetwork or DiscreteMarkovNetwork of pgmpy; evidence may name states by their labels.
 
         Args:
-            model: of pgmpy, with all its CPDs or factors.
-            latent: names of variables to count as hidden; ``model.latents`` by default.
+            model: pgmpy model with all its CPDs or factors.
+            latent: names of variables to treat as hidden; ``model.latents`` by default.
         """
         graph, tables, labels = read_network(model, latent)
         if graph.directed:
@@ -185,15 +185,13 @@ class DiscreteNetwork(JointQueries, Sampling, LatentQueries):
         return make_network(self.graph, {v: state_labels(self, v) for v in self.graph.names}, self.factors)
 
     def to_pbp(self, **options: Any) -> Any:
-        """The :class:`~torchpbp.PBP` model of this network, learned from its exact moments: it gives the same answers.
+        """The :class:`~torchpbp.PBP` model of this network, learned from its exact moments, with equal posteriors.
 
-        It can do what is built on operators, such as :class:`~torchpbp.PBPLayer`.
+        It supports features based on operators, such as :class:`~torchpbp.PBPLayer`. If the ranks of messages are too low, by the
+        structure or by the options, a :class:`~torchpbp.errors.RankWarning` reports the error.
 
         Args:
-            **options: of the model.
-
-        A :class:`~torchpbp.errors.RankWarning` says by how much answers differ where messages are of too low a rank, by the
-        structure or by the options.
+            **options: options of the model.
         """
         model = importlib.import_module("torchpbp.models").PBP(self.graph, **options)  # models are made of networks
         model.fit_population(self)
@@ -213,15 +211,15 @@ class DiscreteNetwork(JointQueries, Sampling, LatentQueries):
         """Write a directed network in the Bayesian Interchange Format, states without labels as s0, s1, …
 
         Args:
-            path: of the file; compressed by gzip if it ends with .gz.
-            name: of the network.
+            path: path of the file; compressed by gzip if it ends with .gz.
+            name: name of the network.
         """
         if not self.graph.directed:
             raise StructureError(
                 "to_bif: the format holds conditional probability tables, and an undirected network has none. Use to_pgmpy()."
             )
         labels = {v: self.labels.get(v, [f"s{i}" for i in range(n)]) for v, n in self.states.items()}
-        states = {v: tuple(map(str, x)) for v, x in labels.items()}  # the format knows words only
+        states = {v: tuple(map(str, x)) for v, x in labels.items()}  # the format supports words only
         parents = {v: self.graph.parents(v) for v in self.graph.names}
         tables = {v: table.detach().cpu().numpy() for v, table in self.cpts.items()}
         write_bif(path, BIF(states, parents, tables), name)
@@ -247,16 +245,16 @@ class DiscreteNetwork(JointQueries, Sampling, LatentQueries):
 
     @property
     def potential_tree(self) -> PotentialTree:
-        """The clique tree on which this network answers; the potentials of an undirected one up to a constant."""
+        """The clique tree of exact inference; the potentials of an undirected network up to a constant."""
         return self._queries.potential_tree
 
     @property
     def device(self) -> torch.device:
-        """Where the tables are."""
+        """Device of the tables."""
         return self.factors[0][1].device
 
     def to(self, device: torch.device | str) -> DiscreteNetwork:
-        """Move the tables to a device and return the network. They stay float64, which some devices do not have."""
+        """Move the tables to a device and return the network. They remain float64, which some devices do not support."""
         self.factors = tuple((scope, table.to(device)) for scope, table in self.factors)
         self._forget()
         return self
@@ -267,10 +265,10 @@ class DiscreteNetwork(JointQueries, Sampling, LatentQueries):
         return self
 
     def reordered(self, orders: Mapping[str, Sequence[int]]) -> DiscreteNetwork:
-        """Number the states of variables anew, in place.
+        """Renumber the states of variables in place.
 
         Args:
-            orders: name -> the present numbers of its states, in the new order.
+            orders: name -> current numbers of its states, in the new order.
         """
         factors = []
         for scope, table in self.factors:
@@ -285,17 +283,17 @@ class DiscreteNetwork(JointQueries, Sampling, LatentQueries):
         return self
 
     def _forget(self) -> None:
-        """Leave behind what was made of the tables as they were."""
+        """Clear cached results of earlier tables."""
         for name in ("_queries", "_prior"):
             self.__dict__.pop(name, None)
 
     def _warn_unidentified(self, names: Sequence[str]) -> None:
-        """Nothing to warn of: the tables are known."""
+        """Do nothing: known tables are identified."""
 
     # -- queries -------------------------------------------------------------------------------------------------
 
     def evidence_domains(self) -> dict[str, Domain]:
-        """All variables: latents may be observed and asked about too."""
+        """Domains of all variables, since latents may be observed and queried too."""
         return dict(self.states)
 
     def posterior(self, query: str | Sequence[str], evidence: EvidenceLike = None) -> Any:
@@ -331,19 +329,19 @@ class DiscreteNetwork(JointQueries, Sampling, LatentQueries):
         return self._ask_all(evidence, lambda names, checked: self._queries.posteriors(names, checked), pool)
 
     def clique_posteriors(self, scopes: Sequence[Scope], evidence: Evidence) -> dict[Scope, Tensor]:
-        """scope -> (batch, states…) posterior of variables that share a clique, such as those of a table, given checked evidence."""
+        """scope -> (batch, states…) posterior of variables in a common clique, such as those of a table, given checked evidence."""
         return self._queries.clique_posteriors(scopes, evidence)
 
     def log_evidence(self, evidence: EvidenceLike = None) -> Tensor:
-        """(batch,) log P(evidence); -inf where the evidence is impossible."""
+        """(batch,) log P(evidence); -inf for impossible evidence."""
         checked = self.read_evidence(evidence)
         return checked.scaled(self._queries.log_evidence(checked))
 
     def joint(self, variables: str | Iterable[str]) -> Tensor:
-        """Marginal table P(variables), any subset in any order, or that of one variable.
+        """Marginal table P(variables) of a variable, or of any subset in any order.
 
-        Only the part of the calibrated tree that spans the variables is contracted, as the clique at its top times
-        the conditionals P(clique | separator) below it, so a local query on a long chain is cheap.
+        Only the subtree that spans the variables is contracted, as its top clique times the conditionals
+        P(clique | separator) below, so a local query on a long chain is cheap.
         """
         names = query_names(variables)
         check_variables("Joint of", names, self.states)
@@ -376,17 +374,17 @@ class DiscreteNetwork(JointQueries, Sampling, LatentQueries):
     def sample(
         self, n: int, evidence: EvidenceLike = None, seed: int | None = None, *, include_latent: bool = False
     ) -> dict[str, Tensor]:
-        """Draw rows: without evidence down the calibrated clique tree, otherwise variable by variable, each from its exact
-        posterior given the evidence and what was drawn before.
+        """Draw rows: without evidence down the calibrated clique tree, otherwise variable by variable, from the exact
+        posterior given the evidence and the variables drawn before.
 
         Args:
             n: number of rows, for each row of evidence.
             evidence: as for :meth:`posterior`.
-            seed: for repeatable draws; by default torch's global generator decides.
-            include_latent: whether the latents' states are returned as well.
+            seed: seed for reproducible draws; torch's global generator by default.
+            include_latent: whether to return the latents' states too.
 
         Returns:
-            name -> (n,) int64 states of the observed variables (and of the latents, if asked for); (n, batch) with evidence.
+            name -> (n,) int64 states of the observed variables (and, if requested, the latents); (n, batch) with evidence.
 
         Raises:
             DataError: evidence of probability 0.
@@ -413,7 +411,7 @@ class DiscreteNetwork(JointQueries, Sampling, LatentQueries):
 
     @classmethod
     def unpack(cls, content: Mapping[str, Any], name: object) -> DiscreteNetwork:
-        """The network, with its tables checked as if they were given by hand."""
+        """The network, with the same checks of tables as in the constructor."""
         graph = LatentGraph.from_dict(content["graph"])
         if graph.directed:
             network = cls(graph, {scope[-1]: table for scope, table in content["factors"]})
@@ -429,7 +427,7 @@ class DiscreteNetwork(JointQueries, Sampling, LatentQueries):
         return Prior(self.potential_tree, self.states)
 
     def _posterior_of_one(self, names: Scope, evidence: EvidenceLike) -> Tensor | None:
-        """(1, states) posterior of one variable in one row; ``None`` where the question is not that simple."""
+        """(1, states) posterior of one variable in one row; None for other queries."""
         if len(names) != 1 or names[0] not in self.states:
             return None
         return self._queries.posterior_of_one(names, plain_states(evidence, self.states, self.labels))
@@ -439,7 +437,7 @@ class DiscreteNetwork(JointQueries, Sampling, LatentQueries):
 
 
 def _any_seed(value: Any) -> int:
-    """A seed of any size: numpy's generators take them all, and the starts of EM are drawn from 64 bits."""
+    """A seed of any size: numpy's generators accept all, and the starts of EM use 64 bits."""
     if isinstance(value, bool) or operator.index(value) < 0:
         raise ValueError
     return operator.index(value)

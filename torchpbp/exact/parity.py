@@ -1,4 +1,4 @@
-"""Networks in which single observables say nothing: the blind spot of linear regression."""
+"""Networks with uninformative single observables, on which linear regression fails."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torchpbp.graph.latent_graph import LatentGraph
 
 
 def noisy_parity(graph: LatentGraph, seed: int, concentration: float = 1.0, noise: float = 0.1) -> DiscreteNetwork:
-    """A network on :func:`torchpbp.templates.parity` with fair G1, G2 and H = G1 xor G2, flipped now and then.
+    """A network on :func:`torchpbp.templates.parity` with fair G1, G2 and H = G1 xor G2, flipped at random.
 
     Args:
-        graph: made by the template.
-        seed: of the observables' tables.
-        concentration: of the Dirichlet distribution they are drawn from.
+        graph: graph of the template.
+        seed: seed of the observables' tables.
+        concentration: concentration of the Dirichlet distribution of these tables.
         noise: probability of a flip.
     """
     if not 0 <= noise <= 1:

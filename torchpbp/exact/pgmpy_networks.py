@@ -1,4 +1,4 @@
-"""Tables of a network, from a model of pgmpy and into one."""
+"""Conversion of a network's tables from and to models of pgmpy."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def read_network(
 
     Args:
         model: a DiscreteBayesianNetwork or DiscreteMarkovNetwork of pgmpy, with all its tables.
-        latent: names of variables to count as hidden; ``model.latents`` by default.
+        latent: names of variables to treat as hidden; ``model.latents`` by default.
 
     Returns:
-        The tables of a Bayesian network have the parents in the order of the graph, and the variable itself last.
+        The tables of a Bayesian network have the parents in the order of the graph, followed by the variable.
     """
     read = read_pgmpy(model)
     read.require_tables()
@@ -43,11 +43,11 @@ def make_network(
     Args:
         graph: the structure; a directed one gives a DiscreteBayesianNetwork.
         states: name -> labels of its states.
-        factors: (scope, table), in which a variable comes after its parents.
+        factors: (scope, table) pairs, in which a variable follows its parents.
     """
     tables = [(scope, table.detach().cpu().numpy()) for scope, table in factors]
     if graph.directed:
         return make_pgmpy(graph.edges, states, graph.latent, tables, directed=True)
-    told = {v for scope, _ in tables if len(scope) > 1 for v in scope}
-    tables = [(s, t) for s, t in tables if len(s) > 1 or s[0] not in told or (t != 1).any()]  # ones say nothing
+    joint = {v for scope, _ in tables if len(scope) > 1 for v in scope}
+    tables = [(s, t) for s, t in tables if len(s) > 1 or s[0] not in joint or (t != 1).any()]  # drop redundant ones
     return make_pgmpy(graph.edges, states, graph.latent, tables, directed=False)

@@ -1,4 +1,4 @@
-"""The distribution that a network has without evidence: joint tables of any variables, and samples."""
+"""The distribution of a network without evidence: joint tables of any variables, and samples."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CELLS_PER_CHUNK = 1 << 24
 
 
 class Prior:
-    """A clique tree calibrated once, as P(root clique) times P(clique | separator above) for all others.
+    """A calibrated clique tree, as P(root clique) times P(clique | separator above) of all others.
 
     Args:
         model: tree and potentials.
@@ -43,10 +43,9 @@ class Prior:
         return beliefs, conditionals
 
     def joint(self, names: Scope) -> Tensor:
-        """P(names), dimensions in their order.
+        """P(names), with dimensions in this order.
 
-        Only the part of the tree that spans the variables is contracted, as the clique at its top times the conditionals
-        below it.
+        Only the subtree that spans the variables is contracted, as its top clique times the conditionals below.
         """
         beliefs, conditionals = self._tables
         model, parent = self.model, self.model.tree.parent
@@ -55,7 +54,7 @@ class Prior:
         frontier = {model.top[v] for v in names}
         spanned = set(frontier)
         while len(frontier) > 1:
-            lowest = max(frontier)  # nodes are numbered top-down, so this one is not above any other
+            lowest = max(frontier)  # nodes are numbered top-down, so it has no descendants here
             frontier.discard(lowest)
             frontier.add(parent[lowest])
             spanned.add(parent[lowest])
@@ -73,19 +72,24 @@ class Prior:
         beliefs, conditionals = self._tables
         model, states = self.model, self.states
         values = {v: torch.empty(n, dtype=torch.int64, device=beliefs[0].device) for v in states}
-        widest = max(p.numel() for p in model.potentials)  # a row of a chunk takes no more cells than that
+        widest = max(p.numel() for p in model.potentials)  # bounds the cells per row of a chunk
         step = max(1, min(ROWS_PER_CHUNK, CELLS_PER_CHUNK // widest))
         for start in range(0, n, step):
             rows = slice(start, min(start + step, n))
             for node, scope in enumerate(model.scopes):
-                given = [v for v in scope if model.top[v] != node]
+                context_names = [v for v in scope if model.top[v] != node]
                 new = [v for v in scope if model.top[v] == node]
                 if not new:
                     continue
                 table = beliefs[0] if node == 0 else conditionals[node]
-                table = table.permute([scope.index(v) for v in (*given, *new)])
+                table = table.permute([scope.index(v) for v in (*context_names, *new)])
                 cumulative = table.reshape(-1, math.prod(states[v] for v in new)).cumsum(dim=1)
-                context = _codes([values[v][rows] for v in given], [states[v] for v in given], rows.stop - start, table)
+                context = _codes(
+                    [values[v][rows] for v in context_names],
+                    [states[v] for v in context_names],
+                    rows.stop - start,
+                    table,
+                )
                 codes = draw_states(cumulative[context], generator)
                 for v in reversed(new):
                     values[v][rows] = codes % states[v]
@@ -94,7 +98,7 @@ class Prior:
 
 
 def draw_states(cumulative: Tensor, generator: torch.Generator) -> Tensor:
-    """(rows,) int64 states drawn by (rows, states) cumulative sums of weights; a state of weight 0 is never drawn."""
+    """(rows,) int64 states drawn from (rows, states) cumulative sums of weights; states of weight 0 are never drawn."""
     uniform = torch.rand(len(cumulative), 1, generator=generator, dtype=torch.float64, device=cumulative.device)
     return (uniform * cumulative[:, -1:] >= cumulative).sum(dim=1).clamp(max=cumulative.shape[1] - 1)
 

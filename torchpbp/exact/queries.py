@@ -1,4 +1,4 @@
-"""Exact answers of a network: single rows by elimination, batches by belief update in chunks of rows."""
+"""Exact inference in a network: single rows by elimination, batches by belief update in chunks of rows."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.inputs.evidence import Evidence
 
 ROWS_PER_CHUNK = 1 << 16
-"""Of posteriors of cliques."""
+"""Rows per chunk of clique posteriors."""
 
 
 class Queries:
-    """Exact answers of a network, from evidence that has been checked.
+    """Exact posteriors of a network, given checked evidence.
 
     Args:
-        graph: discrete.
+        graph: discrete graph.
         states: number of states of each variable.
         factors: (scope, table) pairs whose product is proportional to the joint distribution.
-        budget: most bytes of the clique tree's tables; None: no limit.
+        budget: limit of the bytes of the clique tree's tables; None: no limit.
     """
 
     def __init__(
@@ -50,32 +50,30 @@ class Queries:
 
     @cached_property
     def potential_tree(self) -> PotentialTree:
-        """The clique tree with the product of all factors; of an undirected graph up to a constant."""
+        """The clique tree with the product of all factors, up to a constant for undirected graphs."""
         factors = self.factors
-        if (
-            not self.graph.directed
-        ):  # they may have any size, and products of large or small ones leave the range of numbers
+        if not self.graph.directed:  # factors of any scale, whose products may over- or underflow
             factors = [(scope, _moderate(table)) for scope, table in factors]
         return potential_tree(self.tree, self.states, factors, self.budget)
 
     @cached_property
     def elimination(self) -> Elimination | None:
-        """The way of single rows on the CPU; it has no gradient, so it is not taken where a table needs one."""
+        """Inference for single rows on the CPU; None on other devices and for tables with gradients."""
         if self.device.type != "cpu" or any(table.requires_grad for _, table in self.factors):
             return None
         return Elimination(self.graph, self.tree, self.factors)
 
     @cached_property
     def log_partition(self) -> Tensor:
-        """Logarithm of what the tree's potentials sum to; 0 for conditional probability tables."""
+        """Logarithm of the sum of the tree's potentials; 0 for conditional probability tables."""
         return self._belief_update({}, 1, wanted=0).log_evidence[0]
 
     def posterior_of_one(self, names: Scope, observed: Mapping[str, int] | None) -> Tensor | None:
-        """(1, states) posterior of one variable in one row by elimination; ``None`` where it is no case for that.
+        """(1, states) posterior of one variable in one row by elimination; None if elimination does not apply.
 
         Args:
-            names: of the query.
-            observed: name -> state; ``None`` for evidence of another form.
+            names: names of the query.
+            observed: name -> state; None for evidence of another form.
         """
         if observed is None or len(names) > 1 or self.elimination is None or names[0] in observed:
             return None
@@ -93,7 +91,7 @@ class Queries:
         return self._marginals(wanted, evidence)
 
     def clique_posteriors(self, scopes: Sequence[Scope], evidence: Evidence) -> dict[Scope, Tensor]:
-        """scope -> (batch, states…) posterior of variables that share a clique, from one upward and one downward pass."""
+        """scope -> (batch, states…) posterior of variables in a common clique, from one upward and one downward pass."""
         cliques = [set(s) for s in self.potential_tree.scopes]
         nodes = {s: next(n for n, clique in enumerate(cliques) if clique.issuperset(s)) for s in scopes}
         chunks = []
@@ -105,11 +103,11 @@ class Queries:
         return {s: torch.cat([chunk[i] for chunk in chunks]) for i, s in enumerate(nodes)}
 
     def log_evidence(self, evidence: Evidence) -> Tensor:
-        """(batch,) log P(evidence); -inf where it is impossible."""
+        """(batch,) log P(evidence); -inf for impossible evidence."""
         return self._log_sums(evidence) - self.log_partition
 
     def sample(self, names: Sequence[str], evidence: Evidence, generator: torch.Generator) -> dict[str, Tensor]:
-        """name -> (batch,) int64 states, one draw of each row: variable by variable, given those drawn before."""
+        """name -> (batch,) int64 states, one draw per row, variable by variable given the previous ones."""
         hard, soft = dict(evidence.hard), dict(evidence.soft)
         for v in names:
             if v in hard and bool((hard[v] >= 0).all()):
@@ -122,7 +120,7 @@ class Queries:
     # -- inner workings ------------------------------------------------------------------------------------------
 
     def _marginals(self, names: Sequence[str], evidence: Evidence, wanted: int | None = None) -> dict[str, Tensor]:
-        """name -> (batch, states); with ``wanted``, all names are in that clique, and others receive no messages."""
+        """name -> (batch, states); downward messages go only to the clique ``wanted``, which must contain all names."""
         chunks = []
         for start, rows in _chunks(evidence, self._belief_update.rows_at_once):
             beliefs = self._beliefs(rows, wanted)
@@ -140,12 +138,12 @@ class Queries:
         return torch.eye(size, dtype=torch.float64, device=self.device)
 
     def _weights(self, evidence: Evidence) -> dict[str, Tensor]:
-        """name -> (states, batch) weights of each state; ones where a row does not observe the variable."""
+        """name -> (states, batch) weights of each state; ones in rows that do not observe the variable."""
         weights = {v: w.to(torch.float64).mT for v, w in evidence.soft.items()}
         by_size: dict[int, list[str]] = {}
         for v in evidence.hard:
             by_size.setdefault(self.states[v], []).append(v)
-        for size, names in by_size.items():  # in few operations, for there are many variables
+        for size, names in by_size.items():  # few operations for many variables
             observed = torch.stack([evidence.hard[v] for v in names]).unsqueeze(1)
             allowed = (observed == torch.arange(size, device=self.device).unsqueeze(1)) | (observed < 0)
             weights.update(zip(names, allowed.to(torch.float64).unbind(), strict=True))
@@ -155,12 +153,12 @@ class Queries:
         return self._belief_update(self._weights(rows), rows.batch, wanted)
 
     def _log_sums(self, evidence: Evidence) -> Tensor:
-        """(batch,) before the partition function is taken off."""
+        """(batch,) log P(evidence) plus the log partition function."""
         chunks = _chunks(evidence, self._belief_update.rows_at_once)
         return torch.cat([self._beliefs(rows, 0).log_evidence for _, rows in chunks])
 
     def _joint_posterior(self, names: Scope, evidence: Evidence) -> Tensor:
-        """Each joint state of the query as further evidence, in one larger batch."""
+        """(batch, states…) posterior, with each joint state of the query as evidence in one larger batch."""
         shape = [self.states[v] for v in names]
         cells = math.prod(shape)
         grid = torch.cartesian_prod(*[torch.arange(s, device=self.device) for s in shape])  # (cells, variables)
@@ -175,7 +173,7 @@ class Queries:
 
 
 def _chunks(evidence: Evidence, most: int) -> Iterable[tuple[int, Evidence]]:
-    """Parts of equal size, of at most so many rows, each with the number of its first row."""
+    """Chunks of equal size, of at most ``most`` rows, each with the number of its first row."""
     parts = max(1, math.ceil(evidence.batch / most))
     step = max(1, math.ceil(evidence.batch / parts))
     for start in range(0, max(1, evidence.batch), step):
@@ -183,9 +181,9 @@ def _chunks(evidence: Evidence, most: int) -> Iterable[tuple[int, Evidence]]:
 
 
 def _moderate(table: Tensor) -> Tensor:
-    """A table with a largest entry from 1/2 to 1, divided by a power of two: no digit of any entry is lost."""
+    """The table divided by a power of two, exactly, such that its largest entry is between 1/2 and 1."""
     _, exponent = math.frexp(float(table.detach().max()))
-    half = exponent // 2  # in two steps: the power itself may be out of range
+    half = exponent // 2  # in two steps, since the power itself may overflow
     return table * 2.0**-half * 2.0 ** (half - exponent)
 
 

@@ -1,4 +1,4 @@
-"""Checks of the tables that people give a network."""
+"""Checks of a network's tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torchpbp.inputs.arrays import require_device
 
 
 def check_variables(what: str, names: Iterable[str], known: Mapping[str, Any]) -> None:
-    """Raise a QueryError for names that the network does not have; ``what`` begins the message."""
+    """Raise a QueryError for unknown names; ``what`` begins the message."""
     for name in names:
         if name not in known:
             raise QueryError(f"{what} unknown variable '{name}'. The network has: {', '.join(known)}.")
@@ -28,25 +28,25 @@ def check_tables(tables: object, expected: str) -> None:
 
 
 def device_of(tables: Iterable[Any]) -> torch.device:
-    """Where the first tensor among some tables is; the CPU if there is none."""
+    """Device of the first tensor among some tables; the CPU if there is none."""
     return next((t.device for t in tables if isinstance(t, Tensor)), torch.device("cpu"))
 
 
 def checked_table(
     what: str, table: Any, scope: Sequence[str], graph: LatentGraph, device: torch.device | str = "cpu"
 ) -> Tensor:
-    """A table as a float64 copy with one dimension for each variable of the scope; arrays and lists go to the device.
+    """A float64 copy of a table, with one dimension per variable of the scope; arrays and lists are moved to the device.
 
     Raises:
         DeviceError: a tensor on another device.
-        ShapeError, StructureError: what is not a table of the variables.
+        ShapeError, StructureError: an invalid table of the variables.
     """
     if isinstance(table, Tensor):
         require_device(what, table, device, "the other tables")
     expected = tuple(graph.num_states(v) for v in scope)
     try:
         numbers = table if isinstance(table, Tensor) else torch.from_numpy(np.array(table, dtype=np.float64)).to(device)
-        if numbers.is_complex():  # torch would drop the imaginary part, with no more than a warning
+        if numbers.is_complex():  # torch drops the imaginary part with only a warning
             raise TypeError("got complex numbers")
         tensor = numbers.to(dtype=torch.float64, copy=True)
     except (TypeError, ValueError) as error:

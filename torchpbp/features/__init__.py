@@ -1,4 +1,4 @@
-"""Features of single variables: one-hot for discrete ones, approximations of a kernel for continuous ones."""
+"""Features of single variables: one-hot for discrete variables, kernel approximations for continuous ones."""
 
 from torchpbp.features.completion import complete_table
 from torchpbp.features.kernels import RBF, Kernel, Laplace, Matern, median_bandwidth

@@ -1,10 +1,10 @@
-"""Hot-deck imputation: missing values filled in from similar rows, for learners that need complete rows (Gram matrices, nets).
+"""Hot-deck imputation: missing values are filled in from similar rows, for learners on complete rows (Gram matrices, networks).
 
-A missing value comes from other rows (donors), weighted by a kernel on the values that the incomplete row has. Donors have
-missing values too: at first only values that both rows have are compared, and means are taken over the donors that have the
-value; then all is repeated with the completed donors. Drawing one donor for all missing values of a row keeps the variance of
-the data and the dependences between those values. Up to the kernel's smoothing it is unbiased for values missing at random.
-The mean over donors has a smaller error, but too little variance.
+A missing value is taken from other rows (donors), weighted by a kernel on the observed values of the incomplete row. Donors may
+have missing values too: first, rows are compared by the values observed in both, and means are over donors with the value; then
+this is repeated with the completed donors. Drawing one donor for all missing values of a row preserves the variance of the data
+and the dependences between these values. Up to the kernel's smoothing it is unbiased for values missing at random. The mean over
+donors has a smaller error, but too little variance.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from torchpbp.lazy import pandas as pd
 from torchpbp.settings import seed as checked_seed
 
 MOST_DONORS = 4096
-"""Most donors, spread evenly over the data; bounds the time."""
+"""Largest number of donors, evenly spread over the data."""
 MISMATCH = 14.0
-"""Added to the squared distance where states of a discrete variable differ: a weight of e^-7, in case no row agrees."""
+"""Squared distance between different states of a discrete variable: a weight of e^-7, for rows without a matching donor."""
 FARTHEST = 1e6
-"""Distances are clipped here, in bandwidths: squares of larger ones would leave no digits for those of other rows."""
+"""Limit of distances, in bandwidths: squares of larger ones would cancel the digits of others."""
 ENTRIES = 1 << 22
-"""Entries of one (rows, donors) matrix handled at once."""
+"""Largest number of entries of a (rows, donors) matrix."""
 
 
 def complete_rows(
@@ -44,16 +44,16 @@ def complete_rows(
     """Fill in the missing values of a table.
 
     Args:
-        rows: (n, variables) values and states, NaN where missing. Each row and each column has some value.
-        domains: of the variables.
+        rows: (n, variables) values and states, NaN where missing. Each row and each column has a value.
+        domains: domains of the variables.
         widths: (variables,) bandwidths of continuous variables, in units of the data.
-        draw: take the values of one donor, drawn by its weight; otherwise their weighted mean (for states, the most
-            probable one).
-        seed: of the draws.
-        rounds: repetitions with completed donors.
+        draw: fill in the values of one donor, drawn by weight; otherwise their weighted mean (for states, the most probable
+            one).
+        seed: seed of the draws.
+        rounds: number of repetitions with completed donors.
 
     Returns:
-        (n, variables) complete rows; observed values are left as they are.
+        (n, variables) complete rows; observed values are unchanged.
     """
     incomplete = rows.isnan().any(dim=1).nonzero().squeeze(1)
     if not len(incomplete):
@@ -65,7 +65,7 @@ def complete_rows(
     for _ in tqdm(range(rounds + 1), desc="completing rows", delay=2, leave=False):
         donors = result[places]
         parts = [
-            imputation.filled(rows[chosen], donors, own=chosen.unsqueeze(1) == places)
+            imputation.filled(rows[chosen], donors, chosen.unsqueeze(1) == places)
             for chosen in torch.split(incomplete, max(1, ENTRIES // len(places)))
         ]
         result[incomplete] = torch.cat(parts)
@@ -81,16 +81,16 @@ def complete_table(table: Any, domains: Mapping[str, Domain], seed: int = 0) -> 
 
     Args:
         table: name -> (n,) states, -1 where missing, or values, NaN where missing; or a DataFrame, whose states may be labels
-            or booleans. Each column has some value.
-        domains: of the variables.
-        seed: of the draws.
+            or booleans. Each column has a value.
+        domains: domains of the variables.
+        seed: seed of the draws.
 
     Returns:
-        name -> complete columns, without the rows that had no value at all; the table itself if no value is missing. A
-        DataFrame for a DataFrame, with the index and labels of its rows.
+        name -> complete columns, without empty rows; the table itself if no value is missing. A DataFrame for a DataFrame,
+        with the index and labels of its rows.
 
     Raises:
-        DataError: columns that are absent, are not tensors, hold no value at all, or values that the variable cannot take.
+        DataError: columns that are absent, empty or not tensors, or values outside of a variable's domain.
         ShapeError: columns of different lengths.
         StructureError: variables that are vectors or images.
     """
@@ -116,7 +116,7 @@ def complete_table(table: Any, domains: Mapping[str, Domain], seed: int = 0) -> 
 
 
 def _completed_frame(frame: pd.DataFrame, domains: Mapping[str, Domain], seed: int) -> pd.DataFrame:
-    """A DataFrame with its missing values filled in by draws, in the form of its columns."""
+    """A DataFrame with missing values filled in by draws, as states or labels like its columns."""
     reader = ColumnReader(domains, missing=True, quiet=True, device=None)
     (table,) = reader.tables(frame, max(1, len(frame)))
     seen = torch.stack([observed(table[v]) for v in domains], dim=1)
@@ -156,7 +156,7 @@ def _checked_columns(table: Mapping[str, Tensor], domains: Mapping[str, Domain])
 
 
 class _Imputation:
-    """How missing values are filled in from donors, which may have missing values themselves."""
+    """Imputation of missing values from donors, which may have missing values too."""
 
     def __init__(self, rows: Tensor, domains: Sequence[Domain], widths: Tensor, draw: bool, seed: int) -> None:
         self._discrete = {i: d for i, d in enumerate(domains) if isinstance(d, int)}
@@ -165,48 +165,48 @@ class _Imputation:
         for i in self._discrete:
             self._usual[i] = rows[~rows[:, i].isnan(), i].mode().values
         numbers = rows.new_tensor([isinstance(d, Continuous) for d in domains])
-        self._centre = rows.nanmean(dim=0)  # squares of values far from 0 would drown their differences
+        self._centre = rows.nanmean(dim=0)  # centred, since squares of values far from 0 would cancel their differences
         self._scale = numbers / torch.where(numbers > 0, widths, torch.ones_like(widths))  # 0 for states
         if bool(((rows - self._centre) * self._scale).abs().nan_to_num(0.0).max() > FARTHEST):
-            self._centre = rows.nanmedian(dim=0).values  # an outlier draws the mean away from all other rows
+            self._centre = rows.nanmedian(dim=0).values  # robust to the outlier
         self._draw, self._generator = draw, torch.Generator().manual_seed(seed)
 
-    def filled(self, rows: Tensor, donors: Tensor, own: Tensor) -> Tensor:
-        """(n, variables) complete rows; ``own``: (n, donors), true where a donor is the row itself."""
-        weights = self._weights(rows, donors, own)
+    def filled(self, rows: Tensor, donors: Tensor, same: Tensor) -> Tensor:
+        """(n, variables) complete rows; ``same`` is (n, donors), true where a donor is the row."""
+        weights = self._weights(rows, donors, same)
         complete = not bool(donors.isnan().any())
         values = self._drawn(weights, donors) if self._draw and complete else self._averaged(weights, donors)
         return torch.where(rows.isnan(), values, rows)
 
-    def _weights(self, rows: Tensor, donors: Tensor, own: Tensor) -> Tensor:
-        """(n, donors) weights by the distance in variables that both have, scaled up to all variables that the row has."""
-        seen, known = (~rows.isnan()).to(rows), (~donors.isnan()).to(rows)
+    def _weights(self, rows: Tensor, donors: Tensor, same: Tensor) -> Tensor:
+        """(n, donors) weights by the distance in commonly observed variables, rescaled to all observed variables of the row."""
+        seen, donor_seen = (~rows.isnan()).to(rows), (~donors.isnan()).to(rows)
         x, y = (((t - self._centre) * self._scale).clamp(-FARTHEST, FARTHEST).nan_to_num(0.0) for t in (rows, donors))
-        distance = (x.square() @ known.T + seen @ y.square().T - 2 * (x @ y.T)).clamp(min=0)
+        distance = (x.square() @ donor_seen.T + seen @ y.square().T - 2 * (x @ y.T)).clamp(min=0)
         for i in self._discrete:
-            differ = (rows[:, i : i + 1] != donors[:, i]) * (seen[:, i : i + 1] * known[:, i])
+            differ = (rows[:, i : i + 1] != donors[:, i]) * (seen[:, i : i + 1] * donor_seen[:, i])
             distance = distance + MISMATCH * differ
-        both = seen @ known.T
+        both = seen @ donor_seen.T
         distance = distance * (seen.sum(dim=1, keepdim=True) / both.clamp(min=1))
-        distance = distance.masked_fill(both == 0, 1e6).masked_fill(own, torch.inf)
+        distance = distance.masked_fill(both == 0, 1e6).masked_fill(same, torch.inf)
         nearest = distance.amin(dim=1, keepdim=True)
-        # A floor lets far donors step in where no near one has the value wanted.
-        return (-0.5 * (distance - nearest)).exp().clamp(min=1e-12).masked_fill(own, 0.0)
+        # The floor admits distant donors if no near donor has the missing value.
+        return (-0.5 * (distance - nearest)).exp().clamp(min=1e-12).masked_fill(same, 0.0)
 
     def _drawn(self, weights: Tensor, donors: Tensor) -> Tensor:
-        """A donor for each row: the first arrival of processes with these rates, which are drawn on the CPU."""
+        """A donor for each row: the first arrival of Poisson processes with these rates, drawn on the CPU."""
         times = torch.empty(weights.shape, dtype=weights.dtype, device="cpu").exponential_(generator=self._generator)
         return donors[(weights / times.to(weights.device)).argmax(dim=1)]
 
     def _averaged(self, weights: Tensor, donors: Tensor) -> Tensor:
-        """(n, variables) means, or most probable states, each over the donors that have the variable."""
-        known = (~donors.isnan()).to(weights)
-        total = weights @ known
+        """(n, variables) means or most probable states, over the donors that observe the variable."""
+        donor_seen = (~donors.isnan()).to(weights)
+        total = weights @ donor_seen
         values = weights @ donors.nan_to_num(0.0) / total.clamp(min=1e-300)
         for i, (low, high) in self._limits.items():
             if low is not None or high is not None:
                 values[:, i] = values[:, i].clamp(low, high)
         for i, states in self._discrete.items():
             onehot = torch.nn.functional.one_hot(donors[:, i].nan_to_num(0.0).long(), states).to(weights)
-            values[:, i] = (weights @ (onehot * known[:, i : i + 1])).argmax(dim=1).to(values)
+            values[:, i] = (weights @ (onehot * donor_seen[:, i : i + 1])).argmax(dim=1).to(values)
         return torch.where(total > 0, values, self._usual)

@@ -1,8 +1,8 @@
-"""Features of leaves that encoders compute: vectors and images, or numbers with a learned map.
+"""Features of leaves computed by encoders: vectors and images, or numbers with a learned map.
 
-A point-wise encoder looks at its own leaf. A context encoder looks at all leaves that a row observes, and gives each leaf
-features that depend on the others. Either way the features of a leaf are φ = (1, standardised output), and its evidence
-is ζ = (C + λ)⁻¹ φ(x) with C = E[φφᵀ]: then ζ · E[φ | Ω] is the projection of the ratio p(x | Ω) / p(x) on the features.
+The input of a point-wise encoder is one leaf. The input of a context encoder is all observed leaves of a row, and the features of a
+leaf depend on the others. In both cases the features of a leaf are φ = (1, standardised output), and its evidence is
+ζ = (C + λ)⁻¹ φ(x) with C = E[φφᵀ]: then ζ · E[φ | Ω] is the projection of the ratio p(x | Ω) / p(x) on the features.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torchpbp.errors import ArgumentError, DataError, ShapeError
 from torchpbp.features.maps import FeatureMap
 
 SMALLEST_SPREAD = 1e-6
-"""Standard deviations below this count as those of a constant output, which is left as it is."""
+"""Standard deviation below which an output counts as constant and is not scaled."""
 
 
 class Encoded(NamedTuple):
@@ -26,7 +26,7 @@ class Encoded(NamedTuple):
 
     Args:
         features: (rows, d) before standardisation.
-        residual: (rows, d + 1) what the encoder adds to the evidence vector; None for nothing.
+        residual: (rows, d + 1) term added to the evidence vector; None for no term.
     """
 
     features: Tensor
@@ -34,18 +34,18 @@ class Encoded(NamedTuple):
 
 
 class EncodedMap(FeatureMap):
-    """Standardised features of one encoded leaf, and the evidence vectors made of them.
+    """Standardised features of one encoded leaf, and evidence vectors from these features.
 
     Args:
-        name: of the leaf.
-        shape: of its values.
-        size: d, outputs of the encoder.
-        encoders: of the model; not part of this module's state.
+        name: name of the leaf.
+        shape: shape of its values.
+        size: d, number of outputs of the encoder.
+        encoders: encoders of the model; not part of this module's state.
 
     Attributes:
-        mean, spread: (d,) of the encoder's outputs in the training rows.
+        mean, spread: (d,) mean and standard deviation of the encoder's outputs in the training rows.
         gram: (d + 1, d + 1) C = E[φφᵀ].
-        centre, scale: shape of the leaf; mean and standard deviation of its values, by which nets see them.
+        centre, scale: shape of the leaf; mean and standard deviation of its values, which standardise inputs of networks.
     """
 
     mean: Tensor
@@ -58,7 +58,7 @@ class EncodedMap(FeatureMap):
     def __init__(self, name: str, shape: Sequence[int], size: int, encoders: Encoders) -> None:
         super().__init__()
         self.name, self.shape, self.dim = name, tuple(shape), size + 1
-        self.__dict__["encoders"] = encoders  # registered once, in the model
+        self.__dict__["encoders"] = encoders  # registered in the model only
         self.register_buffer("mean", torch.zeros(size, dtype=torch.float64))
         self.register_buffer("spread", torch.ones(size, dtype=torch.float64))
         self.register_buffer("gram", torch.eye(size + 1, dtype=torch.float64))
@@ -66,7 +66,7 @@ class EncodedMap(FeatureMap):
         self.register_buffer("scale", torch.ones(self.shape, dtype=torch.float64))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> EncodedMap:
-        """A copy beside copied encoders uses these; a copy of the map alone shares the encoders."""
+        """A copy that refers to the copied encoders, or to the same ones if only the map is copied."""
         size = self.dim - 1
         result = EncodedMap(self.name, self.shape, size, memo.get(id(self.encoders), self.encoders))
         memo[id(self)] = result
@@ -93,13 +93,13 @@ class EncodedMap(FeatureMap):
         return torch.nn.functional.one_hot(torch.tensor(0, device=self.mean.device), self.dim).to(self.mean.dtype)
 
     def standard_values(self, values: Tensor) -> Tensor:
-        """(rows, entries) values as nets see them."""
+        """(rows, entries) standardised values, inputs of networks."""
         standard = (values - self.centre.to(values)) / self.scale.to(values)
         return standard.reshape(values.shape[0], torch.Size(self.shape).numel())
 
     @torch.no_grad()
     def fit(self, values: Tensor) -> None:
-        """Take statistics of the features from training values, with the encoder as it is."""
+        """Compute statistics of the features from training values, with a fixed encoder."""
         raw = torch.cat([self.encoders.alone(self.name, part).features for part in torch.split(values, 4096)]).double()
         require_finite(self.name, raw)
         self.mean.copy_(raw.mean(dim=0))
@@ -111,7 +111,7 @@ class EncodedMap(FeatureMap):
 
     @torch.no_grad()
     def set_scale(self, variance: Tensor) -> None:
-        """Scale of values by their variances; entries that do not vary keep 1."""
+        """Set the scale of values from their variances; constant entries have scale 1."""
         self.scale.copy_(spread_of(variance))
 
 
@@ -122,19 +122,19 @@ def require_finite(name: str, output: Tensor) -> None:
 
 
 def spread_of(variance: Tensor) -> Tensor:
-    """Standard deviations by which to divide; 1 for what does not vary."""
+    """Standard deviations for standardisation; 1 for constants."""
     spread = variance.clamp(min=SMALLEST_SPREAD**2).sqrt()
     return torch.where(variance > SMALLEST_SPREAD**2, spread, torch.ones_like(spread))
 
 
 def ratio_evidence(features: Tensor, gram: Tensor, log_ridge: Tensor, residual: Tensor | None) -> Tensor:
-    """ζ = (C + λ)⁻¹ φ + residual; the constant is not penalised, so that ζ is (1, …) where features carry no information.
+    """ζ = (C + λ)⁻¹ φ + residual; the constant is not penalised, so ζ is (1, …) for uninformative features.
 
     Args:
         features: (rows, d + 1) φ, or (leaves, rows, d + 1).
         gram: (d + 1, d + 1) C, or (leaves, d + 1, d + 1).
         log_ridge: log λ.
-        residual: of the shape of ``features``, or None.
+        residual: tensor of the shape of ``features``, or None.
     """
     ridge = log_ridge.exp().to(gram) * torch.ones(gram.shape[-1], dtype=gram.dtype, device=gram.device)
     ridge = torch.cat([torch.zeros_like(ridge[:1]), ridge[1:]])
@@ -143,17 +143,16 @@ def ratio_evidence(features: Tensor, gram: Tensor, log_ridge: Tensor, residual: 
 
 
 class Encoders(nn.Module):
-    """The encoders of a model: one module for all leaves, or one for each.
+    """The encoders of a model: one module for all leaves, or one per leaf.
 
     Args:
-        modules: leaf -> module; the same module may serve several leaves.
+        modules: leaf -> module; several leaves may have the same module.
         shapes: leaf -> shape of its values.
-        context: whether the one module sees all leaves of a row, as ``module(values, seen)`` with dicts by leaf.
+        context: whether the module is called with all leaves of a row, as ``module(values, seen)`` with dicts by leaf.
 
     Attributes:
-        log_ridge: log λ of the evidence, a parameter.
-        residual: whether evidence has a residual: the one that the encoder returns beside its features, or a small net of
-            the features.
+        log_ridge: parameter, log λ of the evidence.
+        residual: whether evidence has a residual: the second output of a context encoder, or a small network of the features.
 
     Raises:
         ArgumentError: an encoder whose output is not (rows, d).
@@ -167,7 +166,7 @@ class Encoders(nn.Module):
         self.module_of = {v: distinct.index(m) for v, m in modules.items()}
         self.context = context
         self.residual = False
-        self.log_ridge = nn.Parameter(torch.tensor(-23.0, dtype=torch.float64))  # 1e-10: next to none
+        self.log_ridge = nn.Parameter(torch.tensor(-23.0, dtype=torch.float64))  # 1e-10
         self.residual_nets = nn.ModuleDict()
         self.sizes = self._measure()
 
@@ -176,7 +175,7 @@ class Encoders(nn.Module):
         return list(self.module_of)
 
     def _measure(self) -> dict[str, int]:
-        """Outputs of each leaf's encoder, found by encoding two rows of zeros."""
+        """Number of outputs of each leaf's encoder, measured on two rows of zeros."""
         modes = {m: m.training for m in self.modules()}
         self.eval()
         like = next(self.modules_.parameters(), torch.zeros(()))
@@ -197,7 +196,7 @@ class Encoders(nn.Module):
         return {v: e.features.shape[1] for v, e in encoded.items()}
 
     def alone(self, name: str, values: Tensor) -> Encoded:
-        """A leaf encoded by itself, by a point-wise encoder."""
+        """Output of a point-wise encoder for one leaf."""
         if self.context:
             raise ArgumentError(
                 f"Features of '{name}': the encoder looks at all leaves of a row (context=True), so one leaf has none alone."
@@ -209,22 +208,22 @@ class Encoders(nn.Module):
 
         Args:
             values: leaf -> (rows, *shape) without NaN.
-            seen: leaf -> (rows,) which leaves a context encoder may look at for others.
+            seen: leaf -> (rows,) mask of the leaves that a context encoder may use for others.
         """
         if self.context:
             module = self.modules_[0]
             like = next(module.parameters(), None)
-            given = {v: x if like is None else x.to(like) for v, x in values.items()}
-            out = module(given, dict(seen))
+            inputs = {v: x if like is None else x.to(like) for v, x in values.items()}
+            out = module(inputs, dict(seen))
             if not isinstance(out, Mapping) or set(out) != set(self.names):
                 raise ArgumentError(
                     f"features: a context encoder returns a dict with the features of {', '.join(self.names)}, got "
                     f"{sorted(out) if isinstance(out, Mapping) else type(out).__name__}."
                 )
-            return {v: self._context_output(v, out[v], given[v].shape[0]) for v in self.names}
+            return {v: self._context_output(v, out[v], inputs[v].shape[0]) for v in self.names}
         result: dict[str, Encoded] = {}
         for group in self._batched():  # leaves with one module and one shape are encoded in one call
-            rows = values[group[0]].shape[0]  # len() would fix the number of rows of an exported program
+            rows = values[group[0]].shape[0]  # len() would make the number of rows static in exported programs
             flat = torch.stack([values[v] for v in group]).flatten(0, 1)
             out = self._checked(group[0], self._call(group[0], flat), flat.shape[0])
             for v, part in zip(
@@ -250,10 +249,10 @@ class Encoders(nn.Module):
             raise ArgumentError(
                 f"features: the encoder of '{name}' must return (rows, features), here ({rows}, d), got {got}."
             )
-        known = getattr(self, "sizes", {}).get(name, output.shape[1])
-        if output.shape[1] != known:
+        size = getattr(self, "sizes", {}).get(name, output.shape[1])
+        if output.shape[1] != size:
             raise ArgumentError(
-                f"features: the encoder of '{name}' returned {output.shape[1]} features, but {known} when the model was made."
+                f"features: the encoder of '{name}' returned {output.shape[1]} features, but {size} when the model was made."
             )
         return Encoded(output, None)
 
@@ -274,7 +273,7 @@ class Encoders(nn.Module):
         for v in encoded:
             groups.setdefault(self.sizes[v], []).append(v)
         result: dict[str, Encoded] = {}
-        for names in groups.values():  # nets of equal shape are computed as one
+        for names in groups.values():  # networks of equal shape are computed as one
             h = torch.stack([encoded[v].features for v in names])
             nets: list[Any] = [self.residual_nets[_key(v)] for v in names]
             for i in (0, 2):
@@ -284,7 +283,7 @@ class Encoders(nn.Module):
         return {v: result[v] for v in encoded}
 
     def add_residuals(self, width: int = 32) -> None:
-        """Evidence gets a learned residual; it starts small."""
+        """Add a learned residual to evidence, small at initialisation."""
         self.residual = True
         if self.context:
             return
@@ -302,5 +301,5 @@ class Encoders(nn.Module):
 
 
 def _key(name: str) -> str:
-    """A variable's name as the name of a submodule, which must not hold a dot."""
+    """A variable's name as the name of a submodule, which must not contain dots."""
     return name.replace(".", "·")

@@ -1,4 +1,4 @@
-"""Kernels on the real line: how alike two values of one variable are."""
+"""Kernels on the real line: similarities of two values of one variable."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torchpbp.settings import choice
 class Kernel(ABC):
     """A positive-definite kernel k(|x − x'| / bandwidth) with k(0) = 1.
 
-    A group of variables has the product of its variables' kernels.
+    The kernel of a group of variables is the product of their kernels.
     """
 
     @abstractmethod
@@ -31,7 +31,7 @@ class Kernel(ABC):
     @property
     @abstractmethod
     def integral(self) -> float:
-        """∫ k over the real line at bandwidth 1: what makes the kernel a density."""
+        """∫ k over the real line at bandwidth 1, which normalises the kernel to a density."""
 
     def gram(self, a: Tensor, b: Tensor, bandwidth: float) -> Tensor:
         """Kernel between all values of two vectors.
@@ -39,7 +39,7 @@ class Kernel(ABC):
         Args:
             a: (n,) values.
             b: (m,) values.
-            bandwidth: in units of the values.
+            bandwidth: bandwidth in units of the values.
 
         Returns:
             (n, m).
@@ -50,7 +50,7 @@ class Kernel(ABC):
         """Plain values, for saving.
 
         Raises:
-            CheckpointError: a user-defined kernel, whose code no model file could hold.
+            CheckpointError: a user-defined kernel, since model files hold no code.
         """
         if type(self) not in (RBF, Laplace, Matern):
             raise CheckpointError(
@@ -109,7 +109,9 @@ class Matern(Kernel):
         return {0.5: 2.0, 1.5: 4 / math.sqrt(3), 2.5: 16 / (3 * math.sqrt(5))}[self.nu]
 
     def profile(self, distance: Tensor) -> Tensor:
-        scaled = (math.sqrt(2 * self.nu) * distance).clamp(max=1e4)  # beyond, all is 0, and infinity times 0 is NaN
+        scaled = (math.sqrt(2 * self.nu) * distance).clamp(
+            max=1e4
+        )  # the kernel is 0 beyond; infinity times 0 would be NaN
         if self.nu == 0.5:
             return torch.exp(-scaled)
         if self.nu == 1.5:

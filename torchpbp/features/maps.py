@@ -1,8 +1,8 @@
-"""Feature maps of single variables: values in, vectors out.
+"""Feature maps of single variables, from values to vectors.
 
-A map serves three purposes. *Features* of a value enter the regressions; *evidence* is the vector that a leaf receives
-when the value is observed; *missing* is the vector it receives when it is not, and stands for the constant 1. One-hot
-features are their own evidence and sum to 1. Kernel features carry the constant as an extra first entry: the features
+A map has three methods. *Features* of a value enter the regressions; *evidence* is the vector of a leaf with an observed
+value; *missing* is the vector of a leaf without a value, which represents the constant 1. One-hot
+features are equal to their evidence and sum to 1. Kernel features have the constant as an additional first entry: the features
 of a value x are (1, z(x)), evidence is (0, z(x)) and missing is (1, 0).
 """
 
@@ -24,11 +24,11 @@ KERNEL = optional(instance(Kernel, expected="RBF(), Laplace() or Matern(…)"))
 BANDWIDTH = either(choice("median", "validate"), positive())
 
 FARTHEST = 1e8
-"""Bandwidths from the mean beyond which the phase of a wave has lost its digits; kernels are 0 there, and so are features."""
+"""Limit of distances from the mean, in bandwidths: phases beyond have no digits left; kernels and features are 0 there."""
 
 
 class FeatureMap(nn.Module, ABC):
-    """The contract of all maps.
+    """Abstract base class of feature maps.
 
     Attributes:
         dim: length of the vectors.
@@ -49,7 +49,7 @@ class FeatureMap(nn.Module, ABC):
         """(dim,) representer of the constant 1."""
 
     def fit(self, values: Tensor) -> None:
-        """Adapt the map to (n,) training values; nothing to do for discrete variables."""
+        """Fit the map to (n,) training values; discrete variables need no fit."""
 
 
 class OneHot(FeatureMap):
@@ -73,14 +73,14 @@ class OneHot(FeatureMap):
 
 
 class KernelMap(FeatureMap):
-    """Shared parts of maps that approximate a kernel: z(x)·z(x') ≈ k(x, x').
+    """Base class of maps that approximate a kernel: z(x)·z(x') ≈ k(x, x').
 
     Args:
         size: number of kernel features.
         kernel: the kernel.
-        bandwidth: in units of the data; "median" for the median distance between training values times
-            ``bandwidth_scale``; "validate" for the multiple of that distance which a model finds best on held-out rows.
-        bandwidth_scale: multiplies the median rule.
+        bandwidth: bandwidth in units of the data; "median" for the median distance between training values times
+            ``bandwidth_scale``; "validate" for the multiple of this distance that scores best on held-out rows.
+        bandwidth_scale: factor of the median rule.
     """
 
     mean: Tensor
@@ -129,14 +129,14 @@ class KernelMap(FeatureMap):
 
     @abstractmethod
     def _fit(self, standard: Tensor, width: float) -> None:
-        """Adapt to standardised values, with the bandwidth in their units."""
+        """Fit to standardised values, with the bandwidth in their units."""
 
     @abstractmethod
     def _embed(self, standard: Tensor, width: Tensor) -> Tensor:
         """(n,) standardised values -> (n, size)."""
 
     def _kernel_features(self, values: Tensor) -> Tensor:
-        # On a GPU a look at a value would wait for all work queued before it.
+        # On a GPU reading a value would synchronise with all queued work.
         if self.scale.device.type == "cpu" and not torch.compiler.is_compiling() and bool(torch.isnan(self.scale)):
             raise NotFittedError("The feature map is not fitted yet.")
         return self._embed((values.to(self.mean.dtype) - self.mean) / self.scale, self.width / self.scale)
@@ -154,7 +154,7 @@ class KernelMap(FeatureMap):
 
 
 class Nystroem(KernelMap):
-    """Kernel values at landmarks, whitened by the landmarks' own Gram matrix: z(x) = K_cc^{-1/2} k(c, x).
+    """Kernel values at landmarks, whitened by the landmarks' Gram matrix: z(x) = K_cc^{-1/2} k(c, x).
 
     Args:
         size: number of landmarks.
@@ -190,8 +190,8 @@ class Nystroem(KernelMap):
             self.centres.copy_(_kmeans(standard, size))
         gram = self.kernel.gram(self.centres, self.centres, width)
         values, vectors = torch.linalg.eigh(gram)
-        kept = values > 1e-10 * values[-1]
-        inverse = torch.where(kept, values.clamp(min=1e-300).rsqrt(), torch.zeros_like(values))
+        varying = values > 1e-10 * values[-1]
+        inverse = torch.where(varying, values.clamp(min=1e-300).rsqrt(), torch.zeros_like(values))
         self.whitener.copy_((vectors * inverse) @ vectors.T)
 
     def _embed(self, standard: Tensor, width: Tensor) -> Tensor:
@@ -204,7 +204,7 @@ class RandomFourier(KernelMap):
     Args:
         size: number of features, even.
         kernel, bandwidth, bandwidth_scale: see :class:`KernelMap`.
-        seed: of the frequencies.
+        seed: seed of the frequencies.
     """
 
     frequencies: Tensor
@@ -238,12 +238,12 @@ class RandomFourier(KernelMap):
 
 
 def _kinds() -> dict[str, type[KernelMap]]:
-    """Maps by the name under which files know them."""
+    """Classes of maps by their names in files."""
     return {kind.__name__: kind for kind in (Nystroem, RandomFourier)}
 
 
 def _kmeans(values: Tensor, size: int, rounds: int = 50) -> Tensor:
-    """Centres of a one-dimensional k-means, started at evenly spaced quantiles of the distinct values."""
+    """Centres of one-dimensional k-means, initialised at evenly spaced quantiles of the distinct values."""
     distinct: Tensor = torch.unique(values)
     places = torch.linspace(0, len(distinct) - 1, size, dtype=torch.float64, device=values.device)
     centres = distinct[places.round().long()].clone()

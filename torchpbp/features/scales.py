@@ -1,4 +1,4 @@
-"""Numerical limits of kernels: columns whose range is too wide, or too narrow, to compare their values."""
+"""Numerical limits of kernels: columns with a range too wide or too narrow for comparisons of their values."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import torch
 from torchpbp.errors import DataError
 
 SMALLEST = 1e-150
-"""The squares of smaller differences underflow in float64, and with them the variance."""
+"""Smallest range of a column: squares of smaller differences, and the variance, underflow in float64."""
 
 
 def most_bandwidths(dtype: torch.dtype) -> float:
-    """How many bandwidths values may be apart for all their differences to be exact to a hundredth of a bandwidth.
+    """Largest range in bandwidths for which differences of values are exact to a hundredth of a bandwidth.
 
-    Half precision is coarser by choice and gets 1e3.
+    The limit is at least 1e3, since half precision is coarser by choice.
     """
     return max(0.02 / torch.finfo(dtype).eps, 1e3)
 
@@ -27,19 +27,19 @@ def check_span(
     dtype: torch.dtype,
     row: int | None = None,
 ) -> None:
-    """Check that kernels can tell the values of a column apart.
+    """Check that kernels can distinguish the values of a column.
 
     Args:
-        name: of the column.
-        low, high: its smallest and largest value.
-        middle: its median.
+        name: name of the column.
+        low, high: smallest and largest value.
+        middle: median.
         width: bandwidth.
-        dtype: in which differences are taken.
-        row: of the value farthest from the median, if known.
+        dtype: dtype of differences.
+        row: row of the value farthest from the median, if known.
 
     Raises:
-        DataError: values so near to each other that the squares of their differences are 0, or one so many bandwidths from the
-            others that its distance leaves no digits for theirs.
+        DataError: values so close that squares of their differences are 0, or a value so many bandwidths from the others that
+            differences between these lose all digits.
     """
     if 0 < high - low < SMALLEST:
         raise DataError(

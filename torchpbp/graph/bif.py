@@ -1,4 +1,4 @@
-"""Networks in the Bayesian Interchange Format, version 0.15: read and written."""
+"""Reading and writing of networks in the Bayesian Interchange Format, version 0.15."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from torchpbp.errors import DataError
 from torchpbp.io import checked_path, open_for_reading, replacing
 
 ROUNDING = 0.02
-"""Printed probabilities are rounded; rows whose sum is within this of 1 are scaled to it."""
+"""Tolerance for sums of printed probabilities, which are rounded; rows within it of 1 are normalised."""
 SHOWN = 60
-"""Characters of the text that a message quotes."""
+"""Largest number of characters quoted in a message."""
 MARKS = frozenset("{}()[]|,;")
 TOKEN = re.compile(
     r"""(?P<blank>\s+|//[^\n]*|/\*[\s\S]*?\*/)
@@ -74,7 +74,7 @@ def parse_bif(text: str, source: str = "BIF text") -> BIF:
     """Read a network from text.
 
     Args:
-        text: in this format; ``property`` lines and comments are skipped.
+        text: text in this format; ``property`` lines and comments are skipped.
         source: name of the text in messages.
 
     Raises:
@@ -119,12 +119,12 @@ def format_bif(bif: BIF, name: str = "unknown") -> str:
 
 
 class _Token(NamedTuple):
-    """A word or mark of the text; an empty one is the end.
+    """A word or mark of the text; an empty token is the end.
 
     Args:
-        text: without quotation marks.
-        line: where it begins.
-        quoted: a word in quotation marks is a name even if it looks like a mark.
+        text: the token without quotation marks.
+        line: number of its first line.
+        quoted: whether the word is in quotation marks; it is a name then, even if it looks like a mark.
     """
 
     text: str
@@ -133,7 +133,7 @@ class _Token(NamedTuple):
 
 
 def _tokens(text: str, source: str) -> Iterator[_Token]:
-    """Words and marks without comments; an empty one ends them."""
+    """Words and marks without comments, followed by an empty token."""
     place, line = 0, 1
     while place < len(text):
         match = TOKEN.match(text, place)
@@ -156,7 +156,7 @@ class _Parser:
         self._source = source
         self._tokens = _tokens(text, source)
         self._token = next(self._tokens)
-        self._line = 1  # of the token before
+        self._line = 1  # line of the previous token
         self._result = BIF()
 
     def parse(self) -> BIF:
@@ -278,7 +278,7 @@ class _Parser:
     # -- tokens --------------------------------------------------------------------------------------------------
 
     def _at(self, wanted: str) -> bool:
-        """Whether a mark or keyword comes next; the empty string is the end."""
+        """Whether the next token is a mark or keyword; the empty string is the end."""
         return not self._token.quoted and self._token.text == wanted
 
     def _take(self) -> str:
@@ -321,7 +321,7 @@ class _Parser:
         return name
 
     def _fail(self, wanted: str, got: str, back: bool = False) -> NoReturn:
-        """Report what was expected instead of the next token, or with ``back`` instead of the one before."""
+        """Raise a DataError about the next token, or with ``back`` about the previous one."""
         line = self._line if back else self._token.line
         short = got if len(got) <= SHOWN else f"{got[:SHOWN]}…"
         raise DataError(f"{self._source}, line {line}: expected {wanted}, got {short!r}.")
@@ -332,7 +332,7 @@ def _numbers(row: Table) -> str:
 
 
 def _quoted(word: str) -> str:
-    """A name as it is, or in quotation marks if it would be read as several tokens."""
+    """A name, in quotation marks if it would be read as several tokens."""
     match = TOKEN.fullmatch(word)
     if match is not None and match.lastgroup == "word" and not word.startswith("//"):
         return word

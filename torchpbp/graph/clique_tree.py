@@ -1,4 +1,4 @@
-"""Rooted clique trees, which exact inference and predictive belief propagation share."""
+"""Rooted clique trees, for exact inference and predictive belief propagation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchpbp.graph.latent_graph import Continuous, LatentGraph
 from torchpbp.graph.triangulation import maximal_cliques
 
 NOMINAL_STATES = 8
-"""Number of states assumed for continuous and unknown variables where only relative sizes matter."""
+"""Nominal number of states of continuous and unknown variables, in comparisons of sizes."""
 
 
 def log_states(graph: LatentGraph) -> dict[str, float]:
@@ -25,9 +25,9 @@ def log_states(graph: LatentGraph) -> dict[str, float]:
 
 
 def log_size(names: Iterable[str], weights: Mapping[str, float]) -> float:
-    """Log number of joint states. Summed exactly, so that the result does not depend on the order of a set.
+    """Log number of joint states, summed exactly, so that the result does not depend on the order of a set.
 
-    Python's sets have a different order in each process, and processes that share their rows must agree on the tree.
+    Python's sets have a different order in each process, and cooperating processes must have the same tree.
     """
     return math.fsum(weights[v] for v in names)
 
@@ -73,7 +73,7 @@ class CliqueTree:
         return len(self.cliques)
 
     def check_running_intersection(self) -> None:
-        """Raise unless the cliques that hold any one variable are connected in the tree."""
+        """Raise a StructureError unless the cliques with any given variable are connected in the tree."""
         tops: dict[str, int] = {}
         for node, clique in enumerate(self.cliques):
             for v in clique - self.separators[node]:
@@ -85,8 +85,8 @@ class CliqueTree:
                 tops[v] = node
 
     def check_families(self, graph: LatentGraph) -> None:
-        """Raise unless each family (child and parents, or undirected edge) lies inside some clique."""
-        holders: dict[str, list[frozenset[str]]] = {}  # only cliques with one of its variables can hold a family
+        """Raise a StructureError unless each family (child and parents, or undirected edge) lies inside some clique."""
+        holders: dict[str, list[frozenset[str]]] = {}  # variable -> its cliques
         for clique in self.cliques:
             for v in clique:
                 holders.setdefault(v, []).append(clique)
@@ -108,21 +108,21 @@ def spanning_edges(
 ) -> list[tuple[int, int]]:
     """Edges of a maximum-weight spanning tree by separator size [MP 17].
 
-    Among equally large separators the one with fewer joint states wins. Components that share no variable are connected
-    by edges with an empty separator.
+    Among equally large separators the one with fewer joint states is preferred. Components without common variables are
+    connected by edges with an empty separator.
 
     Args:
         cliques: maximal cliques of a chordal graph.
         weights: log number of states of each variable.
-        chained: connect cliques that share one separator in a chain, which keeps the number of neighbours small, instead
-            of in a star, which keeps the tree shallow.
+        chained: connect cliques with equal separators in a chain, for few neighbours, instead of in a star, for a shallow
+            tree.
     """
     holders: dict[str, list[int]] = {}
     for i, clique in enumerate(cliques):
         for v in clique:
             holders.setdefault(v, []).append(i)
-    # Cliques that share the same variables with the rest are connected at once, and one of them represents all: a hub
-    # with 1,000 leaves would otherwise need 10^6 pairs.
+    # Cliques with the same variables in common with the rest are connected at once and represented by one of them: a hub with
+    # 1,000 leaves would otherwise need 10^6 pairs.
     alike: dict[frozenset[str], list[int]] = {}
     for i, clique in enumerate(cliques):
         alike.setdefault(frozenset(v for v in clique if len(holders[v]) > 1), []).append(i)
@@ -169,7 +169,7 @@ def rooted(
         near[i].append(j)
         near[j].append(i)
     order, parent, seen = [root], [-1], {root}
-    for new, old in enumerate(order):  # a queue: it grows during the loop
+    for new, old in enumerate(order):  # a queue, extended during iteration
         for other in sorted(near[old]):
             if other not in seen:
                 seen.add(other)

@@ -9,8 +9,8 @@ from torchpbp.graph.latent_graph import Continuous, LatentGraph
 def conditional_graph(graph: LatentGraph, name: str) -> LatentGraph:
     """The structure of P(all others | ``name``).
 
-    Conditioning removes a node from the moral graph. Where the node has no parents, the directed graph without it says the
-    same; a node with parents makes them dependent, which only an undirected graph can express.
+    Conditioning removes a node from the moral graph. For a node without parents, the directed graph without it is equivalent; a
+    node with parents makes them dependent, which only an undirected graph can express.
 
     Args:
         graph: directed or undirected.
@@ -27,21 +27,21 @@ def require_condition(graph: LatentGraph, name: str) -> None:
     """Raise unless a variable can be conditioned on: observed, discrete, and not the only observable.
 
     Args:
-        graph: the model's.
-        name: as given by the user.
+        graph: graph of the model.
+        name: name of the variable, unchecked.
 
     Raises:
         StructureError: any other variable.
     """
     discrete = [v for v in graph.observed if not isinstance(graph.variables[v], Continuous)]
-    there = f"Discrete observables: {', '.join(discrete) or 'none'}."
+    discrete_names = f"Discrete observables: {', '.join(discrete) or 'none'}."
     if name not in graph.variables:
-        raise StructureError(f"condition={name!r}: the graph has no such variable. {there}")
+        raise StructureError(f"condition={name!r}: the graph has no such variable. {discrete_names}")
     if graph.is_latent(name):
         raise StructureError(
-            f"condition={name!r}: it is latent, and its classes cannot be told apart in the data. {there}"
+            f"condition={name!r}: it is latent, and its classes cannot be told apart in the data. {discrete_names}"
         )
     if name not in discrete:
-        raise StructureError(f"condition={name!r}: it is continuous and has no classes. {there}")
+        raise StructureError(f"condition={name!r}: it is continuous and has no classes. {discrete_names}")
     if len(graph.observed) == 1:
         raise StructureError(f"condition={name!r}: it is the only observable, so that nothing is left to learn about.")

@@ -1,4 +1,4 @@
-"""What a computation on a graph would take, estimated from sizes alone before anything is allocated, and the limit on it."""
+"""Cost estimates of computations on a graph, from sizes alone before allocation, and their limits."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from torchpbp.errors import BudgetError
 from torchpbp.settings import shortened
 
 BUDGET = float(2**32)
-"""Bytes that a plan, its moments and operators, or the tables of an exact network may take by default: 4 GiB."""
+"""Default limit of the bytes of a plan, its moments and operators, or of the tables of an exact network: 4 GiB."""
 PLANNING_SECONDS = 60.0
-"""That making a plan may take within this budget; in proportion within a larger one."""
+"""Limit of the time for planning within this budget, in proportion for larger ones."""
 SHOWN = 6
 """Number of variables of a clique listed in an error."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """An estimate of memory and time; right within a small factor, and made in milliseconds.
+    """An estimate of memory and time, accurate within a small factor and computed in milliseconds.
 
     Args:
-        clique: to which the largest single table belongs.
-        entries: entries of this table.
-        moments: entries of all tables or moments.
-        operators: entries of all operators.
-        bytes: peak of memory.
-        seconds: on one core.
-        planning: those of them that the plan takes.
+        clique: clique of the largest table.
+        entries: number of entries of this table.
+        moments: number of entries of all tables or moments.
+        operators: number of entries of all operators.
+        bytes: peak memory.
+        seconds: time on one core.
+        planning: seconds of planning, part of ``seconds``.
     """
 
     clique: tuple[str, ...]
@@ -40,12 +40,12 @@ class Cost:
     planning: float = 0.0
 
     def require(self, budget: float | None, what: str, remedy: str) -> None:
-        """Raise where the peak of memory, or the time for a plan, exceeds a budget.
+        """Raise an error if peak memory, or the time for planning, exceeds a budget.
 
         Args:
             budget: bytes; None for no limit.
-            what: would take it, at the beginning of the error.
-            remedy: its end.
+            what: name of the computation, which begins the error.
+            remedy: end of the error.
 
         Raises:
             BudgetError: with the largest table and the estimates.
@@ -71,7 +71,7 @@ def table_cost(scopes: Iterable[Iterable[str]], states: Mapping[str, int], copie
     Args:
         scopes: variables of each table.
         states: number of states of each variable.
-        copies: of all tables, held at the same time.
+        copies: number of simultaneous copies of all tables.
     """
     tables = [tuple(sorted(scope)) for scope in scopes]
     sizes = [math.prod(states[v] for v in table) for table in tables]
@@ -81,7 +81,7 @@ def table_cost(scopes: Iterable[Iterable[str]], states: Mapping[str, int], copie
 
 
 def saturated(number: int) -> float:
-    """A whole number as float; the largest one where it is beyond the range."""
+    """A whole number as float, clipped to the range of floats."""
     return float(number) if number < 10**300 else 1e300
 
 

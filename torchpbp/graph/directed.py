@@ -1,4 +1,4 @@
-"""A directed graph for the distributions of an undirected one."""
+"""Conversion of an undirected graph to a directed one."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from torchpbp.graph.latent_graph import LatentGraph
 
 
 def directed_graph(graph: LatentGraph) -> LatentGraph:
-    """A directed graph over the same variables that holds every distribution of the given one.
+    """A directed graph over the same variables that can represent every distribution of ``graph``.
 
-    An undirected graph is triangulated. Down its clique tree each variable gets as parents those that precede it in its
-    highest clique, latents before observables. Cliques of three and more get a full table, in which pairwise factors are a
-    special case. A directed graph is returned as it is.
+    An undirected graph is triangulated. Down its clique tree the parents of each variable are its predecessors in its highest
+    clique, latents before observables. Cliques of three and more have a full table, which includes pairwise factors as a special
+    case. A directed graph is returned unchanged.
 
     Args:
         graph: directed or undirected.

@@ -21,14 +21,14 @@ class Continuous:
     """A real-valued variable: a number, a vector or an image.
 
     Args:
-        low: smallest value the variable can take, if known; of a vector or an image, each of its entries.
+        low: smallest value of the variable, if known; for vectors and images, of each entry.
         high: largest value, if known.
-        shape: of one value: () for a number, (2,) for a point, (1, 16, 8) for an image. Columns and evidence then have the
+        shape: shape of one value: () for a number, (2,) for a point, (1, 16, 8) for an image. Columns and evidence then have the
             shape (rows, *shape), and a model needs an encoder of the values.
 
     Raises:
-        ArgumentError: bounds that are not finite numbers, or not in ascending order; a shape that is not made of positive
-            whole numbers.
+        ArgumentError: bounds that are not finite or not in ascending order; a shape with other entries than positive whole
+            numbers.
 
     Example:
         >>> from torchpbp import LatentGraph
@@ -78,12 +78,12 @@ def read_domain(saved: Any) -> Domain:
 
 
 def require_encoders(variables: Mapping[str, Domain], who: str, encoded: Container[str] = ()) -> None:
-    """Raise unless each vector or image has an encoder.
+    """Raise a StructureError unless each vector or image has an encoder.
 
     Args:
         variables: name -> number of states or range.
         who: beginning of the message.
-        encoded: names of the variables that have one.
+        encoded: names of the variables with an encoder.
     """
     without = {v: shape_of(d) for v, d in variables.items() if shape_of(d) and v not in encoded}
     if without:
@@ -94,11 +94,11 @@ def require_encoders(variables: Mapping[str, Domain], who: str, encoded: Contain
 
 
 def require_single_values(variables: Mapping[str, Domain], who: str) -> None:
-    """Raise if a variable is a vector or an image.
+    """Raise a StructureError if a variable is a vector or an image.
 
     Args:
         variables: name -> number of states or range.
-        who: beginning of the message; what takes no such variables.
+        who: beginning of the message: the class or function without support for such variables.
     """
     shaped = {v: shape_of(d) for v, d in variables.items() if shape_of(d)}
     if shaped:
@@ -114,7 +114,7 @@ def _listed(shapes: Mapping[str, tuple[int, ...]]) -> str:
 
 
 def checked_variables(variables: Mapping[str, Domain] | Iterable[tuple[str, Domain]]) -> dict[str, Domain]:
-    """Name -> number of states or range, each name once."""
+    """Checked variables, name -> number of states or range."""
     if not _is_collection(variables):
         raise StructureError(f"variables: expected a mapping or pairs (name, states), got {variables!r}.")
     pairs = list(variables.items()) if isinstance(variables, Mapping) else list(variables)
@@ -151,7 +151,7 @@ def _checked_count(name: str, states: Any) -> int:
 
 
 def checked_latent(latent: Iterable[str], variables: Mapping[str, Domain]) -> tuple[str, ...]:
-    """Names of latent variables, each known and listed once."""
+    """Checked names of latent variables, without duplicates."""
     if isinstance(latent, str):
         raise StructureError(f"latent: expected a list of names, got the string '{latent}'. Write ['{latent}'].")
     if not _is_collection(latent):
@@ -169,20 +169,20 @@ def checked_latent(latent: Iterable[str], variables: Mapping[str, Domain]) -> tu
 
 
 def checked_labels(labels: Mapping[str, Sequence[Any]], variables: Mapping[str, Domain]) -> dict[str, tuple[Any, ...]]:
-    """Labels of states of discrete variables, all different and no more than there are states."""
-    for name, given in labels.items():
+    """Checked labels of states of discrete variables: distinct, and at most as many as states."""
+    for name, names in labels.items():
         states = variables.get(name)
-        if not isinstance(states, int) or len(given) > states or len(set(given)) < len(given):
+        if not isinstance(states, int) or len(names) > states or len(set(names)) < len(names):
             raise StructureError(
-                f"labels of '{name}': expected different labels for its states ({states}), got {shortened(list(given), 200)}."
+                f"labels of '{name}': expected different labels for its states ({states}), got {shortened(list(names), 200)}."
             )
-    return {name: tuple(given) for name, given in labels.items()}
+    return {name: tuple(names) for name, names in labels.items()}
 
 
 def checked_edges(
     edges: Iterable[tuple[str, str]], variables: Mapping[str, Domain], directed: bool
 ) -> tuple[tuple[str, str], ...]:
-    """Pairs of known names, each edge once."""
+    """Checked edges between existing variables, without duplicates."""
     if not _is_collection(edges):
         raise StructureError(f"edges: expected a list of pairs of names, got {edges!r}. Give [] for no edges.")
     result: list[tuple[str, str]] = []

@@ -1,4 +1,4 @@
-"""States of the columns of a DataFrame: what :meth:`torchpbp.LatentGraph.from_frame` reads."""
+"""Domains and labels of the columns of a DataFrame, for :meth:`torchpbp.LatentGraph.from_frame`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torchpbp.lazy import pandas as pd
 from torchpbp.settings import shortened, whole
 
 Column = tuple[Domain, tuple[Any, ...]]
-"""Number of states or range, and labels of the states; no labels where states are the numbers 0, 1, 2, …"""
+"""Number of states or range, and labels of the states; no labels for the states 0, 1, 2, …"""
 
 WHOLE, REAL = {"integer", "mixed-integer-float", "floating"}, {"mixed-integer-float", "floating"}
 
@@ -37,7 +37,7 @@ def read_frame(
         raise StructureError(
             f"latent: {taken} are columns of the table, so they are observed. Drop them from it, or rename the latents."
         )
-    given = dict(variables or {})
+    declared = dict(variables or {})
     if edges is None:
         if len(hidden) != 1:
             raise StructureError(
@@ -56,7 +56,7 @@ def read_frame(
                 f"edges: {unknown} are neither columns of the table nor latents. Columns: {shortened(columns, 300)}; "
                 f"latents: {list(hidden)}. Hidden variables are named in latent={{name: states}}."
             )
-    unknown_variables = [v for v in given if v not in used]
+    unknown_variables = [v for v in declared if v not in used]
     if unknown_variables:
         raise StructureError(
             f"variables: {unknown_variables} are not among the columns of the graph: {shortened(used, 300)}."
@@ -68,9 +68,9 @@ def read_frame(
         raise DataError(f"from_frame: expected rows and columns, got {len(frame)} rows of {len(used)} columns.")
     if not frame.columns.is_unique:
         raise DataError(f"Columns {columns_twice(columns)} occur more than once. Rename or drop them.")
-    read: dict[str, Column] = {v: read_column(v, frame[v], given.get(v), max_states) for v in used}
-    domains = checked_variables({**hidden, **{v: domain for v, (domain, _) in read.items()}})
-    labels = {v: labels for v, (_, labels) in read.items() if labels}
+    columns_read: dict[str, Column] = {v: read_column(v, frame[v], declared.get(v), max_states) for v in used}
+    domains = checked_variables({**hidden, **{v: domain for v, (domain, _) in columns_read.items()}})
+    labels = {v: labels for v, (_, labels) in columns_read.items() if labels}
     return list(checked_edges(pairs, domains, True)), domains, list(hidden), labels
 
 
@@ -84,13 +84,13 @@ def read_column(name: str, column: pd.Series[Any], given: Domain, max_states: in
     """Number of states or range of a column, and its labels.
 
     Args:
-        name: of the column.
-        column: its values.
-        given: what the caller knows of it; None to read it from the values.
-        max_states: most distinct values of a column that is not of category dtype.
+        name: name of the column.
+        column: values of the column.
+        given: declared domain; None to infer it from the values.
+        max_states: largest number of distinct values of a column without category dtype.
 
     Raises:
-        DataError: no values, one value only, too many, or values that are neither labels nor numbers.
+        DataError: no values, a single value, too many, or values that are neither labels nor numbers.
     """
     if isinstance(given, Continuous):
         return given, ()
@@ -120,22 +120,22 @@ def read_column(name: str, column: pd.Series[Any], given: Domain, max_states: in
     return _counted(name, sorted(values), given)
 
 
-def _whole_numbers(name: str, values: list[int], given: Domain, max_states: int) -> Column:
-    """States 0, 1, 2, … as they are, with -1 for a missing value; other whole numbers are labels."""
+def _whole_numbers(name: str, values: list[int], declared: Domain, max_states: int) -> Column:
+    """States 0, 1, 2, … without labels, with -1 for a missing value; other whole numbers are labels."""
     codes = values[1:] if values[0] == -1 else values
-    if codes == list(range(len(codes))) or (isinstance(given, int) and set(codes) <= set(range(given))):
+    if codes == list(range(len(codes))) or (isinstance(declared, int) and set(codes) <= set(range(declared))):
         _require_several(name, codes)
         _require_few(name, codes, max_states)
         if codes is not values:
             warn_caller(f"Column '{name}': -1 is read as a missing value. Rename it if it is a state.", DataWarning)
-        return given or len(codes), ()
+        return declared or len(codes), ()
     _require_few(name, values, max_states)
-    return _counted(name, values, given)
+    return _counted(name, values, declared)
 
 
-def _counted(name: str, labels: list[Any], given: Domain) -> Column:
+def _counted(name: str, labels: list[Any], declared: Domain) -> Column:
     _require_several(name, labels)
-    states = len(labels) if given is None else given
+    states = len(labels) if declared is None else declared
     if isinstance(states, int) and states < len(labels):
         raise DataError(f"Column '{name}': got {len(labels)} labels for {states} states: {shortened(labels, 200)}.")
     return states, tuple(labels)

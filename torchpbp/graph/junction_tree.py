@@ -1,11 +1,10 @@
-"""The latent junction tree of predictive belief propagation: every observable sits in one leaf, every node is small.
+"""The latent junction tree of predictive belief propagation: every observable belongs to one leaf, every node is small.
 
-The plain clique tree of a graph is reshaped in five steps. (1) Observables that lie in a single clique are taken out,
-and the rest is triangulated and spanned: the skeleton. (2) Each group taken out becomes a leaf again, its separator
-holding the rest of its clique; an observable that stays in the skeleton (for instance, one with children) gets its own leaf.
-(3) Skeleton ends without observables are pruned: summed out, they give a function of their separator.
-(4) Nodes with more than three neighbours are split, and nodes that only pass a message on are merged with a neighbour,
-since each separator needs an estimate. (5) The root is chosen by cost.
+The clique tree of a graph is transformed in five steps. (1) Observables that lie in a single clique are removed, and the
+remaining cliques are spanned by a tree: the skeleton. (2) Each removed group becomes a leaf, whose separator is the rest of its
+clique; an observable in the skeleton (for instance, one with children) has a separate leaf. (3) Ends of the skeleton without
+observables are pruned: summed out, they are a function of their separator. (4) Nodes with more than three neighbours are split, and
+nodes that only forward a message are merged with a neighbour, since each separator needs an estimate. (5) The root is chosen by cost.
 
 Steps 1 and 2 are in :mod:`torchpbp.graph.skeleton`, 3 and 4 in :mod:`torchpbp.graph.tree_draft`, 5 in
 :mod:`torchpbp.graph.root_choice`.
@@ -35,10 +34,10 @@ class JunctionTree(CliqueTree):
     Args:
         cliques: variables of each node; node 0 is the root, parents come before children.
         parent: each node's parent, -1 for the root.
-        graph: the graph the tree was made from.
-        leaf_observables: for each node the observables it is associated with; empty for inner nodes.
-        pruned: cliques removed because they have no observable below them, as (clique, its parent); the parent is a node,
-            or ``len(cliques)`` plus the position of a pruned clique.
+        graph: graph of the tree.
+        leaf_observables: observables of each node; empty for inner nodes.
+        pruned: removed cliques, without observables below them, as (clique, its parent); the parent is a node, or
+            ``len(cliques)`` plus the position of a pruned clique.
     """
 
     graph: LatentGraph
@@ -47,7 +46,7 @@ class JunctionTree(CliqueTree):
 
     @cached_property
     def leaf_of(self) -> dict[str, int]:
-        """The leaf each observable belongs to."""
+        """The leaf of each observable."""
         return {v: node for node, group in enumerate(self.leaf_observables) for v in group}
 
     @cached_property
@@ -69,7 +68,7 @@ class JunctionTree(CliqueTree):
 
     @cached_property
     def _separator_names(self) -> tuple[str, ...]:
-        """Name of each separator, see :meth:`separator_name`; models of one tree have modules of the same names."""
+        """Name of each separator, see :meth:`separator_name`; models of one tree have equal module names."""
         names = []
         for separator, below in zip(self.separators, self._first_inside, strict=True):
             shown = ", ".join(below[:SHOWN]) + (", …" if len(below) > SHOWN else "")
@@ -78,7 +77,7 @@ class JunctionTree(CliqueTree):
 
     @cached_property
     def _first_inside(self) -> tuple[list[str], ...]:
-        """The first observables below each separator, by name, one more than are shown; all of them would take O(n²)."""
+        """The first observables below each separator, by name, one more than are shown; all would take O(n²)."""
         result = [sorted(group)[: SHOWN + 1] for group in self.leaf_observables]
         for node in range(len(self.cliques) - 1, 0, -1):
             above = self.parent[node]
@@ -90,10 +89,10 @@ class JunctionTree(CliqueTree):
         return self.inside[0] - self.inside[node]
 
     def distances(self, node: int, limit: int) -> list[tuple[int, str]]:
-        """(distance, observable) for the observables outside separator ``node``, nearest first, at least ``limit``.
+        """(distance, observable) pairs of at least ``limit`` observables outside separator ``node``, nearest first.
 
         The distance counts tree edges from the node above the separator to the observable's leaf. The traversal
-        stops at the distance at which the limit is reached, so that long chains cost no more than short ones.
+        stops at the distance that reaches the limit, so long chains cost no more than short ones.
         """
         ring, seen, nearest, steps = [self.parent[node]], {node, self.parent[node]}, list[tuple[int, str]](), 0
         while ring:
@@ -107,7 +106,7 @@ class JunctionTree(CliqueTree):
         return nearest
 
     def full_tree(self) -> CliqueTree:
-        """The tree with its pruned cliques appended: a clique tree of the whole graph."""
+        """The tree with its pruned cliques appended: a clique tree of the complete graph."""
         return CliqueTree(
             self.cliques + tuple(c for c, _ in self.pruned), self.parent + tuple(p for _, p in self.pruned)
         )
@@ -117,7 +116,7 @@ class JunctionTree(CliqueTree):
         return self._separator_names[node]
 
     def validate(self) -> None:
-        """Raise :class:`StructureError` unless every property that learning relies on holds."""
+        """Raise a :class:`StructureError` unless the tree has all properties needed for learning."""
         if len(self.cliques) != len(self.parent) or len(self.cliques) != len(self.leaf_observables):
             raise StructureError("cliques, parent and leaf_observables must have one entry per node.")
         if self.parent[0] != -1 or any(not 0 <= p < i for i, p in enumerate(self.parent) if i > 0):
@@ -166,7 +165,7 @@ class JunctionTree(CliqueTree):
 
 
 def checked_root(root: Iterable[str] | None) -> tuple[str, ...] | None:
-    """Names of variables that a root clique must contain, as a tuple."""
+    """Checked names of the variables that a root clique must contain."""
     if isinstance(root, str):
         raise StructureError(f"root: expected a list of names, got the string '{root}'. Write ['{root}'].")
     if not isinstance(root, Iterable | None):
@@ -175,7 +174,7 @@ def checked_root(root: Iterable[str] | None) -> tuple[str, ...] | None:
 
 
 def build_junction_tree(graph: LatentGraph, root: Iterable[str] | None = None) -> JunctionTree:
-    """Turn a latent graph into a latent junction tree in five steps, see the module's docstring.
+    """Convert a latent graph to a latent junction tree in five steps, see the module's docstring.
 
     Args:
         graph: the model's structure.

@@ -1,4 +1,4 @@
-"""The structure of a model: variables, their numbers of states, which of them are latent, and the edges between them."""
+"""The structure of a model: variables with their numbers of states, latent variables, and edges."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class LatentGraph:
 
     Args:
         edges: pairs of names; in a directed graph each is (parent, child).
-        variables: name -> number of states, :class:`Continuous`, or ``None`` for a latent variable whose number of
-            states is not known. A sequence of pairs is accepted too.
+        variables: name -> number of states, :class:`Continuous`, or None for a latent variable with an unknown number of
+            states; or a sequence of pairs.
         latent: names of the latent variables.
         directed: whether the edges have a direction.
-        labels: name -> labels of its states, where data and evidence name them: strings, or numbers other than 0, 1, 2, …
-            Models learn them from category and string columns; :meth:`from_frame` reads those of whole numbers as well.
+        labels: name -> labels of its states in data and evidence: strings, or numbers other than 0, 1, 2, … Models learn
+            labels from category and string columns; :meth:`from_frame` also reads labels of whole numbers.
 
     Example:
         >>> g = LatentGraph([("h", "x"), ("h", "y")], {"h": 2, "x": 4, "y": 3}, latent=["h"])
@@ -95,7 +95,7 @@ class LatentGraph:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All variables in the order they were given."""
+        """All variables, in the order of ``variables``."""
         return tuple(self.variables)
 
     def is_latent(self, name: str) -> bool:
@@ -131,7 +131,7 @@ class LatentGraph:
         raise StructureError(f"Variable '{name}' is {kind} and has no number of states.")
 
     def topological_order(self) -> tuple[str, ...]:
-        """Parents before children; ties in the order the variables were given."""
+        """Variables with parents before children; ties in the order of ``variables``."""
         position = {v: i for i, v in enumerate(self.variables)}
         graph: nx.DiGraph[str] = nx.DiGraph()
         graph.add_nodes_from(self.variables)
@@ -139,7 +139,7 @@ class LatentGraph:
         return tuple(nx.lexicographical_topological_sort(graph, key=position.__getitem__))
 
     def moral_graph(self) -> nx.Graph[str]:
-        """Undirected graph in which the parents of a common child are joined."""
+        """The undirected graph in which the parents of a common child are connected."""
         moral: nx.Graph[str] = nx.Graph()
         moral.add_nodes_from(self.variables)
         moral.add_edges_from(self.edges)
@@ -152,7 +152,7 @@ class LatentGraph:
     # -- conversion ----------------------------------------------------------------------------------------------
 
     def with_states(self, states: Mapping[str, Domain]) -> LatentGraph:
-        """The same graph with other numbers of states for the variables named."""
+        """The same graph with other numbers of states for some variables."""
         for name in states:
             self._require_known(name)
         if not states:
@@ -173,21 +173,21 @@ class LatentGraph:
     ) -> LatentGraph:
         """A graph over the columns of a table, with numbers of states and labels read from them.
 
-        Category columns have their categories as states, strings and whole numbers their distinct values, booleans two. Floats
-        are :class:`Continuous`, unless all are whole and few: pandas makes floats of integers where values are missing. NaN and
-        None are missing values, and -1 is among states 0, 1, 2, …
+        The states of category columns are their categories, those of strings and whole numbers the distinct values; booleans
+        have two states. Floats are :class:`Continuous`, unless they are few whole numbers: pandas converts integers with missing
+        values to floats. NaN and None are missing values, and so is -1 among states 0, 1, 2, …
 
         Args:
-            frame: training data, values may be missing.
-            edges: pairs of names of columns and latents; columns without an edge stay out of the graph. None: a latent class
-                model, every column a child of the one latent.
-            latent: name -> number of states, None where it is not known; or names only.
-            variables: numbers of states, or ranges, of columns that are not to be read from the values.
+            frame: training data, possibly with missing values.
+            edges: pairs of names of columns and latents; columns without an edge are excluded from the graph. None: a latent
+                class model, in which every column is a child of the only latent.
+            latent: name -> number of states, None if unknown; or names only.
+            variables: declared numbers of states or ranges of columns, which replace inferred ones.
             directed: whether the edges have a direction.
-            max_states: most distinct values of strings and whole numbers that are taken for states.
+            max_states: largest number of distinct strings or whole numbers that are read as states.
 
         Raises:
-            DataError: a column without values, with one value only, with too many, or with values that are no states.
+            DataError: a column without values, with a single value, with too many, or with values that are not states.
             StructureError: edges of unknown variables, latents that are columns, several latents without edges.
 
         Example:
@@ -240,7 +240,7 @@ class LatentGraph:
         """Structure and numbers of states of a network in the Bayesian Interchange Format; its tables are ignored.
 
         Args:
-            path: of the file, plain or compressed by gzip.
+            path: path of the file, plain or compressed by gzip.
             latent: names of the latent variables.
         """
         bif = read_bif(path)
@@ -253,26 +253,26 @@ class LatentGraph:
         """Structure of a DiscreteBayesianNetwork or DiscreteMarkovNetwork of pgmpy; its tables are ignored.
 
         Args:
-            model: of pgmpy. Numbers of states come from its CPDs or factors, if it has any.
-            variables: numbers of states that its tables do not contain, or that replace theirs. A latent variable without
-                either has an unknown number.
+            model: pgmpy model. Numbers of states come from its CPDs or factors, if any.
+            variables: numbers of states that complete or replace those of the tables. Latent variables without either have an
+                unknown number.
             latent: latent variables; ``model.latents`` by default.
         """
         read = read_pgmpy(model)
         hidden = read.latent if latent is None else tuple(latent)
-        known: dict[str, Domain] = {**{v: len(labels) for v, labels in read.states.items()}, **(variables or {})}
-        missing = [v for v in read.names if v not in known and v not in hidden]
+        domains: dict[str, Domain] = {**{v: len(labels) for v, labels in read.states.items()}, **(variables or {})}
+        missing = [v for v in read.names if v not in domains and v not in hidden]
         if missing:
             raise StructureError(
                 f"The numbers of states of {missing} are missing: the pgmpy model has no tables with them. Add CPDs or factors, or pass variables=."
             )
-        unknown = [v for v in known if v not in read.names]
+        unknown = [v for v in domains if v not in read.names]
         if unknown:
             raise StructureError(f"variables: {unknown} are not in the pgmpy model. It has: {', '.join(read.names)}.")
-        return cls(read.edges, {v: known.get(v) for v in read.names}, hidden, read.directed)
+        return cls(read.edges, {v: domains.get(v) for v in read.names}, hidden, read.directed)
 
     def to_networkx(self) -> nx.DiGraph[str] | nx.Graph[str]:
-        """To a networkx graph whose nodes carry ``states`` and ``latent``."""
+        """Convert to a networkx graph whose nodes have attributes ``states`` and ``latent``."""
         graph: nx.Graph[str] = nx.DiGraph() if self.directed else nx.Graph()
         for v, states in self.variables.items():
             graph.add_node(v, states=states, latent=v in self._latent_set)
@@ -280,7 +280,7 @@ class LatentGraph:
         return graph
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain lists, strings and numbers, for saving."""
+        """The graph as plain lists, strings and numbers, for saving."""
         return {
             "edges": [list(e) for e in self.edges],
             "variables": [[v, written_domain(d)] for v, d in self.variables.items()],
@@ -343,7 +343,7 @@ def require_states(graph: LatentGraph, who: str, remedy: str = "") -> None:
     Args:
         graph: the argument.
         who: beginning of the message.
-        remedy: its end.
+        remedy: end of the message.
     """
     require_single_values(graph.variables, who)
     continuous = [v for v in graph.names if isinstance(graph.variables[v], Continuous)]

@@ -1,4 +1,4 @@
-"""Conversion from and to models of pgmpy. pgmpy is imported only to create its models."""
+"""Conversion from and to models of pgmpy, which is imported only to create its models."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class PgmpyModel:
 
     Args:
         edges: pairs of names.
-        states: name -> labels of its states, for variables that some table mentions.
+        states: name -> labels of its states, for the variables of some table.
         latent: latent variables, in the order of the model's nodes.
         directed: whether it is a Bayesian network; a Markov network otherwise.
         names: all variables, in the order of the model's nodes.
-        tables: scope -> table. Of a Bayesian network (parents…, variable) -> conditional probabilities, of a Markov network
-            the factors, multiplied where several have one scope.
+        tables: scope -> table. For a Bayesian network (parents…, variable) -> conditional probabilities, for a Markov network
+            the factors; factors with equal scopes are multiplied.
     """
 
     edges: list[tuple[str, str]]
@@ -39,7 +39,7 @@ class PgmpyModel:
 
     @property
     def labels(self) -> dict[str, tuple[Hashable, ...]]:
-        """Labels of states, where they are not 0, 1, 2, …"""
+        """Labels of states other than 0, 1, 2, …"""
         return {v: x for v, x in self.states.items() if list(x) != list(range(len(x)))}
 
     def require_tables(self) -> None:
@@ -54,8 +54,8 @@ class PgmpyModel:
 def read_pgmpy(model: Any) -> PgmpyModel:
     """Read a DiscreteBayesianNetwork or DiscreteMarkovNetwork.
 
-    Tables may list the states of a variable in different orders; they are brought into the order of the variable's own
-    table, or of the first that contains it.
+    Tables may list the states of a variable in different orders; they are permuted to the order of the variable's CPD, or of the
+    first table that contains the variable.
 
     Raises:
         StructureError: another kind of model, continuous variables, names that are not strings, contradictory
@@ -94,15 +94,15 @@ def read_pgmpy(model: Any) -> PgmpyModel:
 
 
 def _ordered(part: Any, states: Mapping[str, tuple[Hashable, ...]], directed: bool) -> tuple[Scope, Table]:
-    """A table with its states in the common order; the variable itself comes last in a conditional one."""
+    """A table with its states in the common order; in conditional tables the variable comes last."""
     table = np.asarray(part.values, dtype=np.float64)
     for axis, v in enumerate(part.variables):
-        own = list(part.state_names[v])
-        if sorted(map(repr, own)) != sorted(map(repr, states[v])):
+        labels = list(part.state_names[v])
+        if sorted(map(repr, labels)) != sorted(map(repr, states[v])):
             raise StructureError(
-                f"The tables of the pgmpy model give '{v}' the states {own} and {list(states[v])}. Give it the same in all tables."
+                f"The tables of the pgmpy model give '{v}' the states {labels} and {list(states[v])}. Give it the same in all tables."
             )
-        table = table.take([own.index(label) for label in states[v]], axis=axis)
+        table = table.take([labels.index(label) for label in states[v]], axis=axis)
     scope = tuple(part.variables)
     return ((*scope[1:], scope[0]), np.moveaxis(table, 0, -1)) if directed else (scope, table)
 

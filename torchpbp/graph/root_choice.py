@@ -14,9 +14,10 @@ from torchpbp.graph.tree_draft import Draft
 def choose_root(draft: Draft, alive: set[int], weights: Mapping[str, float], wanted: frozenset[str] | None) -> int:
     """Step 5: the inner node with the lowest cost of learning; among equals the most central one.
 
-    A node costs (product of its children's core sizes) x (size of the instrument of the separator above it). A core is
-    no larger than the separator's states or the states of all observables below; an instrument likewise with those
-    outside. Moving the root across one edge changes the cost of that edge's two ends only, so all totals take one traversal.
+    The cost of a node is (product of its children's core sizes) x (size of the instrument of the separator above it). The size
+    of a core is bounded by the separator's states and by the states of all observables below; that of an instrument by the
+    separator's states and by the states of all observables outside. Moving the root across one edge changes the cost of its two
+    ends only, so all totals take one traversal.
     """
     inner = [n for n in sorted(alive) if not draft.groups[n]]
     order, above = [inner[0]], {inner[0]: -1}
@@ -32,9 +33,9 @@ def choose_root(draft: Draft, alive: set[int], weights: Mapping[str, float], wan
 
     @cache
     def core(n: int, towards: int) -> float:
-        """Log size of a core group for what lies on n's side of the edge from n to ``towards``."""
-        mine = below[n] if above[n] == towards else everything - below[towards]
-        return min(log_size(draft.cliques[n] & draft.cliques[towards], weights), mine)
+        """Log size of a core group for n's side of the edge from n to ``towards``."""
+        side = below[n] if above[n] == towards else everything - below[towards]
+        return min(log_size(draft.cliques[n] & draft.cliques[towards], weights), side)
 
     def cost(n: int, parent: int) -> float:
         total = sum(core(m, n) for m in draft.near[n] if m != parent) + (core(parent, n) if parent >= 0 else 0.0)
@@ -55,7 +56,7 @@ def choose_root(draft: Draft, alive: set[int], weights: Mapping[str, float], wan
 
 
 def _eccentricities(draft: Draft, order: Sequence[int]) -> dict[int, int]:
-    """Greatest distance of each node to any other, from the two ends of a longest path."""
+    """Largest distance from each node to any other, computed from the two ends of a longest path."""
 
     def walk(start: int) -> dict[int, int]:
         steps = {start: 0}

@@ -1,4 +1,4 @@
-"""The first draft of a junction tree: a skeleton of the variables that connect cliques, with observables as leaves."""
+"""The first draft of a junction tree: a skeleton of the variables that connect cliques, and leaves with the observables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchpbp.graph.triangulation import maximal_cliques
 
 
 def skeleton_with_leaves(graph: LatentGraph, weights: Mapping[str, float]) -> Draft:
-    """Steps 1 and 2: a skeleton of the variables that connect cliques, and leaves that hold the observables.
+    """Steps 1 and 2: a skeleton of the variables that connect cliques, and leaves with the observables.
 
     Args:
         graph: the model's structure.
@@ -25,7 +25,7 @@ def skeleton_with_leaves(graph: LatentGraph, weights: Mapping[str, float]) -> Dr
     place = {v: i for i, v in enumerate(graph.observed) if membership[v] == 1}
     exclusive = [tuple(sorted((v for v in c if v in place), key=place.__getitem__)) for c in cliques]
     remainders = dict.fromkeys(c - set(e) for c, e in zip(cliques, exclusive, strict=True))
-    # A remainder is kept if no other clique of the skeleton contains it; only cliques that share a variable can.
+    # Remainders contained in other cliques of the skeleton are dropped; only cliques with a common variable are compared.
     holders: dict[str, list[frozenset[str]]] = {}
     for s in remainders:
         for v in s:

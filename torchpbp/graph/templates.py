@@ -1,6 +1,6 @@
-"""Ready-made latent graphs: the structures of the papers and of the tests.
+"""Template latent graphs: the structures of the papers and of the tests.
 
-Numbers that are not accepted raise :class:`~torchpbp.errors.ArgumentError`.
+Invalid numbers raise an :class:`~torchpbp.errors.ArgumentError`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torchpbp.settings import whole
 
 
 def hmm(length: int = 6, states: int | None = 3, observed_states: int = 4, order: int = 1) -> LatentGraph:
-    """A hidden Markov model h1 -> h2 -> …, each with one observable; each state depends on the ``order`` states before it."""
+    """A hidden Markov model h1 -> h2 -> … with one observable per latent; each latent depends on the ``order`` previous ones."""
     _at_least(1, length=length, order=order)
     variables: dict[str, Domain] = {f"h{t}": states for t in range(1, length + 1)}
     variables |= {f"x{t}": observed_states for t in range(1, length + 1)}
@@ -36,7 +36,7 @@ def factorial_hmm(length: int = 4, chains: int = 2, states: int | None = 2, obse
 def latent_tree(
     depth: int = 2, branching: int = 2, states: int | None = 2, observed_states: int = 4, leaves: int = 2
 ) -> LatentGraph:
-    """A rooted tree of latents h, h1, h2, h11, …; each latent at the bottom has ``leaves`` observables.
+    """A rooted tree of latents h, h1, h2, h11, …; each latent of the lowest level has ``leaves`` observables.
 
     With more than nine branches the numbers in a name are separated by underscores, as in h1_12.
     """
@@ -88,7 +88,7 @@ def nested_loops(states: int | None = 2, observed_states: int = 5) -> LatentGrap
 def loopy_network(states: int | None = 2, observed_states: int = 6) -> LatentGraph:
     """A loopy network similar to [PBP Fig. 2]: four latents in a loop and six observables.
 
-    The observable ``c`` has a child, so that the loop contains observables too.
+    The observable ``c`` has a child, so the loop contains observables too.
     """
     latent = ["A", "B", "D", "F"]
     variables: dict[str, Domain] = dict.fromkeys(latent, states)
@@ -99,7 +99,7 @@ def loopy_network(states: int | None = 2, observed_states: int = 6) -> LatentGra
 
 
 def synthetic_junction_tree(states: int | None = 2, observed_states: int = 16) -> LatentGraph:
-    """A junction tree similar to [JT Fig. 2-3], which shows a part of one: neither a chain nor a tree, with cliques of four.
+    """A junction tree similar to the part shown in [JT Fig. 2-3]: neither a chain nor a tree, with cliques of four.
 
     The root clique {A, C, E} has three children, {B, C, D, E}, {A, C, I, J} and {A, E, K, L}. Each is
     connected to two latents of the root, adds two latents, all dependent, and two observables with two latent parents each.
@@ -119,7 +119,7 @@ def synthetic_junction_tree(states: int | None = 2, observed_states: int = 16) -
 
 
 def mixture(names: Sequence[str], states: int | None = 2) -> LatentGraph:
-    """Continuous variables of the given names that depend on one hidden variable, called ``mixture``."""
+    """Continuous variables that depend on one hidden variable, called ``mixture``."""
     if isinstance(names, str) or not isinstance(names, Sequence) or not names:
         raise ArgumentError(f"names: expected a list of names, got {names!r}.")
     hidden = "mixture"
@@ -151,7 +151,7 @@ def grid(rows: int = 2, columns: int = 3, states: int | None = 2, observed_state
 def parity(leaves: int = 2, observed_states: int = 3) -> LatentGraph:
     """G1 -> H <- G2, all binary and latent, with observables g1_1, g1_2, …, g2_1, …, h_1, …
 
-    Where H is the parity of G1 and G2, the observables of G1 alone, or of G2 alone, are independent of H.
+    If H is the parity of G1 and G2, the observables of G1 alone, or of G2 alone, are independent of H.
     """
     _at_least(1, leaves=leaves, observed_states=observed_states)
     latent = ["G1", "G2", "H"]
@@ -165,7 +165,7 @@ def parity(leaves: int = 2, observed_states: int = 3) -> LatentGraph:
 
 
 def pen_strokes(points: int = 8, order: int = 1, low: float = 0.0, high: float = 100.0) -> LatentGraph:
-    """A hidden chain over the points of a pen stroke; each point is a leaf with its coordinates (x1, y1), (x2, y2), …
+    """A hidden chain over the points of a pen stroke; each point is a leaf with coordinates (x1, y1), (x2, y2), …
 
     The numbers of latent states are unknown.
     """
@@ -190,17 +190,17 @@ def pen_tree(
 ) -> LatentGraph:
     """A binary tree of hidden variables over the points of a pen stroke, p1, p2, …, each a vector of two coordinates.
 
-    Each point hangs on a latent of its own. Two neighbours and the latent above them are connected with each other, and so on
-    up to the two halves of the stroke. The observed variable ``digit`` is a neighbour of all latents: a model with
+    Each point is connected to one latent. Two neighbouring latents and the latent above them are connected with each other, and
+    so on up to the two halves of the stroke. The observed variable ``digit`` is a neighbour of all latents: a model with
     ``condition="digit"`` has one set of operators per digit.
 
     Args:
-        points: a power of two, at least 2.
-        leaf_states: of the latents above single points.
-        states: of the others.
-        classes: of the variable ``digit``.
+        points: number of points, a power of two, at least 2.
+        leaf_states: number of states of the latents above single points.
+        states: number of states of the other latents.
+        classes: number of states of ``digit``.
         low: smallest coordinate.
-        high: largest one.
+        high: largest coordinate.
     """
     _at_least(2, points=points)
     if points & (points - 1):
@@ -232,14 +232,14 @@ def balanced_tree(
 ) -> LatentGraph:
     """A binary tree of latents over leaves of any kind: patches of an image, points of a stroke, sensors along a line.
 
-    Each leaf hangs on a latent of its own. Two neighbours in the list and the latent above them are connected with each other,
-    and so on up to the two halves.
+    Each leaf is connected to one latent. The latents of two neighbours in the list and the latent above them are connected with
+    each other, and so on up to the two halves.
 
     Args:
-        leaves: name -> domain; their number is a power of two, at least 2. Put together what belongs together.
-        leaf_states: of the latents h_<leaf> above single leaves.
-        states: of the others, h1_1, h1_2, … one level up, h2_1, … above these.
-        condition: an observed variable and its number of states that all latents depend on, for ``PBP(graph, condition=name)``.
+        leaves: name -> domain; their number is a power of two, at least 2. Related leaves should be adjacent.
+        leaf_states: number of states of the latents h_<leaf> above single leaves.
+        states: number of states of the others, h1_1, h1_2, … one level up, h2_1, … above these.
+        condition: an observed variable with its number of states, connected to all latents, for ``PBP(graph, condition=name)``.
     """
     names = list(leaves)
     _at_least(2, leaves=len(names))

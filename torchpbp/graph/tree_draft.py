@@ -11,7 +11,7 @@ from itertools import combinations
 from torchpbp.graph.clique_tree import log_size
 
 LARGEST_MERGED = 4096
-"""Joint states up to which nodes that only pass messages on are merged into a neighbour."""
+"""Largest number of joint states of a merger with a node that only forwards messages."""
 MAX_NEIGHBOURS = 3
 """Two children and a parent; three children at the root. An operator is a tensor with one mode per neighbour."""
 
@@ -22,9 +22,9 @@ class Draft:
 
     Args:
         cliques: variables of each node.
-        groups: observables that each node holds as a leaf; empty for others.
+        groups: observables of each leaf; empty for inner nodes.
         near: neighbours of each node.
-        splits: how many splits lie below each node: 0 for those of the first draft.
+        splits: number of splits below each node: 0 for nodes of the first draft.
     """
 
     cliques: list[frozenset[str]] = field(default_factory=list)
@@ -33,7 +33,7 @@ class Draft:
     splits: list[int] = field(default_factory=list)
 
     def add(self, clique: frozenset[str], group: tuple[str, ...] = (), splits: int = 0) -> int:
-        """A new node without neighbours; its number."""
+        """Add a node without neighbours and return its number."""
         self.cliques.append(clique)
         self.groups.append(group)
         self.near.append(set())
@@ -54,7 +54,7 @@ class Draft:
 
 
 def prune(draft: Draft) -> tuple[set[int], list[tuple[int, int]]]:
-    """Step 3: drop ends of the skeleton that hold no observable. Returns survivors and (dropped, neighbour) pairs."""
+    """Step 3: drop ends of the skeleton without observables. Returns the remaining nodes and (dropped, neighbour) pairs."""
     alive = set(range(len(draft.cliques)))
     pruned = []
     ends = [i for i in alive if not draft.groups[i] and len(draft.near[i]) <= 1]
@@ -74,16 +74,16 @@ def prune(draft: Draft) -> tuple[set[int], list[tuple[int, int]]]:
 
 
 def bound_degree(draft: Draft, alive: set[int], weights: Mapping[str, float]) -> set[int]:
-    """Step 4: while a node has too many neighbours, move two of them below a copy of the variables they share with it.
+    """Step 4: while a node has too many neighbours, move two of them below a new node with the variables they share with it.
 
-    The copy is the union of the two separators and so is its own separator: dropping a variable that no other
-    neighbour shares would be wrong, because the node's own factor still relates it to the rest.
+    The new node, and its separator, is the union of the two separators. Variables that no other neighbour shares are included,
+    because the factor of the node still relates them to the rest.
     """
     added: set[int] = set()
     for node in sorted(alive):
         clique = draft.cliques[node]
-        # Of neighbours with equal separators the first two are enough: a star with 1,000 leaves would need 10^6 pairs.
-        # Those with fewest splits go first, so that a star becomes a balanced tree.
+        # Only the first two of neighbours with equal separators are candidates: a star with 1,000 leaves would need 10^6 pairs.
+        # Neighbours with fewest splits come first, so that a star becomes a balanced tree.
         alike: dict[frozenset[str], list[tuple[int, int]]] = {}
         for n in draft.near[node] if len(draft.near[node]) > MAX_NEIGHBOURS else ():
             heapq.heappush(alike.setdefault(clique & draft.cliques[n], []), (draft.splits[n], n))
@@ -113,10 +113,10 @@ def bound_degree(draft: Draft, alive: set[int], weights: Mapping[str, float]) ->
 def contract(
     draft: Draft, alive: set[int], pruned: list[tuple[int, int]], weights: Mapping[str, float]
 ) -> list[tuple[int, int]]:
-    """Step 4, second half: merge inner nodes with two neighbours into an inner neighbour, while cliques stay small.
+    """Step 4, second half: merge inner nodes with two neighbours into an inner neighbour if the clique remains small.
 
-    An operator's size is set by its separators, not by its clique, so a merger only saves an operator. The clique's
-    states matter to exact inference on this tree, which finds generic ranks, hence the limit.
+    The size of an operator depends on its separators, not on its clique, so a merger saves an operator. The states of the
+    clique are limited for exact inference on this tree, which computes generic ranks.
 
     Returns:
         The pruned cliques; those attached to a merged node are attached to the node it was merged into.

@@ -1,4 +1,4 @@
-"""Min-fill triangulation: the maximal cliques of a chordal graph that contains a given one."""
+"""Min-fill triangulation: the maximal cliques of a chordal supergraph."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import networkx as nx
 
 
 def maximal_cliques(graph: nx.Graph[str], log_states: Mapping[str, float]) -> list[frozenset[str]]:
-    """Eliminate vertices by fewest fill-in edges and return the maximal cliques that arise.
+    """Eliminate vertices by fewest fill-in edges and return the resulting maximal cliques.
 
-    Ties go to the vertex whose clique has the smallest joint state space, then to the earlier vertex, so that the
-    result depends on nothing but the input. Costs are kept in a heap and updated only around removed vertices, and
-    only once no vertex without fill-in is left, so that long chains and hubs with many neighbours stay cheap.
+    Ties go to the vertex whose clique has the smallest joint state space, then to the earlier vertex, so the result is
+    deterministic. Costs are stored in a heap and updated only around removed vertices, and only when no vertex without fill-in
+    is left, so that long chains and hubs with many neighbours are cheap.
 
     Args:
         graph: undirected graph.
@@ -28,7 +28,7 @@ def maximal_cliques(graph: nx.Graph[str], log_states: Mapping[str, float]) -> li
 
     def cost(v: str) -> tuple[int, float, int, int, str]:
         near = adjacent[v]
-        joined = sum(len(near & adjacent[u]) for u in near) // 2  # counted by the smaller sets: a hub has many pairs
+        joined = sum(len(near & adjacent[u]) for u in near) // 2  # by set intersections, since a hub has many pairs
         fill = len(near) * (len(near) - 1) // 2 - joined
         weight = log_states[v] + sum(log_states[u] for u in sorted(near, key=position.__getitem__))
         return fill, round(weight, 9), position[v], version[v], v

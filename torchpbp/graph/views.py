@@ -1,7 +1,7 @@
 """Views of a latent: groups of observables that are independent of each other given it [d-separation].
 
-Three views determine a latent's states up to their order, two determine them up to a change of basis. Observables may be left
-out of all views: a collider that nobody looks at blocks a path.
+Three views determine a latent's states up to their order, two determine them up to a change of basis. Observables may be excluded
+from all views: an unobserved collider blocks a path.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import networkx as nx
 from torchpbp.graph.latent_graph import LatentGraph
 
 MOST_CANDIDATES = 16
-"""Observables, the nearest ones, of which views are made up; others join them."""
+"""Number of nearest observables from which views are started; other observables are added to them."""
 
 
 @dataclass(frozen=True)
 class Views:
-    """What can be seen of a latent.
+    """Views of a latent.
 
     Args:
-        latent: its name.
+        latent: name of the latent.
         groups: three, two or no groups of observables.
     """
 
@@ -32,19 +32,19 @@ class Views:
 
     @property
     def observables(self) -> tuple[str, ...]:
-        """Those of all views."""
+        """Observables of all views."""
         return tuple(x for group in self.groups for x in group)
 
     def without(self, names: Collection[str]) -> tuple[str, ...]:
-        """Observables of the views that have none of some names."""
+        """Observables of the views without any of these names."""
         return tuple(x for group in self.groups if not set(group) & set(names) for x in group)
 
 
 class Separation:
-    """Questions of d-separation about one directed graph.
+    """D-separation in a directed graph.
 
     Args:
-        graph: directed.
+        graph: directed graph.
     """
 
     def __init__(self, graph: LatentGraph) -> None:
@@ -57,93 +57,93 @@ class Separation:
         self._connected: dict[tuple[str, frozenset[str]], frozenset[str]] = {}
 
     def connected(self, source: str, given: Iterable[str] = ()) -> frozenset[str]:
-        """Variables that are d-connected with one, given others; all that is not named is marginalised."""
-        known = frozenset(given)
-        key = (source, known)
+        """Variables that are d-connected with ``source`` given others; all other variables are marginalised."""
+        evidence = frozenset(given)
+        key = (source, evidence)
         if key not in self._connected:
-            self._connected[key] = self._reachable(source, known)
+            self._connected[key] = self._reachable(source, evidence)
         return self._connected[key]
 
     def distance(self, name: str, other: str) -> int:
-        """Edges between two variables, whatever their direction; a large number where they are not connected."""
+        """Number of edges between two variables, in any direction; a large number if they are not connected."""
         if name not in self._distance:
             self._distance[name] = dict(nx.single_source_shortest_path_length(self._skeleton, name))
         return self._distance[name].get(other, 1000)
 
-    def _reachable(self, source: str, given: frozenset[str]) -> frozenset[str]:
+    def _reachable(self, source: str, evidence: frozenset[str]) -> frozenset[str]:
         """Active paths, followed from the source: upward, from a child, or downward, from a parent."""
-        above = set(given)  # what is observed, and its ancestors: colliders that are open
-        waiting = list(given)
+        above = set(evidence)  # observed variables and their ancestors: open colliders
+        waiting = list(evidence)
         while waiting:
             for parent in self._parents[waiting.pop()]:
                 if parent not in above:
                     above.add(parent)
                     waiting.append(parent)
-        seen, found, steps = set(), set(), [(source, True)]
+        seen, reachable, steps = set(), set(), [(source, True)]
         while steps:
             step = steps.pop()
             if step in seen:
                 continue
             seen.add(step)
             name, upward = step
-            if name not in given:
-                found.add(name)
-            if upward and name not in given:
+            if name not in evidence:
+                reachable.add(name)
+            if upward and name not in evidence:
                 steps += [(p, True) for p in self._parents[name]] + [(c, False) for c in self._children[name]]
             elif not upward:
-                if name not in given:
+                if name not in evidence:
                     steps += [(c, False) for c in self._children[name]]
                 if name in above:
                     steps += [(p, True) for p in self._parents[name]]
-        return frozenset(found - {source})
+        return frozenset(reachable - {source})
 
 
 def find_views(graph: LatentGraph, separation: Separation | None = None) -> dict[str, Views]:
-    """Views of each latent: three if there are, else two, else none.
+    """Views of each latent: three if possible, otherwise two or none.
 
-    Among triples of observables that are independent of each other given the latent the nearest are taken, together with the
-    others that join them.
+    The views start from the nearest triple of observables that are independent of each other given the latent, and include the
+    observables that depend on one of them.
 
     Args:
-        graph: directed.
-        separation: of the graph, where there is one already.
+        graph: directed graph.
+        separation: an existing :class:`Separation` of the graph.
     """
-    known = separation or Separation(graph)
-    return {h: _views_of(known, h) for h in graph.latent}
+    separation = separation or Separation(graph)
+    return {h: _views_of(separation, h) for h in graph.latent}
 
 
 def references(separation: Separation, family: Sequence[str], views: dict[str, Views]) -> dict[str, tuple[str, ...]]:
-    """Observables that stand for the latents of a family: each is independent of the rest of the family given its latent.
+    """Observables that represent the latents of a family: each is independent of the rest of the family given its latent.
 
     Args:
-        separation: of the graph.
+        separation: d-separation in the graph.
         family: a variable and its parents.
-        views: of all latents.
+        views: views of all latents.
 
     Returns:
-        For each latent of the family the observables of its views that stand for it. Those of different latents are independent
-        of each other given the family: of two that are not, the one further away is left out.
+        For each latent of the family the observables of its views that represent it. Observables of different latents are
+        independent of each other given the family: of two dependent ones, the more distant one is dropped.
     """
-    found: dict[str, list[str]] = {}
+    chosen: dict[str, list[str]] = {}
     for u in family:
         if u in views:
             rest = set(family) - {u}
             outside = [x for x in views[u].observables if x not in family]
-            found[u] = [x for x in outside if not separation.connected(x, [u]) & rest]
-    for u, other in combinations(list(found), 2):
-        for x in list(found[u]):
-            for y in list(found[other]):
-                if x in found[u] and (x == y or y in separation.connected(x, family)):
+            chosen[u] = [x for x in outside if not separation.connected(x, [u]) & rest]
+    for u, other in combinations(list(chosen), 2):
+        for x in list(chosen[u]):
+            for y in list(chosen[other]):
+                if x in chosen[u] and (x == y or y in separation.connected(x, family)):
                     nearer = separation.distance(u, x) <= separation.distance(other, y)
                     if nearer:
-                        found[other].remove(y)
+                        chosen[other].remove(y)
                     else:
-                        found[u].remove(x)
-    return {u: tuple(names) for u, names in found.items()}
+                        chosen[u].remove(x)
+    return {u: tuple(names) for u, names in chosen.items()}
 
 
 def _views_of(separation: Separation, h: str) -> Views:
-    """The best triple or pair of unlinked candidates, with what joins them."""
+    """The best triple or pair of unlinked candidates, with the candidates linked to them."""
     near = separation.connected(h)
     candidates = [x for x in separation.graph.observed if x in near]
     candidates.sort(key=lambda x: separation.distance(h, x))  # the order of the graph among equals
@@ -167,7 +167,7 @@ def _views_of(separation: Separation, h: str) -> Views:
 def _grown(
     seeds: Sequence[str], candidates: Sequence[str], linked: dict[str, frozenset[str]], weight: dict[str, float]
 ) -> tuple[tuple[str, ...], ...]:
-    """Groups around some seeds: a candidate joins the only group that it is linked to, or else the weakest one."""
+    """Groups around some seeds: a candidate is added to the only group it is linked to; unlinked ones to the weakest group."""
     groups = [[x] for x in seeds]
     for x in candidates:
         if x in seeds:

@@ -1,7 +1,7 @@
 """ClassTrees: one tree of operators per class of an observed variable, all on the same plan.
 
-P(evidence) = Σ_c P(c) w_c P(evidence on the others | c), with w the evidence on the class itself. Each class has log scales of its
-own, which are brought together before classes are added up: no class is divided by its own noisy mass.
+P(evidence) = Σ_c P(c) w_c P(evidence on the others | c), with w the evidence on the class itself. Each class has
+its log scales, which are brought to a common scale before classes are summed: no class is divided by its noisy mass.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torchpbp.planning.plan import Plan
 class ClassTrees:
     """A mixture of operator trees over the classes of an observed variable, with the interface of an :class:`OperatorTree`.
 
-    Evidence is the same for all classes. Evidence on the class itself, by states or weights, weighs the classes.
+    Evidence is shared by all classes. Evidence on the class variable, by states or weights, weights the classes.
 
     Args:
         plan: tree and message sizes, without the class variable.
@@ -29,8 +29,8 @@ class ClassTrees:
             features of the leaf's observables…).
         root: tensor (classes, messages of the root's children…).
         prior: (classes,) probabilities of the classes.
-        name: of the class variable.
-        schedule: order of message passing; by default it is found from the operators' shapes.
+        name: name of the class variable.
+        schedule: order of message passing; computed from the operators' shapes by default.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class ClassTrees:
     # -- probabilities of evidence -------------------------------------------------------------------------------
 
     def class_masses(self, evidence: Evidence) -> Mass:
-        """P(evidence on the others | class) as it is estimated: (batch, classes), each entry with a scale of its own."""
+        """Estimates of P(evidence on the others | class), (batch, classes), with one log scale per entry."""
         value, size, log_scale = self.stacked.mass(evidence)
         return Mass(value.mT, size.mT, log_scale.mT)
 
@@ -74,7 +74,7 @@ class ClassTrees:
         return factors * value
 
     def mass(self, evidence: Evidence) -> Mass:
-        """(batch,) P(evidence) as it is estimated, with the factor divided out."""
+        """(batch,) estimates of P(evidence), with the factors divided out of them."""
         value, size, log_scale = self.class_masses(evidence)
         factors, shift = _common_scale(self.weights(evidence), log_scale)
         return Mass((factors * value).sum(dim=-1), (factors.detach().abs() * size).sum(dim=-1), shift)
@@ -84,30 +84,30 @@ class ClassTrees:
         return self.mass(evidence).log(floor)
 
     def weights(self, evidence: Evidence) -> Tensor:
-        """(batch, classes) P(class) · weight that the evidence gives to the class."""
+        """(batch, classes) P(class) · weight of the class in the evidence."""
         prior = self.prior.to(self.root).expand(evidence.batch, -1)
-        own = evidence.weights(self.name, self.classes, prior.dtype, prior.device)
-        return prior if own is None else prior * own
+        class_weights = evidence.weights(self.name, self.classes, prior.dtype, prior.device)
+        return prior if class_weights is None else prior * class_weights
 
     def _possible(self, evidence: Evidence) -> Tensor:
-        """:meth:`weights`, in rows that allow only classes of probability 0 without that probability: a factor per row is free."""
+        """:meth:`weights`, without P(class) in rows whose evidence allows only classes of probability 0."""
         weights = self.weights(evidence)
-        own = evidence.weights(self.name, self.classes, weights.dtype, weights.device)
-        if own is None:
+        class_weights = evidence.weights(self.name, self.classes, weights.dtype, weights.device)
+        if class_weights is None:
             return weights
-        return torch.where((weights == 0).all(dim=-1, keepdim=True), own, weights)
+        return torch.where((weights == 0).all(dim=-1, keepdim=True), class_weights, weights)
 
     # -- estimates of the other observables ----------------------------------------------------------------------
 
     def estimates(self, evidence: Evidence, leaves: Sequence[int] | None = None) -> dict[int, Tensor]:
-        """Joint estimates at leaves, mixed over the classes, each up to a positive factor per row.
+        """Joint estimates at leaves, averaged over the classes, each up to a positive factor per row.
 
         Args:
-            evidence: for a batch of rows.
-            leaves: leaves wanted; all by default.
+            evidence: evidence of a batch of rows.
+            leaves: leaves to estimate; all by default.
 
         Returns:
-            leaf -> (batch, features of its observables…); evidence on these observables themselves is not included.
+            leaf -> (batch, features of its observables…), excluding evidence on these observables.
         """
         weights, result = self._possible(evidence), {}
         for leaf, (table, log_scale) in self.stacked.scaled_estimates(evidence, leaves).items():
@@ -125,10 +125,10 @@ class ClassTrees:
         """Draw the class and then all other observables, given the evidence; one draw per row of evidence.
 
         Args:
-            evidence: states, weights and values as given by the user.
-            observables: with their feature maps, the class variable among them.
+            evidence: unprepared states, weights and values.
+            observables: observables with their feature maps, including the class variable.
             floor: least probability of a state, as a share of the mass.
-            generator: of the draws.
+            generator: random generator of the draws.
 
         Returns:
             name -> (batch,) states or values.
@@ -147,14 +147,14 @@ class ClassTrees:
 
 
 def _common_scale(weights: Tensor, log_scale: Tensor) -> tuple[Tensor, Tensor]:
-    """Weights of classes that bring their values to a common scale per row.
+    """Weights of classes, multiplied so that their values share one scale per row.
 
     Args:
         weights: (batch, classes).
-        log_scale: (batch, classes) log of what was divided out of each class.
+        log_scale: (batch, classes) log of the factor divided out of each class.
 
     Returns:
-        (batch, classes) weights · exp(log_scale − shift), and (batch,) shift, the largest scale of a class that has a weight.
+        (batch, classes) weights · exp(log_scale − shift), and (batch,) shift, the largest log scale among weighted classes.
     """
     shift = torch.where(weights == 0, -torch.inf, log_scale).amax(dim=-1)
     shift = torch.where(shift.isinf(), torch.zeros_like(shift), shift)

@@ -1,9 +1,9 @@
 """Contractions of operators with messages and evidence: the single steps of message passing.
 
-Operators of equal shape are stacked along a first dimension of nodes. A dimension of classes may follow; it is written … below, and
-operators and messages both have it. The rows of a batch come last, which makes all inner loops long: messages have few entries.
+Operators of equal shape are stacked along a first dimension of nodes. An optional dimension of classes, written … below, follows in
+both operators and messages. The rows of a batch come last, which makes all inner loops long: messages have few entries.
 
-With one row each call of torch takes longer than its numbers do, so calls are few, and the cheaper one of two that do the same.
+For single rows the overhead of each torch call exceeds its arithmetic, so the code makes few calls and prefers cheap ones.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def upward_message(weight: Tensor, below: Sequence[Tensor]) -> Tensor:
     if len(below) == 1:
         return _product(weight, below[0])
     pairs, matrix = _pairs(below[0], below[1]), weight.flatten(-2)
-    if weight.ndim == 5 and pairs.shape[1] == 1:  # messages that all classes share: one product for all of them
+    if weight.ndim == 5 and pairs.shape[1] == 1:  # messages shared by all classes: one product for all of them
         return (matrix.flatten(1, 2) @ pairs.squeeze(1)).reshape(*matrix.shape[:3], pairs.shape[-1])
     return _product(matrix, pairs)
 
@@ -40,8 +40,8 @@ def downward_message(weight: Tensor, above: Tensor, below: Sequence[Tensor | Non
     beside = below[1 - k] if len(below) == 2 else None
     if beside is None:
         return _product(weight.mT, above)
-    own_last = weight if k == 1 else weight.mT  # (…, rank, the other child, child k)
-    return _product(own_last.flatten(-3, -2).mT, _pairs(above, beside))
+    child_last = weight if k == 1 else weight.mT  # (…, rank, the other child, child k)
+    return _product(child_last.flatten(-3, -2).mT, _pairs(above, beside))
 
 
 def root_message(root: Tensor, below: Sequence[Tensor | None], k: int, batch: int) -> Tensor:
@@ -49,31 +49,31 @@ def root_message(root: Tensor, below: Sequence[Tensor | None], k: int, batch: in
 
     Args:
         root: (…, child ranks).
-        below: per child (…, child rank, batch); that of child ``k`` is not used.
-        k: which child.
+        below: per child (…, child rank, batch); the entry of child ``k`` is not used.
+        k: index of the child that receives the message.
         batch: number of rows.
 
     Returns:
         (…, rank of child k, batch).
     """
-    own_last = root if k == len(below) - 1 else root.movedim(root.ndim - len(below) + k, -1)
+    child_last = root if k == len(below) - 1 else root.movedim(root.ndim - len(below) + k, -1)
     others = [b for j, b in enumerate(below) if j != k and b is not None]
     if not others:
-        return own_last.unsqueeze(-1).expand(*own_last.shape, batch)
+        return child_last.unsqueeze(-1).expand(*child_last.shape, batch)
     if len(others) == 1:
-        return own_last.mT @ others[0]
-    return own_last.flatten(-3, -2).mT @ _pairs(others[0], others[1])
+        return child_last.mT @ others[0]
+    return child_last.flatten(-3, -2).mT @ _pairs(others[0], others[1])
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
-    """The matrix product; of two batches of matrices without the preparations for other shapes."""
+    """Matrix product; ``bmm`` for two batches of matrices, which skips the broadcasting logic of ``@``."""
     return torch.bmm(left, right) if left.ndim == right.ndim == 3 else left @ right
 
 
 def _pairs(left: Tensor, right: Tensor) -> Tensor:
-    """Outer products of each row, (…, left · right, batch).
+    """Outer product of each row, (…, left · right, batch).
 
-    One product with a matrix then contracts both at once, instead of a small one for each row.
+    One matrix product then contracts both factors for all rows.
     """
     return (left.unsqueeze(-2) * right.unsqueeze(-3)).flatten(-3, -2)
 
@@ -88,17 +88,17 @@ def leaf_table(weight: Tensor, downward: Tensor) -> Tensor:
     Returns:
         (nodes, …, features of the leaf's observables, batch).
     """
-    own = downward.ndim - 1
-    if weight.ndim == own + 1:  # one observable
+    features_from = downward.ndim - 1
+    if weight.ndim == features_from + 1:  # one observable
         return _product(weight.mT, downward)
-    table = _product(weight.flatten(own).mT, downward)
-    return table.reshape(*table.shape[:-2], *weight.shape[own:], table.shape[-1])
+    table = _product(weight.flatten(features_from).mT, downward)
+    return table.reshape(*table.shape[:-2], *weight.shape[features_from:], table.shape[-1])
 
 
 def leaf_messages(
     weight: Tensor, groups: Sequence[tuple[str, ...]], evidence: Evidence
 ) -> tuple[Tensor, Tensor | None]:
-    """Messages from evidence: a gather where states are given, a product where weights are.
+    """Messages from evidence: a gather for states, a product for weights.
 
     Args:
         weight: (nodes, …, rank, features of the leaf's observables).
@@ -106,10 +106,11 @@ def leaf_messages(
         evidence: states and weights, the same for all classes.
 
     Returns:
-        (nodes, …, rank, batch) messages, and the (nodes, …, 1, batch) size of weights, which is divided out; None for states.
+        (nodes, …, rank, batch) messages, and the (nodes, …, 1, batch) scale divided out of the weights; None for states.
     """
-    own = weight.ndim - len(groups[0])
-    flat = weight if own == 2 else weight.reshape(len(groups), -1, *weight.shape[own:])  # all classes are read at once
+    features_from = weight.ndim - len(groups[0])
+    # (nodes, classes · rank, features…)
+    flat = weight if features_from == 2 else weight.reshape(len(groups), -1, *weight.shape[features_from:])
     soft = [any(v in evidence.soft for v in g) for g in groups] if evidence.soft else [False]
     if all(soft):
         messages, scale = _weighted(flat, groups, evidence)
@@ -125,21 +126,23 @@ def leaf_messages(
         messages = torch.stack([next(parts[s]) for s in soft])
         sizes = iter(scales.expand(len(weighted), 1, evidence.batch).unbind())
         scale = torch.stack([next(sizes) if s else one for s in soft])
-    if own == 2:
+    if features_from == 2:
         return messages, scale
-    return messages.reshape(*weight.shape[:own], evidence.batch), None if scale is None else scale.unsqueeze(1)
+    return messages.reshape(*weight.shape[:features_from], evidence.batch), None if scale is None else scale.unsqueeze(
+        1
+    )
 
 
 def _gathered(weight: Tensor, groups: Sequence[tuple[str, ...]], evidence: Evidence) -> Tensor:
     """(nodes, rank, batch) messages from states."""
-    for dim in range(2, weight.ndim):  # the sum over each dimension comes before it: state -1, which is not observed
+    for dim in range(2, weight.ndim):  # the sum over the states is prepended: state -1, not observed
         weight = torch.cat([weight.sum(dim=dim, keepdim=True), weight], dim=dim)
-    unknown: Tensor | None = None
+    unobserved: Tensor | None = None
     cells: Tensor | None = None
     for k, size in enumerate(weight.shape[2:]):
-        if unknown is None and not all(g[k] in evidence.hard for g in groups):
-            unknown = torch.full((evidence.batch,), -1, dtype=torch.int64, device=weight.device)
-        columns = [evidence.hard.get(g[k], unknown) for g in groups]
+        if unobserved is None and not all(g[k] in evidence.hard for g in groups):
+            unobserved = torch.full((evidence.batch,), -1, dtype=torch.int64, device=weight.device)
+        columns = [evidence.hard.get(g[k], unobserved) for g in groups]
         states = torch.stack([c for c in columns if c is not None]) + 1
         cells = states if cells is None else cells * size + states
     assert cells is not None
@@ -148,7 +151,7 @@ def _gathered(weight: Tensor, groups: Sequence[tuple[str, ...]], evidence: Evide
 
 
 def _weighted(weight: Tensor, groups: Sequence[tuple[str, ...]], evidence: Evidence) -> tuple[Tensor, Tensor]:
-    """(nodes, rank, batch) messages from weights, whose largest entries are divided out, and these, (nodes, 1, batch)."""
+    """(nodes, rank, batch) messages from weights divided by their largest entries, and these entries, (nodes, 1, batch)."""
     message, scale, rows = weight, weight.new_ones(1, 1, 1), False
     for k in range(len(groups[0]) - 1, -1, -1):
         zetas = [evidence.weights(g[k], weight.shape[2 + k], weight.dtype, weight.device) for g in groups]
@@ -157,8 +160,8 @@ def _weighted(weight: Tensor, groups: Sequence[tuple[str, ...]], evidence: Evide
             continue
         ones = weight.new_ones(evidence.batch, weight.shape[2 + k])
         stacked = torch.stack([ones if z is None else z for z in zetas]).mT  # (nodes, features, batch)
-        stacked, own = rescaled(stacked)
-        scale = scale * own
+        stacked, largest = rescaled(stacked)
+        scale = scale * largest
         if rows:
             inner = stacked.reshape(len(stacked), *[1] * (message.ndim - 3), *stacked.shape[1:])
             message = (message * inner).sum(dim=-2)
@@ -169,26 +172,28 @@ def _weighted(weight: Tensor, groups: Sequence[tuple[str, ...]], evidence: Evide
 
 
 def rescaled(message: Tensor) -> tuple[Tensor, Tensor]:
-    """(…, rank, batch) divided by the largest absolute entry of each row, and these, (…, 1, batch); rows of zeros stay so."""
+    """(…, rank, batch) divided by the largest absolute entry of each row, and these entries, (…, 1, batch), 1 for rows of zeros."""
     scale = message.detach().abs().amax(dim=-2, keepdim=True)
-    scale.masked_fill_(scale < torch.finfo(message.dtype).tiny, 1.0)  # or the gradients of zeros would be infinite
+    scale.masked_fill_(
+        scale < torch.finfo(message.dtype).tiny, 1.0
+    )  # otherwise the gradients of zeros would be infinite
     return message / scale, scale
 
 
 def gather_messages(parts: Sequence[Tensor], runs: Runs) -> Tensor:
-    """(nodes, …, rank, batch) messages out of the parts that hold them, without a copy where they lie together."""
+    """(nodes, …, rank, batch) messages gathered from their parts, without a copy where they are contiguous."""
     if len(runs) == 1:
         part, first, length = runs[0]
         return parts[part] if length is None else parts[part].narrow(0, first, length)
-    found = [parts[p] if length is None else parts[p].narrow(0, first, length) for p, first, length in runs]
-    # The number of rows is left out of the comparison: it is a symbol, not a number, in a program for batches of any size.
-    if len({m.shape[1:-1] for m in found}) > 1:  # messages that all classes share beside those of each class
-        leading = [max(sizes) for sizes in zip(*(m.shape[1:-1] for m in found), strict=True)]
-        found = [m.expand(-1, *leading, -1) for m in found]
-    return torch.cat(found)
+    messages = [parts[p] if length is None else parts[p].narrow(0, first, length) for p, first, length in runs]
+    # The batch dimension is not compared: it is symbolic in programs compiled for batches of any size.
+    if len({m.shape[1:-1] for m in messages}) > 1:  # messages shared by all classes next to messages per class
+        leading = [max(sizes) for sizes in zip(*(m.shape[1:-1] for m in messages), strict=True)]
+        messages = [m.expand(-1, *leading, -1) for m in messages]
+    return torch.cat(messages)
 
 
 def messages_by_node(parts: Sequence[Tensor], places: Mapping[int, Place], count: int) -> list[Tensor | None]:
-    """Per node a (…, batch, rank) message with a largest entry of 1; None where there is none."""
-    found = {n: parts[part][i] for n, (part, i) in places.items()}
-    return [rescaled(found[n])[0].mT if n in found else None for n in range(count)]
+    """Per node a (…, batch, rank) message with a largest entry of 1; None for nodes without a message."""
+    messages = {n: parts[part][i] for n, (part, i) in places.items()}
+    return [rescaled(messages[n])[0].mT if n in messages else None for n in range(count)]

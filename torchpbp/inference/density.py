@@ -1,4 +1,4 @@
-"""Densities of continuous variables, kept as values on a grid."""
+"""Densities of continuous variables, represented by their values on a grid."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from torchpbp.inputs.arrays import dense_tensor
 from torchpbp.settings import shortened, whole
 
 GRID = 513
-"""Points at which a density is kept."""
+"""Number of grid points of a density."""
 COARSEST = 2.0
-"""Bandwidths between two points above which sums over the grid are no integrals any more: off by 1 % here, by 20 % at 3."""
+"""Largest spacing of grid points, in bandwidths: the error of sums over the grid as integrals is 1 % here, 20 % at 3."""
 
 
 @dataclass(frozen=True)
 class LeafPosterior:
-    """What is known about a leaf that has an encoder: mean and variance of each entry.
+    """Posterior of a leaf with an encoder: mean and variance of each entry.
 
-    Its features give the ratio p(x | evidence) / p(x), not a density, so there are no quantiles and no samples.
+    The features of such a leaf estimate the ratio p(x | evidence) / p(x), not a density: quantiles and samples are unavailable.
 
     Args:
         mean: (batch, *shape of the leaf).
@@ -48,7 +48,7 @@ class Density:
     """A batch of one-dimensional densities, piecewise linear between grid points.
 
     Args:
-        points: (grid,) evenly spaced points over the variable's range, float64 whatever the values are.
+        points: (grid,) evenly spaced points over the variable's range, float64 for values of any dtype.
         values: (batch, grid) non-negative values that integrate to 1 by the trapezoid rule.
         mean: (batch,) means.
         variance: (batch,) variances.
@@ -98,8 +98,8 @@ class Density:
         levels = torch.as_tensor(q, dtype=self.values.dtype, device=self.values.device)
         if not bool(((levels >= 0) & (levels <= 1)).all()):
             raise QueryError(f"quantile: expected levels from 0 to 1, got {q}.")
-        found = self._invert(levels.reshape(1, -1).expand(len(self.values), -1).contiguous())
-        return found.squeeze(1) if levels.ndim == 0 else found
+        quantiles = self._invert(levels.reshape(1, -1).expand(len(self.values), -1).contiguous())
+        return quantiles.squeeze(1) if levels.ndim == 0 else quantiles
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """(n, batch) draws."""
@@ -120,7 +120,7 @@ class Density:
 
 
 def warn_of_coarse_grids(spans: Mapping[str, tuple[float, float]]) -> None:
-    """Warn, once for all variables, of ranges so wide that the grid of a density steps over its kernels.
+    """Warn, once for all variables, of ranges too wide for the grid of a density to resolve its kernels.
 
     Args:
         spans: continuous variable -> (width of its range, bandwidth).
@@ -137,7 +137,7 @@ def warn_of_coarse_grids(spans: Mapping[str, tuple[float, float]]) -> None:
 
 
 def as_points(at: Any) -> Tensor:
-    """Points at which a density is wanted, as float64."""
+    """Evaluation points of a density, as float64."""
     try:
         points = dense_tensor("at", at) if isinstance(at, Tensor) else at
         return torch.as_tensor(points, dtype=torch.float64)
@@ -153,8 +153,8 @@ def grid_density(
     Args:
         points: (grid,) evenly spaced.
         estimate: (batch, grid) values up to a positive factor per row.
-        mean: (batch,) a better mean than the grid's own, if there is one.
-        variance: (batch,) likewise.
+        mean: (batch,) means that replace those of the grid.
+        variance: (batch,) variances that replace those of the grid.
     """
     step = points[1] - points[0]
     top = estimate.detach().abs().amax(dim=1, keepdim=True)
@@ -162,7 +162,7 @@ def grid_density(
     empty = (clipped.detach().sum(dim=1, keepdim=True) <= 0).to(clipped.dtype)
     clipped = clipped + empty
     values = clipped / torch.trapezoid(clipped, dx=float(step), dim=1).unsqueeze(1)
-    own_mean = torch.trapezoid(values * points, dx=float(step), dim=1)
-    mean = own_mean if mean is None else mean
-    own_variance = torch.trapezoid(values * (points - own_mean.unsqueeze(1)) ** 2, dx=float(step), dim=1)
-    return Density(points, values, mean, own_variance if variance is None else variance)
+    grid_mean = torch.trapezoid(values * points, dx=float(step), dim=1)
+    mean = grid_mean if mean is None else mean
+    grid_variance = torch.trapezoid(values * (points - grid_mean.unsqueeze(1)) ** 2, dx=float(step), dim=1)
+    return Density(points, values, mean, grid_variance if variance is None else variance)

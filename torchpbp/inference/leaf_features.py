@@ -1,4 +1,4 @@
-"""Features of all leaves of a batch of rows, for nets and moments."""
+"""Features of all leaves for a batch of rows, as inputs of networks and moments."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class LeafFeatures(NamedTuple):
     """Features of all observables in a batch of rows.
 
     Args:
-        features: observable -> (rows, dim) φ; any finite numbers where not observed.
-        inputs: observable -> (rows, width) what nets see of it; any finite numbers where not observed.
-        seen: (rows, observables) whether a row observes each, in the order of ``features``.
+        features: observable -> (rows, dim) φ; arbitrary finite numbers where not observed.
+        inputs: observable -> (rows, width) inputs of networks; arbitrary finite numbers where not observed.
+        seen: (rows, observables) booleans, true where observed, in the order of ``features``.
     """
 
     features: Mapping[str, Tensor]
@@ -39,11 +39,11 @@ class LeafFeatures(NamedTuple):
 
 
 def weighted_statistics(values: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Mean and variance over rows, those of all processes, (nets, 1, outputs) each, of (nets, rows, outputs) values.
+    """Mean and variance over the rows of all processes, (nets, 1, outputs) each.
 
     Args:
-        values: outputs.
-        weights: (nets, rows) of the rows; all alike by default.
+        values: (nets, rows, outputs).
+        weights: (nets, rows) weights of the rows; equal by default.
     """
     if weights is None:
         if world_size() == 1:
@@ -58,11 +58,11 @@ def weighted_statistics(values: Tensor, weights: Tensor | None) -> tuple[Tensor,
 
 
 class LeafReader:
-    """Reads rows of a table as features of leaves.
+    """Converts rows of a table to features of leaves.
 
     Args:
-        observables: of the model, without its condition variable, in order.
-        encoders: of the model, if any.
+        observables: observables of the model, without its condition variable, in order.
+        encoders: encoders of the model, if any.
     """
 
     def __init__(self, observables: Mapping[str, Observable], encoders: Encoders | None) -> None:
@@ -73,7 +73,7 @@ class LeafReader:
         self.context = encoders is not None and encoders.context
 
     def widths(self) -> dict[str, int]:
-        """What nets see of each leaf: its features, or its standardised values where features depend on other leaves."""
+        """Width of each leaf's network input: its features, or its standardised values with a context encoder."""
         result = {v: o.map.dim for v, o in self.observables.items()}
         for v, m in self.encoded.items():
             result[v] = max(1, torch.Size(m.shape).numel()) if self.context else m.dim - 1
@@ -83,15 +83,15 @@ class LeafReader:
         return {v: o.map.dim for v, o in self.observables.items()}
 
     def seen(self, table: Mapping[str, Tensor]) -> Tensor:
-        """(rows, leaves) whether each row observes each leaf."""
+        """(rows, leaves) booleans, true where a row observes a leaf."""
         columns = {v: observed(table[v]) for v in self.names if v not in self.encoded}
         for names in self._equal_shapes():
             missing = torch.stack([table[v] for v in names]).isnan().unsqueeze(-1).flatten(2)
-            known = ~missing.all(dim=2)
-            columns |= zip(names, known.unbind(), strict=True)
+            present = ~missing.all(dim=2)
+            columns |= zip(names, present.unbind(), strict=True)
             if missing.device.type == "meta":
                 continue
-            partly = known & missing.any(dim=2)
+            partly = present & missing.any(dim=2)
             if bool(partly.any()):
                 leaf, row = partly.nonzero()[0].tolist()
                 raise DataError(
@@ -101,7 +101,7 @@ class LeafReader:
         return torch.stack([columns[v] for v in self.names], dim=1)
 
     def values(self, table: Mapping[str, Tensor], shown: Tensor) -> dict[str, Tensor]:
-        """Values of encoded leaves, 0 where not shown, so that what is hidden cannot reach an answer."""
+        """Values of encoded leaves, 0 where not shown."""
         result: dict[str, Tensor] = {}
         for names in self._equal_shapes():
             stacked = torch.stack([table[v] for v in names])
@@ -110,12 +110,12 @@ class LeafReader:
         return {v: result[v] for v in self.encoded}
 
     def encode(self, table: Mapping[str, Tensor], seen: Tensor, shown: Tensor) -> dict[str, Encoded]:
-        """Outputs of the encoders, which may run in mixed precision; what follows does not.
+        """Outputs of the encoders, in float32 or float64 even if the encoders run in mixed precision.
 
         Args:
             table: leaf -> values.
-            seen: (rows, leaves) leaves whose own value may be used for their own features.
-            shown: (rows, leaves) leaves that a context encoder may look at for the others.
+            seen: (rows, leaves) leaves whose values enter their own features.
+            shown: (rows, leaves) leaves whose values a context encoder may use for the other leaves.
         """
         if self.encoders is None:
             return {}
@@ -151,7 +151,7 @@ class LeafReader:
             table: leaf -> states or values.
             encoded: outputs of the encoders.
             seen: (rows, leaves).
-            statistics: by which outputs are standardised; those kept in the model by default.
+            statistics: statistics that standardise the outputs; the model's buffers by default.
         """
         standard = self.standardised(encoded, statistics)
         values = self.values(table, seen) if self.context else {}
@@ -166,15 +166,15 @@ class LeafReader:
             if isinstance(observable.map, OneHot):
                 features[v] = observable.map.features(column.long().clamp(min=0))
             else:
-                known = seen[:, self.names.index(v)]
-                features[v] = observable.map.features(torch.where(known, column, observable.bounds.mean().to(column)))
+                mask = seen[:, self.names.index(v)]
+                features[v] = observable.map.features(torch.where(mask, column, observable.bounds.mean().to(column)))
             inputs[v] = features[v]
         return LeafFeatures(features, inputs, seen)
 
     def standardised(self, encoded: Mapping[str, Encoded], statistics: Statistics | None) -> dict[str, Tensor]:
         """Encoded leaf -> (rows, d + 1) features."""
-        kept = {v: (m.mean, m.spread) for v, m in self.encoded.items()}
-        chosen = kept if statistics is None else statistics
+        buffers = {v: (m.mean, m.spread) for v, m in self.encoded.items()}
+        chosen = buffers if statistics is None else statistics
         result: dict[str, Tensor] = {}
         for names in self.equal_sizes():
             raw = torch.stack([encoded[v].features for v in names])
@@ -199,7 +199,7 @@ class LeafReader:
             encoded: outputs of the encoders.
             shown: (rows, leaves).
             statistics: as in :meth:`features`.
-            grams: C of each leaf; those kept in the model by default.
+            grams: C of each leaf; the model's buffers by default.
         """
         assert self.encoders is not None
         standard = self.standardised(encoded, statistics)
@@ -217,7 +217,7 @@ class LeafReader:
         return result
 
     def evidence_of(self, evidence: Evidence, like: Tensor) -> dict[str, Tensor]:
-        """Encoded leaf -> (batch, d + 1) evidence vectors of a batch of evidence, with what the model has kept."""
+        """Encoded leaf -> (batch, d + 1) evidence vectors of a batch of evidence, with the model's statistics and Gram matrices."""
         shown = torch.zeros(evidence.batch, len(self.names), dtype=torch.bool, device=like.device)
         table = {}
         for v, m in self.encoded.items():
@@ -230,7 +230,7 @@ class LeafReader:
         return {v: zeta.to(like) for v, zeta in vectors.items()}
 
     def gram_sums(self, leaves: LeafFeatures) -> list[tuple[Tensor, Tensor]]:
-        """Per group of :meth:`equal_sizes` Σ φφᵀ over the rows that observe a leaf, (leaves, d, d), and their number, (leaves,)."""
+        """Per group of :meth:`equal_sizes` Σ φφᵀ over the rows that observe a leaf, (leaves, d, d), and their counts, (leaves,)."""
         result = []
         for names in self.equal_sizes():
             phi = torch.stack([leaves.features[v] for v in names])
@@ -242,7 +242,7 @@ class LeafReader:
         """(leaves, rows) of (rows, all leaves)."""
         return flags.mT[[self.names.index(v) for v in names]]
 
-    # Leaves of one kind are computed together: a step of training is made of many small operations, and each costs the same.
+    # Leaves of equal size are computed together: training steps consist of many small operations, dominated by call overhead.
 
     def equal_sizes(self) -> list[list[str]]:
         """Encoded leaves by the number of their features."""
@@ -260,7 +260,7 @@ class LeafReader:
 
 
 def hidden_share(evidence: Evidence, leaves: Sequence[str], device: torch.device | str) -> Tensor:
-    """(batch,) share of the leaves that each row does not observe."""
+    """(batch,) share of leaves missing in each row."""
     hidden = torch.zeros(evidence.batch, dtype=torch.float64, device=device)
     for v in leaves:
         if v in evidence.real:

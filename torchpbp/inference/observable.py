@@ -1,4 +1,4 @@
-"""The observables of a model: how values become evidence vectors, and estimates become distributions."""
+"""Observables of a model: they map values to evidence vectors and estimates to distributions."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from torchpbp.inputs.evidence import Evidence
 from torchpbp.inputs.missing_values import observed
 
 SMALL_BATCH = 1024
-"""Rows up to which variables are computed together; in more, tensors of one variable stay in the processor's cache."""
+"""Largest batch in which variables are computed together; beyond it, tensors of single variables make better use of the cache."""
 
 NOISE = 0.05
-"""Share of an estimate's norm below which the probability of the evidence counts as noise, for means of encoded leaves."""
+"""Probability of the evidence, as a share of an estimate's norm, below which means of encoded leaves treat it as noise."""
 
 
 class Observable(nn.Module):
@@ -29,14 +29,14 @@ class Observable(nn.Module):
     Args:
         name: the variable.
         domain: number of states, or a continuous range.
-        map: its features.
+        map: feature map of the variable.
 
     Attributes:
         bounds: (2,) range over which a continuous variable's densities are normalised.
-        functionals: (dim, 2) weights with which features predict u and u² of a continuous variable, u being its
-            standardised value: without that, x² would drown the variance of data far from 0. For a leaf with an encoder
-            (dim, 2 · entries), those of u first.
-        marginal: (dim,) distribution of a discrete variable without evidence, towards which noisy answers are shrunk.
+        functionals: (dim, 2) weights with which features predict u and u² of a continuous variable, where u is the
+            standardised value: for data far from 0, x² would dominate the variance. For a leaf with an encoder
+            (dim, 2 · entries), the weights of u first.
+        marginal: (dim,) prior distribution of a discrete variable, towards which noisy estimates are shrunk.
     """
 
     bounds: Tensor
@@ -63,7 +63,7 @@ class Observable(nn.Module):
 
         Args:
             values: (n,) training values.
-            extent: smallest and largest value, if ``values`` are not all there are.
+            extent: smallest and largest training value, if ``values`` are only a sample of them.
         """
         if not isinstance(self.domain, Continuous):
             return
@@ -87,7 +87,7 @@ class Observable(nn.Module):
 
     @torch.no_grad()
     def set_functionals(self, gram: Tensor, moments: Tensor) -> None:
-        """Weights with which features predict values and their squares.
+        """Set the weights with which features predict values and their squares.
 
         Args:
             gram: (dim, dim) E[φφᵀ].
@@ -104,10 +104,10 @@ class Observable(nn.Module):
         if self.name in evidence.real:
             values = evidence.real[self.name]
             if isinstance(self.map, EncodedMap):
-                known = observed(values)
-                cells = known.reshape(-1, *[1] * (values.ndim - 1))
+                mask = observed(values)
+                cells = mask.reshape(-1, *[1] * (values.ndim - 1))
                 encoded = self.map.evidence(torch.where(cells, values, torch.zeros_like(values)))
-                return torch.where(known.unsqueeze(1), encoded.to(like), missing)
+                return torch.where(mask.unsqueeze(1), encoded.to(like), missing)
             seen = ~values.isnan()
             filled = torch.where(seen, values, self.bounds.mean())
             return torch.where(seen.unsqueeze(1), self.map.evidence(filled).to(like), missing)
@@ -118,29 +118,29 @@ class Observable(nn.Module):
         return missing
 
     def log_integral(self, evidence: Evidence) -> Tensor | float:
-        """Log of the kernel's integral in rows that observe a continuous variable: what makes evidence a density."""
+        """Log of the kernel's integral in rows that observe a continuous variable; it turns masses into densities."""
         if self.name not in evidence.real or not isinstance(self.map, KernelMap):
             return 0.0
         seen = ~evidence.real[self.name].isnan()
         return seen * (self.map.width * self.map.kernel.integral).log()
 
     def distribution(self, estimate: Tensor, evidence: Evidence, floor: float | Tensor) -> Tensor:
-        """Valid (batch, states) distribution of a discrete variable from an estimate without its own evidence."""
+        """(batch, states) distribution of a discrete variable, from an estimate that excludes evidence on the variable."""
         return self.with_known(self._distribution(estimate, evidence, floor), evidence)
 
     def with_known(self, probabilities: Tensor, evidence: Evidence) -> Tensor:
-        """(batch, states) distributions, one-hot in rows that observe the variable itself."""
+        """(batch, states) distributions, one-hot in rows that observe the variable."""
         if self.name not in evidence.hard:
             return probabilities
         states = evidence.hard[self.name]
         states = states.unsqueeze(0)
-        known = states == torch.arange(self.map.dim, device=states.device).unsqueeze(
+        one_hot = states == torch.arange(self.map.dim, device=states.device).unsqueeze(
             1
-        )  # rows last, as the estimates have them
-        return torch.where((states >= 0).mT, known.mT.to(probabilities.dtype), probabilities)
+        )  # rows last, as in the estimates
+        return torch.where((states >= 0).mT, one_hot.mT.to(probabilities.dtype), probabilities)
 
     def log_score(self, estimate: Tensor, evidence: Evidence, floor: float | Tensor) -> Tensor:
-        """(batch,) log-probability (or log-density) of the value each row observes, from an estimate without it.
+        """(batch,) log-probability (or log-density) of each row's observed value, from an estimate that excludes it.
 
         0 where a row does not observe the variable.
         """
@@ -155,22 +155,22 @@ class Observable(nn.Module):
         density = self.density(estimate)
         step = float(density.points[1] - density.points[0])
         position = ((values - density.points[0]) / step).round().long().clamp(0, len(density.points) - 1)
-        own = density.values.gather(1, position.unsqueeze(1)).squeeze(1)
+        heights = density.values.gather(1, position.unsqueeze(1)).squeeze(1)
         span = float(self.bounds[1] - self.bounds[0])
-        return own.clamp(min=float(floor) / span).log().masked_fill(missing, 0.0)
+        return heights.clamp(min=float(floor) / span).log().masked_fill(missing, 0.0)
 
     def draw(self, estimate: Tensor, evidence: Evidence, floor: float | Tensor, generator: torch.Generator) -> Tensor:
-        """(batch,) one value per row, the observed one where there is one."""
+        """(batch,) one value per row: the observed value, or a draw where it is missing."""
         if isinstance(self.map, EncodedMap):
             raise QueryError(
                 f"Sampling: '{self.name}' has an encoder, whose features give ratios of densities but no density to draw from."
             )
         if self.continuous:
             drawn = self.density(estimate).sample(1, generator)[0].to(torch.float64)
-            known = evidence.real.get(self.name)
-            return drawn if known is None else torch.where(known.isnan(), drawn, known)
+            values = evidence.real.get(self.name)
+            return drawn if values is None else torch.where(values.isnan(), drawn, values)
         probabilities = self._distribution(estimate, evidence, floor)
-        if self.name in evidence.soft:  # the floor is for states that evidence does not exclude
+        if self.name in evidence.soft:  # the floor applies only to states that the evidence allows
             probabilities = probabilities * (evidence.soft[self.name] > 0)
         drawn = torch.multinomial(probabilities, 1, generator=generator)
         states = evidence.hard.get(self.name)
@@ -194,7 +194,7 @@ class Observable(nn.Module):
     def density(self, estimate: Tensor) -> Density:
         """Density of a continuous variable from a (batch, dim) estimate.
 
-        Mean and variance come from linear functionals of the estimate, which do not see the kernel's smoothing.
+        Mean and variance are linear functionals of the estimate, unaffected by the kernel's smoothing.
         """
         low, high = self.bounds.tolist()
         points = torch.linspace(low, high, GRID, dtype=torch.float64, device=estimate.device)
@@ -216,10 +216,10 @@ class Observable(nn.Module):
 
         Args:
             estimate: up to a positive factor per row.
-            map: of this leaf.
+            map: feature map of this leaf.
         """
-        # E[φ | Ω] is the estimate divided by its first entry, P(Ω). Where noise leaves little of that, the quotient is shrunk
-        # towards the mean of the training rows, and without a positive P(Ω) that mean is the answer.
+        # E[φ | Ω] is the estimate divided by its first entry, P(Ω). For noisy P(Ω) the quotient is shrunk towards the mean of the
+        # training rows; without a positive P(Ω) the result is this mean.
         total, norm = estimate[:, :1].clamp(min=0), estimate.norm(dim=1, keepdim=True)
         size = total.square() + (NOISE * norm).square()
         expected = estimate * total / torch.where(size > 0, size, torch.ones_like(size))
@@ -241,16 +241,16 @@ class Observable(nn.Module):
 def as_distribution(estimate: Tensor, floor: float | Tensor, fallback: Tensor | None = None) -> Tensor:
     """Clip a (batch, states) estimate at ``floor`` times its mass and normalise.
 
-    The mass is the sum of absolute values, so that the floor means the same whatever the scale. Negative entries are
-    sampling noise, and where they make up a share s of the mass the rest holds about as much noise again; so the result
-    is shrunk towards ``fallback`` by the share 2s. A row without information (all zeros, or half of it negative) becomes
-    the fallback.
+    The mass is the sum of absolute values, so the floor is independent of the scale. Negative entries are sampling noise;
+    if their share of the mass is s, the positive entries contain about as much noise again, so the result is shrunk
+    towards ``fallback`` by the share 2s. A row without information (all zeros, or half of its mass negative) becomes the
+    fallback.
 
     Args:
         estimate: (batch, states), any scale.
         floor: least probability, as a share of the mass.
-        fallback: (states,) or (batch, states) distribution to shrink towards; without one, only empty rows are replaced, by
-            the uniform distribution.
+        fallback: (states,) or (batch, states) distribution to shrink towards; None: no shrinkage, and rows of zeros become
+            uniform.
     """
     absolute = estimate.abs().sum(dim=-1, keepdim=True)
     empty = (absolute < torch.finfo(absolute.dtype).tiny).to(absolute.dtype)  # smaller ones have no reciprocal
@@ -260,7 +260,7 @@ def as_distribution(estimate: Tensor, floor: float | Tensor, fallback: Tensor | 
     total = clipped.sum(dim=-1, keepdim=True)
     if fallback is None:
         return clipped * total.reciprocal()
-    # One less twice the negative share: |e| − e is 0 where e is positive and 2|e| where it is negative.
+    # 1 − 2s: |e| − e is 0 for positive e and 2|e| for negative e.
     signal = (estimate.sum(dim=-1, keepdim=True) / mass).clamp(min=0)
     return torch.addcmul(clipped * (signal / total), 1 - signal, fallback)
 
@@ -270,16 +270,16 @@ def distributions(
 ) -> dict[str, Tensor]:
     """:meth:`Observable.distribution` of several discrete variables.
 
-    In small batches, where calls of torch take longer than their numbers, variables with equal numbers of states are computed together.
+    In small batches, dominated by the overhead of torch calls, variables with equal numbers of states are computed together.
 
     Args:
-        observables: by name.
-        estimates: name -> (batch, states) estimate without the variable's own evidence.
-        evidence: for the batch.
+        observables: observables by name.
+        estimates: name -> (batch, states) estimate that excludes evidence on the variable.
+        evidence: evidence of the batch.
         floor: see :func:`as_distribution`.
     """
     groups: dict[int, list[str]] = {}
-    # A compiler merges operations without this, and its programs are for batches of any size.
+    # Compilers fuse these operations, and compiled programs take batches of any size.
     if not torch.compiler.is_compiling() and evidence.batch <= SMALL_BATCH:
         for v in estimates:
             if v not in evidence.soft:
@@ -288,7 +288,7 @@ def distributions(
     for names in groups.values():
         stacked = torch.stack(
             [estimates[v].mT for v in names]
-        ).mT  # rows stay last in memory, which is several times as fast
+        ).mT  # rows remain last in memory, which is several times faster
         marginals = torch.stack([observables[v].marginal for v in names]).to(stacked).unsqueeze(1)
         for v, p in zip(names, as_distribution(stacked, floor, marginals).unbind(), strict=True):
             result[v] = observables[v].with_known(p, evidence)
@@ -307,35 +307,35 @@ def negative_mass(estimate: Tensor) -> Tensor:
 def joint_states(
     evidence: Evidence, states: Mapping[str, int], device: torch.device | str = "cpu"
 ) -> tuple[Evidence, Tensor]:
-    """Evidence with each joint state of some variables added in turn, as one larger batch.
+    """Evidence extended by each joint state of some variables, as one larger batch.
 
     Args:
-        evidence: for a batch of rows.
-        states: variables to go through, with their numbers of states.
-        device: of the evidence.
+        evidence: evidence of a batch of rows.
+        states: variables to enumerate, with their numbers of states.
+        device: device of the evidence.
 
     Returns:
-        Evidence with batch · cells rows, row by row in the order of the cells, and (batch · cells,) the weight that the
-        evidence itself gives to the state: 0 where it says otherwise.
+        Evidence with batch · cells rows, row by row in the order of the cells, and the (batch · cells,) weights of the cells
+        in ``evidence``: 0 for cells that contradict it.
     """
     grid = torch.cartesian_prod(*[torch.arange(s, device=device) for s in states.values()]).reshape(-1, len(states))
     wide = evidence.repeat_interleave(len(grid))
     hard, soft = dict(wide.hard), dict(wide.soft)
     allowed = torch.ones(wide.batch, dtype=torch.float64, device=device)
     for i, v in enumerate(states):
-        own = grid[:, i].repeat(evidence.batch)
+        cells = grid[:, i].repeat(evidence.batch)
         if v in soft:
-            allowed = allowed * soft.pop(v).gather(1, own.unsqueeze(1)).squeeze(1)
+            allowed = allowed * soft.pop(v).gather(1, cells.unsqueeze(1)).squeeze(1)
         if v in hard:
-            allowed = allowed * ((hard[v] == own) | (hard[v] < 0))
-        hard[v] = own
+            allowed = allowed * ((hard[v] == cells) | (hard[v] < 0))
+        hard[v] = cells
     return Evidence(wide.batch, hard, soft, wide.real), allowed
 
 
 def prepare(observables: Mapping[str, Observable], evidence: Evidence, like: Tensor) -> Evidence:
-    """Turn values of continuous variables into evidence vectors, so that message passing sees weights only.
+    """Replace values of continuous variables by evidence vectors: message passing takes states and weights only.
 
-    A continuous variable that no row mentions needs its vector too: its missing value is not a sum over features.
+    Unobserved continuous variables also get a vector, since their missing value is not a sum over features.
     """
     vectors = {
         name: observable.zeta(evidence, like).expand(evidence.batch, -1)

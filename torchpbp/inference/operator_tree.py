@@ -1,13 +1,13 @@
-"""OperatorTree: operators on a junction tree, and the messages that evidence sends along it.
+"""OperatorTree: operators on a junction tree, and message passing along it.
 
 Upward messages are functionals: P(evidence inside | Ω) = up · E[θ | Ω]. Downward messages are predictions,
-E[θ 1(evidence outside)] [PBP eq. 2-5]. Each is divided by its largest entry per row and the factor kept, so that
-trees of any size stay within floating-point range; leaves that observe states, whose messages are entries of an operator, are left
-as they are. Rows, and nodes of equal shape at equal depth, are handled together: (nodes, …, rank, batch).
+E[θ 1(evidence outside)] [PBP eq. 2-5]. Each message is divided by its largest entry per row, and the factors are stored, so
+trees of any size stay within floating-point range; messages of observed states, which are entries of an operator, are not
+rescaled. Rows, and nodes of equal shape at equal depth, are handled together: (nodes, …, rank, batch).
 Everything is differentiable in operators and evidence.
 
-All operators may have a leading dimension of classes, whose evidence is the same. Messages then have it as well:
-:class:`~torchpbp.inference.class_trees.ClassTrees` is made of that.
+Operators may have a leading dimension of classes, which share the evidence; messages then have it too. See
+:class:`~torchpbp.inference.class_trees.ClassTrees`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from torchpbp.inputs.evidence import Evidence
 from torchpbp.planning.plan import Plan
 
 UNUSED = torch.empty(0)
-"""In place of messages that were left out."""
+"""Placeholder of messages that were not computed."""
 
 
 class UpwardMessages(NamedTuple):
@@ -44,7 +44,7 @@ class UpwardMessages(NamedTuple):
         parts: messages that are used together, (nodes, …, rank, batch).
         places: node -> place of its message among the parts.
         weights: per step, leaves first, the stacked operators.
-        scales: per step the (nodes, …, 1, batch) factors divided out; None where there are none.
+        scales: per step the (nodes, …, 1, batch) factors divided out; None for steps without rescaling.
         batch: number of rows.
     """
 
@@ -69,9 +69,9 @@ class DownwardMessages(NamedTuple):
     """Result of the downward pass.
 
     Args:
-        parts: messages that were sent together, (nodes, …, rank, batch).
-        scales: per descent of the route the (nodes, …, 1, batch) factors divided out of the messages that its nodes were sent.
-        route: taken by the pass.
+        parts: messages that are computed together, (nodes, …, rank, batch).
+        scales: per descent of the route the (nodes, …, 1, batch) factors divided out of its nodes' messages.
+        route: route of the pass.
     """
 
     parts: list[Tensor]
@@ -80,11 +80,11 @@ class DownwardMessages(NamedTuple):
 
 
 class Mass(NamedTuple):
-    """Estimates of P(evidence), up to a factor that was divided out.
+    """Estimates of P(evidence), up to a separate factor.
 
     Args:
         value: (batch,) the estimates, which may be negative.
-        size: (batch,) sums of the absolute terms behind each.
+        size: (batch,) sums of the absolute terms of each estimate.
         log_scale: (batch,) log of the factor.
     """
 
@@ -93,9 +93,9 @@ class Mass(NamedTuple):
     log_scale: Tensor
 
     def log(self, floor: float | Tensor) -> Tensor:
-        """(batch,) log P(evidence); an estimate below ``floor`` times the sum of its absolute terms is raised to that.
+        """(batch,) log P(evidence), with estimates clamped to at least ``floor`` times the sum of their absolute terms.
 
-        It is -inf where every term is 0, or where an estimate is not positive and there is no floor.
+        It is -inf where every term is 0, or where the estimate is not positive and ``floor`` is 0.
         """
         value, size, log_scale = self
         least = floor.to(value.dtype) * size if isinstance(floor, Tensor) else floor * size
@@ -114,7 +114,7 @@ class OperatorTree:
         operators: per node (index 0 unused) a tensor with modes (message, children's messages…) or, at a leaf, (message,
             features of the leaf's observables…).
         root: tensor with one mode per child of the root.
-        schedule: order of message passing; by default it is found from the operators' shapes.
+        schedule: order of message passing; computed from the operators' shapes by default.
     """
 
     def __init__(self, plan: Plan, operators: Sequence[Tensor], root: Tensor, schedule: Schedule | None = None) -> None:
@@ -124,7 +124,7 @@ class OperatorTree:
     @property
     def schedule(self) -> Schedule:
         """Order of message passing."""
-        if self._schedule is None:  # not a cached_property, whose lock torch.compile does not take
+        if self._schedule is None:  # not a cached_property: torch.compile does not support its lock
             self._schedule = build_schedule(self.plan.tree, [tuple(w.shape) for w in self.operators])
         return self._schedule
 
@@ -132,8 +132,8 @@ class OperatorTree:
         """Messages from the leaves to the root [PBP eq. 2-3].
 
         Args:
-            evidence: for a batch of rows.
-            leaves: those that messages are sent down to afterwards; messages that are of no use for this may be left out.
+            evidence: evidence of a batch of rows.
+            leaves: targets of the following downward pass; upward messages that it does not use may be omitted.
         """
         schedule = self.schedule
         unused = schedule.route(leaves).unused if leaves is not None else ()
@@ -160,10 +160,10 @@ class OperatorTree:
 
         Args:
             upward: result of :meth:`upward`.
-            leaves: leaves to be reached; all by default.
+            leaves: target leaves; all by default.
 
         Returns:
-            Per node on the way a (batch, rank) message, scaled to a largest entry of 1.
+            Per node on the route a (batch, rank) message, scaled to a largest entry of 1; None for other nodes.
         """
         down = self._downward(upward, leaves)
         return messages_by_node(down.parts, down.route.places, len(self.operators))
@@ -188,11 +188,11 @@ class OperatorTree:
         """Joint estimates E[φ(δ(C)) 1(evidence elsewhere)] at leaves, each up to a positive factor per row [PBP Step 4].
 
         Args:
-            evidence: for a batch of rows.
-            leaves: leaves wanted; all by default.
+            evidence: evidence of a batch of rows.
+            leaves: leaves to estimate; all by default.
 
         Returns:
-            leaf -> (batch, features of its observables…); evidence on these observables themselves is not included.
+            leaf -> (batch, features of its observables…), excluding evidence on these observables.
         """
         upward = self.upward(evidence, leaves)
         return self._leaf_tables(upward, self._downward(upward, leaves))
@@ -200,7 +200,7 @@ class OperatorTree:
     def scaled_estimates(
         self, evidence: Evidence, leaves: Sequence[int] | None = None
     ) -> dict[int, tuple[Tensor, Tensor]]:
-        """:meth:`estimates` together with their factors: leaf -> (estimate, (batch,) log of what was divided out of it)."""
+        """:meth:`estimates` together with their scales: leaf -> (estimate, (batch,) log of the factor divided out of it)."""
         upward = self.upward(evidence, leaves)
         downward = self._downward(upward, leaves)
         tables, total = self._leaf_tables(upward, downward), self._log_scale(upward)
@@ -225,7 +225,7 @@ class OperatorTree:
         return result
 
     def _log_scale(self, upward: UpwardMessages) -> Tensor:
-        """(…, batch) log of all that was divided out upwards."""
+        """(…, batch) log of the product of all upward scales."""
         leading = self.root.shape[: self.root.ndim - len(self.schedule.root_children)]
         total = self.root.new_zeros(*leading, upward.batch)
         for scale in upward.scales:
@@ -237,7 +237,7 @@ class OperatorTree:
         """(batch,) log scale of the downward messages, excluding the upward scales they replace.
 
         Args:
-            node: where the message arrives.
+            node: node that receives the message.
             up, down: node -> (…, 1, batch) factor divided out of its message in each direction.
         """
         total: Tensor | float = 0.0
@@ -250,7 +250,7 @@ class OperatorTree:
         return total
 
     def mass(self, evidence: Evidence) -> Mass:
-        """P(evidence) as it is estimated, T ×_all up: possibly negative, with the factor divided out."""
+        """Estimate of P(evidence), T ×_all up: possibly negative, with the factor divided out."""
         upward = self.upward(evidence)
         below = [upward.message(c) for c in self.schedule.root_children]
         terms = root_message(self.root, below, len(below) - 1, evidence.batch) * below[-1]
@@ -269,15 +269,15 @@ class OperatorTree:
     ) -> dict[str, Tensor]:
         """Draw all observables given the evidence, one draw per row of evidence.
 
-        The walk visits leaves from left to right. At each leaf the downward message sees the evidence everywhere and the
+        Leaves are visited from left to right. At each leaf the downward message is conditioned on all evidence and on the
         values drawn so far; the draw then replaces the leaf's upward message. Each operator is used a fixed number of
         times, so a sample costs little more than a posterior.
 
         Args:
-            evidence: states, weights and values as given by the user.
-            observables: of the tree, with their feature maps.
+            evidence: unprepared states, weights and values.
+            observables: observables of the tree, with their feature maps.
             floor: least probability of a state, as a share of the mass.
-            generator: of the draws.
+            generator: random generator of the draws.
 
         Returns:
             name -> (batch,) states or values.
@@ -285,7 +285,7 @@ class OperatorTree:
         upward = self.upward(prepare(observables, evidence, self.root))
         up = {n: upward.message(n).unsqueeze(0) for n in upward.places}  # (1, rank, batch)
         children_of, values = self.plan.tree.children, {}
-        # Work to do, last first: (node, k, message) sends down to child k, (node, None, None) refreshes the way up.
+        # Stack of tasks: (node, k, message) sends a message down to child k, (node, None, None) recomputes the node's upward message.
         stack: list[tuple[int, int | None, Tensor | None]] = [
             (0, k, None) for k in reversed(range(len(children_of[0])))
         ]
@@ -323,8 +323,8 @@ def own_estimate(table: Tensor, position: int, zetas: Sequence[Tensor]) -> Tenso
 
     Args:
         table: (batch, features…), a joint estimate at a leaf.
-        position: which observable.
-        zetas: per observable its evidence vector, (batch, features) or (features,); at ``position`` anything.
+        position: index of the observable.
+        zetas: evidence vector of each observable, (batch, features) or (features,); the entry at ``position`` is ignored.
 
     Returns:
         (batch, features of the observable).
@@ -349,11 +349,11 @@ def _draw(
 
     Args:
         weight: (1, rank, features…).
-        message: (1, rank, batch) downward.
-        leaf: its observables.
-        evidence: as given by the user.
+        message: (1, rank, batch) downward message.
+        leaf: observables of the leaf.
+        evidence: unprepared evidence.
         floor: least probability of a state, as a share of the mass.
-        generator: of the draws.
+        generator: random generator of the draws.
     """
     table = leaf_table(weight, message)[0].movedim(-1, 0)  # (batch, features…)
     zetas = [observable.zeta(evidence, table) for observable in leaf]
@@ -375,14 +375,14 @@ def observable_estimates(
     names: Sequence[str],
     every_leaf: bool = False,
 ) -> dict[str, Tensor]:
-    """Estimates of observables that leave their own evidence out, up to a positive factor per row.
+    """Estimates of observables that exclude evidence on them, up to a positive factor per row.
 
     Args:
         tree: an :class:`OperatorTree`, or anything with its ``plan``, ``root`` and ``estimates``.
-        observables: of the tree.
-        evidence: prepared.
-        names: of the observables wanted.
-        every_leaf: the downward pass may reach all leaves, which is faster where most of them are asked about.
+        observables: observables of the tree.
+        evidence: prepared evidence.
+        names: names of the queried observables.
+        every_leaf: send messages to all leaves, which is faster if most of them are queried.
 
     Returns:
         name -> (batch, features).

@@ -1,4 +1,4 @@
-"""The learned parts of a model as modules: one per separator, one for the root."""
+"""Learned operators as modules: one per separator, one for the root."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from torch import Tensor, nn
 
 
 class SeparatorOperator(nn.Module):
-    """W of an inner separator, or Ψ of a leaf: predicts what lies below from the message.
+    """W of an inner separator, or Ψ of a leaf: predicts the children's messages or the leaf's features from the message.
 
     Args:
         shape: (rank, children's ranks…) or, at a leaf, (rank, states of its observables…).
-        name: shown when the module is printed.
-        dtype: of the weight.
-        classes: number of classes, each with an operator of its own; None for a single one.
+        name: name in the printed module.
+        dtype: dtype of the weight.
+        classes: number of classes, with one operator each; None for a single operator.
 
     Attributes:
-        weight: the operator, with a leading dimension of classes if there are any, as ``strengths`` and ``significant`` have.
+        weight: the operator; like ``strengths`` and ``significant`` it has a leading dimension if there are classes.
         strengths: (rank,) canonical correlations between core group and instrument along the message's dimensions.
-        significant: how many of these dimensions are statistically significant in the training data.
+        significant: number of statistically significant dimensions in the training data.
     """
 
     strengths: Tensor
@@ -43,8 +43,8 @@ class RootOperator(nn.Module):
 
     Args:
         shape: children's ranks.
-        dtype: of the weight.
-        classes: number of classes, which become a leading dimension; None for a single root.
+        dtype: dtype of the weight.
+        classes: number of classes, the size of a leading dimension; None for a single root.
     """
 
     def __init__(self, shape: Sequence[int], dtype: torch.dtype, classes: int | None = None) -> None:

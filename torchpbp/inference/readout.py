@@ -1,7 +1,7 @@
-"""Readout of a target: from estimates, which may be negative, to probabilities that a network can be trained by.
+"""Readout of a target: a trainable link from estimates, which may be negative, to probabilities.
 
-The logarithm of a clipped estimate has no gradient where the estimate is negative, which a good part of them are. The link
-here is positive and smooth everywhere, and how sharp it is depends on how much of the row is hidden.
+The logarithm of a clipped estimate has no gradient at negative estimates, which are frequent. This link is positive and smooth
+everywhere, and its sharpness depends on the share of missing leaves in the row.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ import torch
 from torch import Tensor, nn
 
 SOFTNESS, SHARPNESS = 0.15, 3.0
-"""Values at the start of training."""
+"""Initial values."""
 
 
 def soft_positive(z: Tensor, softness: float | Tensor) -> Tensor:
     """(z + √(z² + ε²)) / 2: positive, smooth, and close to max(z, 0)."""
     square = softness**2
     root = (z.square() + square).sqrt()
-    # For negative z the sum cancels; the quotient is the same number without that.
+    # For negative z the sum cancels; the equivalent quotient does not.
     return torch.where(z >= 0, (z + root) / 2, square / (2 * (root + z.abs())))
 
 
 class Readout(nn.Module):
-    """P ∝ q^τ with q = (z + √(z² + ε²)) / 2, where z are estimates of all states, divided by their norm.
+    """P ∝ q^τ with q = (z + √(z² + ε²)) / 2, where z are the estimates of all states divided by their norm.
 
     Args:
         target: name of the variable.
 
     Attributes:
         log_softness: log ε.
-        sharpness: (3,) with log τ = s₀ + s₁ h + s₂ h², h being the share of leaves that a row does not observe.
+        sharpness: (3,) coefficients of log τ = s₀ + s₁ h + s₂ h², with h the share of leaves missing in a row.
     """
 
     def __init__(self, target: str) -> None:
@@ -45,7 +45,7 @@ class Readout(nn.Module):
 
         Args:
             estimate: (batch, states), up to a positive factor per row.
-            hidden: (batch,) share of leaves that each row does not observe.
+            hidden: (batch,) share of leaves missing in each row.
         """
         norm = estimate.norm(dim=-1, keepdim=True)
         z = estimate / torch.where(norm > 0, norm, torch.ones_like(norm))

@@ -1,7 +1,7 @@
 """The order of message passing: nodes of equal shape at equal depth are handled together.
 
-Where each message is found depends on the tree alone, so it is worked out once for all batches: a pass up or down goes through lists of
-numbers and does nothing but contract.
+The locations of all messages depend on the tree alone and are computed once for all batches: a pass up or down iterates over lists of
+indices and only contracts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from torchpbp.graph.junction_tree import JunctionTree
 
 MOST_ROUTES = 256
-"""Routes remembered by a schedule: one for each set of leaves that questions were about."""
+"""Routes cached by a schedule: one for each set of queried leaves."""
 
 
 class Run(NamedTuple):
@@ -36,7 +36,7 @@ class Run(NamedTuple):
 
 Runs = tuple[Run, ...]
 Place = tuple[int, int]
-"""Number of a part, and place in it."""
+"""Number of a part, and index in it."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,11 @@ class Step:
     """Nodes whose operators have the same shape and whose messages may be computed at the same time.
 
     Args:
-        nodes: the nodes, such that those whose messages are used together follow each other.
+        nodes: the nodes, ordered such that nodes whose messages are used together are adjacent.
         children: ``children[k]`` holds the k-th child of each node; empty for leaves.
-        sizes: how many nodes in a row are used together; the step's messages are split into parts of these sizes.
+        sizes: sizes of the parts into which the step's messages are split; messages of a part are used together.
         groups: per node the observables of the leaf; empty for inner nodes.
-        inputs: ``inputs[k]`` finds the messages of the k-th children among the parts of earlier steps.
+        inputs: ``inputs[k]`` locates the messages of the k-th children in the parts of earlier steps.
     """
 
     nodes: tuple[int, ...]
@@ -59,15 +59,15 @@ class Step:
 
 
 class Descent(NamedTuple):
-    """What a step sends down on a route.
+    """Downward messages of one step on a route.
 
     Args:
         step: number of the step, leaves first.
-        nodes: those on the route.
-        chosen: which of the step's nodes these are; None for all.
-        above: finds their messages among the parts of the downward pass.
-        inputs: ``inputs[k]`` finds the upward messages of their k-th children; empty where the message down does not use them.
-        targets: which children are sent a message; their messages are one part of the downward pass for each.
+        nodes: nodes of the step that lie on the route.
+        chosen: indices of these nodes in the step; None for all.
+        above: location of their messages in the parts of the downward pass.
+        inputs: ``inputs[k]`` locates the upward messages of their k-th children; empty if the downward message does not use them.
+        targets: indices of the children that receive a message; each index yields one part of the downward pass.
     """
 
     step: int
@@ -79,13 +79,13 @@ class Descent(NamedTuple):
 
 
 class Arrival(NamedTuple):
-    """Leaves of a step that a route leads to.
+    """Leaves of one step at the end of a route.
 
     Args:
         step: number of the step.
         nodes: the leaves.
-        chosen: which of the step's nodes these are; None for all.
-        above: finds their messages among the parts of the downward pass.
+        chosen: indices of these leaves in the step; None for all.
+        above: location of their messages in the parts of the downward pass.
     """
 
     step: int
@@ -96,14 +96,14 @@ class Arrival(NamedTuple):
 
 @dataclass(frozen=True)
 class Route:
-    """The way of a downward pass from the root to some leaves.
+    """Path of a downward pass from the root to some leaves.
 
     Args:
-        start: which children of the root are sent a message; each message is one part.
-        descents: steps below, from the root on.
+        start: indices of the root's children that receive a message; each message is one part.
+        descents: steps below the root, in the order of the pass.
         arrivals: leaves reached.
         places: node -> place of its downward message.
-        unused: steps whose upward messages the way down does not use: those of nodes on the way itself.
+        unused: steps whose upward messages the downward pass does not use.
     """
 
     start: tuple[int, ...]
@@ -115,7 +115,7 @@ class Route:
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """All steps of a pass.
+    """All steps of message passing on a tree.
 
     Args:
         tree: junction tree.
@@ -138,26 +138,26 @@ class Schedule:
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """Leaves first; operators and scales of an upward pass are in this order."""
+        """All steps, leaves first; operators and scales of an upward pass have this order."""
         return self.leaves + self.inner
 
     def route(self, leaves: Sequence[int] | None = None) -> Route:
-        """The way from the root to some leaves, all by default."""
+        """The route from the root to some leaves, all by default."""
         if leaves is None:
             return self.everywhere
-        if torch.compiler.is_compiling():  # a dict that grows would make a compiled program invalid
+        if torch.compiler.is_compiling():  # a growing dict would invalidate the compiled program
             return _route(self.tree, self.leaves, self.inner, self.places, leaves)
         key = tuple(leaves)
-        found = self._routes.get(key)
-        if found is None:
+        route = self._routes.get(key)
+        if route is None:
             if len(self._routes) >= MOST_ROUTES:
                 self._routes.clear()
-            found = self._routes[key] = _route(self.tree, self.leaves, self.inner, self.places, leaves)
-        return found
+            route = self._routes[key] = _route(self.tree, self.leaves, self.inner, self.places, leaves)
+        return route
 
 
 def build_schedule(tree: JunctionTree, shapes: Sequence[tuple[int, ...]]) -> Schedule:
-    """Group nodes by depth and operator shape. Equal arguments get the very same schedule.
+    """Group nodes by depth and operator shape. Schedules are cached: equal arguments return the same object.
 
     Args:
         tree: junction tree.
@@ -166,10 +166,10 @@ def build_schedule(tree: JunctionTree, shapes: Sequence[tuple[int, ...]]) -> Sch
     return _schedule(tree, tuple(shapes))
 
 
-@lru_cache(maxsize=16)  # a chain of 2,000 sites has some megabytes of places
+@lru_cache(maxsize=16)  # the places of a chain of 2,000 sites take some megabytes
 def _schedule(tree: JunctionTree, shapes: tuple[tuple[int, ...], ...]) -> Schedule:
-    # Of each node: the step of its parent, which child it is, and the parent's place there. Messages to the same step are then
-    # neighbours, and need not be gathered.
+    # node -> (step of its parent, its index among the children, index of the parent in that step). Sorted by it, messages to the
+    # same step are contiguous and need not be gathered.
     order: dict[int, tuple[int, int, int]] = {c: (-1, k, 0) for k, c in enumerate(tree.children[0])}
 
     def grouped(nodes: Sequence[int], by_depth: bool) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
@@ -210,12 +210,12 @@ def _children(tree: JunctionTree, nodes: Iterable[int]) -> tuple[tuple[int, ...]
 
 
 def _runs(places: dict[int, Place], sizes: Sequence[int], nodes: Iterable[int]) -> Runs:
-    """Where the messages of some nodes are.
+    """Locations of the messages of some nodes.
 
     Args:
-        places: of all messages.
+        places: places of all messages.
         sizes: number of messages in each part.
-        nodes: whose messages are wanted, in this order.
+        nodes: nodes of the messages, in this order.
     """
     runs: list[tuple[int, int, int]] = []  # part, first, stop
     for n in nodes:
@@ -228,7 +228,7 @@ def _runs(places: dict[int, Place], sizes: Sequence[int], nodes: Iterable[int]) 
 
 
 def _chosen(indices: Sequence[int], size: int) -> slice | list[int] | None:
-    """Places among ``size`` nodes: None for all of them, a slice where they follow each other."""
+    """Indices into ``size`` nodes: None for all of them, a slice if they are consecutive."""
     if len(indices) == size:
         return None
     if indices[-1] - indices[0] == len(indices) - 1:
@@ -243,11 +243,11 @@ def _route(
     upward: dict[int, Place],
     ends: Sequence[int] | None,
 ) -> Route:
-    """The way down to some leaves, or to all.
+    """The route to some leaves, or to all.
 
     Args:
         tree, leaves, inner, upward: see :class:`Schedule`.
-        ends: leaves to be reached.
+        ends: leaves at the end of the route; None for all.
     """
     wanted = set(range(1, len(tree))) if ends is None else set[int]()
     for node in ends or ():
@@ -284,8 +284,8 @@ def _route(
         if indices:
             nodes = tuple(step.nodes[i] for i in indices)
             arrivals.append(Arrival(number, nodes, _chosen(indices, len(step.nodes)), _runs(places, sizes, nodes)))
-    # Upward messages go over to the siblings of nodes on the way, and into messages that are used themselves. A step computes all of
-    # its nodes, whether all are used or not.
+    # An upward message is used by the siblings of its node on the route, and by the parent's upward message if that one is used. A
+    # step computes either all of its nodes or none.
     used = {c for k, c in enumerate(tree.children[0]) if any(j != k for j in start)}
     for descent in descents:
         beside = [k for k, runs in enumerate(descent.inputs) if runs]

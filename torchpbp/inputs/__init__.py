@@ -1,4 +1,4 @@
-"""Input: training tables and evidence, checked and brought into one form."""
+"""Input: training tables and evidence, validated and converted to one form."""
 
 from torchpbp.inputs.columns import ColumnReader
 from torchpbp.inputs.evidence import Evidence, EvidenceLike, read_evidence

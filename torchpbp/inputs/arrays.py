@@ -1,4 +1,4 @@
-"""Tensors and arrays of any form as tensors of numbers, and whole numbers among them."""
+"""Conversion of tensors and arrays of any form to tensors of numbers, and checks for whole numbers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from torchpbp.lazy import pandas as pd
 from torchpbp.settings import shortened
 
 EXACT = 2.0**53
-"""Whole floating-point numbers of this size and beyond each stand for several whole numbers."""
+"""Limit of exact integers in float64: from here on one float represents several integers."""
 
 WIDENED = {torch.bool: torch.uint8, torch.uint16: torch.int32, torch.uint32: torch.int64}
-"""Dtypes for which torch has few operations, and dtypes that hold all their values."""
+"""Dtypes with few torch operations -> dtypes that hold all their values."""
 
 OUTSIDE = torch.iinfo(torch.int64).max
-"""Stands for numbers beyond int64; like them it is out of range of every variable."""
+"""Replaces integers beyond int64; like them it is out of range for every variable."""
 
 UNSIGNED = {torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64}
 """Dtypes without a -1 for missing values; a conversion to int64 that yields one has wrapped around."""
@@ -30,8 +30,8 @@ def dense_tensor(where: str, tensor: Tensor, device: torch.device | str = "cpu")
 
     Args:
         where: begins the error.
-        tensor: of any layout and dtype.
-        device: of the model. A model on the meta device takes meta tensors.
+        tensor: tensor of any layout and dtype.
+        device: device of the model. A model on the meta device takes meta tensors.
 
     Raises:
         DataError: complex numbers, or a meta tensor, which has no values.
@@ -53,9 +53,9 @@ def require_device(where: str, tensor: Tensor, device: torch.device | str, of: s
 
     Args:
         where: begins the error.
-        tensor: to be checked.
-        device: where it should be.
-        of: the object on that device, for the error.
+        tensor: tensor to check.
+        device: expected device.
+        of: name of the object on that device, for the error.
     """
     wanted = torch.device(device)
     if tensor.device.type != wanted.type or wanted.index not in (None, tensor.device.index):
@@ -75,11 +75,11 @@ def as_array(where: str, value: Any, expected: str) -> np.ndarray:
 
     Args:
         where: begins the error.
-        value: a list, a masked or pandas array, a single value or anything else that numpy takes for an array.
+        value: a list, a masked or pandas array, a single value or any other array-like object.
         expected: describes valid values, for the error.
 
     Raises:
-        DataError: entries of different lengths, values of which numpy makes no array, structured arrays.
+        DataError: entries of different lengths, values that numpy cannot convert, structured arrays.
     """
     try:
         array = unmasked(value) if isinstance(value, np.ndarray) else np.asarray(value)
@@ -95,7 +95,7 @@ def as_array(where: str, value: Any, expected: str) -> np.ndarray:
 
 
 def unmasked(array: np.ndarray) -> np.ndarray:
-    """The same array; if it is a masked one, with None (NaN among floating-point numbers) where the mask hides a value."""
+    """The array itself, or a masked array with None (NaN for floating-point numbers) in place of masked values."""
     if not isinstance(array, np.ma.MaskedArray):
         return array
     if not np.ma.is_masked(array):
@@ -108,14 +108,14 @@ def unmasked(array: np.ndarray) -> np.ndarray:
 
 
 def number_tensor(where: str, array: np.ndarray, expected: str, shared: bool = False, remedy: str = "") -> Tensor:
-    """The numbers of an array in their dtype, or as float64 out of objects: NaN for None, NaN, NaT and pandas NA.
+    """The numbers of an array in their dtype; objects become float64, with NaN for None, NaN, NaT and pandas NA.
 
     Args:
         where: begins errors.
         array: (rows, …) numbers.
         expected: describes valid values, for errors.
-        shared: the tensor may be over the memory of an array of integers; it has separate memory by default.
-        remedy: ends the error about objects that are no numbers.
+        shared: allow the tensor to share memory with an array of integers; by default the numbers are copied.
+        remedy: ends the error about objects that are not numbers.
 
     Raises:
         DataError: values that are not real numbers.
@@ -129,7 +129,7 @@ def number_tensor(where: str, array: np.ndarray, expected: str, shared: bool = F
     native = array.dtype.isnative and array.dtype in (np.uint8, np.int8, np.int16, np.int32, np.int64)
     if shared and native and array.flags.writeable and array.flags.c_contiguous:
         return torch.from_numpy(array)
-    # Platform-dependent types such as longlong, which torch does not have, become those of the same size.
+    # Platform-dependent types such as longlong, which torch lacks, become types of the same size.
     plain = f"{kind}{min(array.dtype.itemsize, 8)}" if kind in "iuf" else array.dtype.newbyteorder("=")
     return torch.from_numpy(array.astype(plain))
 
@@ -155,7 +155,7 @@ def _is_number(value: Any) -> bool:
 
 
 def comparable(column: Tensor) -> Tensor:
-    """The same states in a dtype that torch compares.
+    """The same states in a dtype with comparison operators.
 
     Args:
         column: whole numbers or booleans. Numbers beyond int64 become ``OUTSIDE``.
@@ -167,14 +167,14 @@ def comparable(column: Tensor) -> Tensor:
 
 
 def whole_numbers(column: Tensor) -> tuple[Tensor, Tensor]:
-    """States that come as floating-point numbers.
+    """Floating-point numbers as states.
 
     Args:
         column: (rows,) numbers, NaN where missing.
 
     Returns:
         (rows,) int64 states, -1 where missing, and (rows,) booleans, true where a number is not whole or too large to be an
-        exact whole number; the states of these rows mean nothing.
+        exact whole number; the states of these rows are arbitrary.
     """
     filled = torch.where(column.isnan(), -1.0, column.detach().to(torch.float64))
     bad = (filled != filled.round()) | ~(filled.abs() < EXACT)

@@ -1,4 +1,4 @@
-"""Parquet files and Arrow tables, read in batches. pyarrow is an optional extra and is loaded only when it is needed."""
+"""Parquet files and Arrow tables, read in batches. pyarrow is an optional extra, imported on first use."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ class ArrowRows:
     """Rows of an Arrow Dataset, Table or RecordBatch.
 
     Args:
-        data: where they are.
-        states: variables wanted, with their numbers of states.
+        data: Arrow object with the rows.
+        states: variables to read, with their numbers of states.
     """
 
     def __init__(self, data: Any, states: Mapping[str, Domain]) -> None:
@@ -86,18 +86,18 @@ class ArrowRows:
             self.length: int = data.count_rows() if _kind(data) == "Dataset" else data.num_rows
 
     def tables(self, rows: int) -> Iterator[dict[str, Any]]:
-        """Batches of at most so many rows."""
+        """Batches of at most ``rows`` rows."""
         for batch in self._batches(list(self._states), rows):
             yield as_table(batch, self._states, shared=self._states.keys() - self._labelled)
 
     def labels(self, known: Iterable[str]) -> dict[str, list[Any]]:
-        """Labels of columns of strings, sorted, and of dictionary columns, in the order of the dictionaries.
+        """Labels of string columns, sorted, and of dictionary columns, in the order of the dictionaries.
 
-        Files and row groups may have different dictionaries, so these columns are read once ahead of the others, unless
-        the first dictionary is complete.
+        Files and row groups may have different dictionaries, so these columns are read in a separate first pass, unless the
+        first dictionary is complete.
 
         Args:
-            known: variables that need none.
+            known: variables whose labels are known.
         """
         self._labelled = set(known)
         wanted = [
@@ -120,8 +120,8 @@ class ArrowRows:
 
     def _batches(self, names: list[str], rows: int) -> Iterator[Any]:
         if _kind(self._data) == "RecordBatch":
-            whole = self._data.select(names)
-            yield from (whole.slice(start, rows) for start in range(0, len(whole), rows))
+            selected = self._data.select(names)
+            yield from (selected.slice(start, rows) for start in range(0, len(selected), rows))
         elif _kind(self._data) == "Table":
             yield from self._data.select(names).to_batches(max_chunksize=rows)
         else:
@@ -133,7 +133,7 @@ class ArrowRows:
 
 @contextmanager
 def _reading() -> Iterator[None]:
-    """Errors of pyarrow while it reads files, as a DataError."""
+    """Convert errors of pyarrow in reading files to a DataError."""
     import pyarrow
 
     try:
@@ -144,12 +144,12 @@ def _reading() -> Iterator[None]:
 
 
 def as_table(batch: Any, states: Mapping[str, Domain], shared: Collection[str] = ()) -> dict[str, Any]:
-    """Columns of a RecordBatch or Table that are wanted, as tensors, arrays or pandas categories.
+    """Columns of a RecordBatch or Table as tensors, arrays or pandas categories.
 
     Args:
-        batch: the rows.
-        states: variables wanted, with their numbers of states.
-        shared: variables not known by labels, whose states may be tensors over Arrow's memory, only to be read.
+        batch: RecordBatch or Table.
+        states: variables to read, with their numbers of states.
+        shared: variables without labels, whose states may be read-only tensors over Arrow's memory.
     """
     if _kind(batch) == "Table":
         batch = batch.unify_dictionaries().combine_chunks()
@@ -179,7 +179,7 @@ def _column(array: Any, discrete: bool, shared: bool) -> Tensor | np.ndarray | p
 
 
 def has_dictionary(table: Any, name: str) -> bool:
-    """Whether a column of an Arrow table numbers its labels itself."""
+    """Whether a column of an Arrow table is dictionary-encoded."""
     from pyarrow import types
 
     return bool(types.is_dictionary(table.schema.field(name).type))
@@ -192,14 +192,14 @@ def _is_text(kind: Any) -> bool:
 
 
 def holds_labels(kind: Any) -> bool:
-    """Whether an Arrow type is one of strings or of a dictionary."""
+    """Whether an Arrow type is a string or dictionary type."""
     from pyarrow import types
 
     return bool(types.is_dictionary(kind)) or _is_text(kind)
 
 
 def _encoded(column: Any) -> Any:
-    """A dictionary array whose labels are distinct and none of them missing."""
+    """The column as a dictionary array with distinct, non-missing labels."""
     from pyarrow import types
 
     array = _chunk(column)

@@ -1,8 +1,8 @@
-"""Tables whose rows lie in partitions on a cluster: Dask DataFrames and Ray Datasets, read by the workers.
+"""Tables in partitions on a cluster: Dask DataFrames and Ray Datasets, read by the workers.
 
-A learner gives a function of one partition and a way to merge its results, which are merged in a tree on the cluster; only the
-last one comes back. An engine gives three operations: results of all partitions, a task that merges some results, and the
-value of the last one. Neither engine is imported before one of its tables is passed.
+A learner provides a function of one partition and a function that merges results. Results are merged in a tree on the cluster, and
+only the final one is returned. An engine implements three operations: tasks of all partitions, a task that merges some results, and
+the value of a task. An engine is imported only when one of its tables is passed.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from torchpbp.lazy import is_categorical, is_frame
 
 T = TypeVar("T")
 Labels = dict[str, tuple[Any, ...]]
-_Found = tuple[bool, tuple[Any, ...]]  # whether the column has categories, and its labels
+_ColumnLabels = tuple[bool, tuple[Any, ...]]  # whether the column has categories, and its labels
 
 FAN_IN = 8
 """Results merged by one task."""
 
 
 class PartitionedTable(ABC):
-    """A table whose rows lie in partitions, each a pandas DataFrame or an Arrow table on some worker.
+    """A table in partitions, each a pandas DataFrame or an Arrow table on some worker.
 
-    A task that is lost with its worker is run again by the engine, so functions must leave their arguments as they are.
+    The engine reruns tasks lost with their worker, so functions must not modify their arguments.
     """
 
     columns: tuple[str, ...]
 
     @abstractmethod
     def declared_labels(self, names: Sequence[str]) -> dict[str, tuple[Any, ...] | None]:
-        """Columns that may hold labels, out of some: their labels in order, or None where only the rows have them."""
+        """Ordered labels of those ``names`` that may hold labels; None for labels that only the rows contain."""
 
     @abstractmethod
     def mapped(self, function: Callable[[Any], Any], columns: Sequence[str]) -> list[Any]:
@@ -61,7 +61,7 @@ class PartitionedTable(ABC):
         Args:
             root: the task.
             leaves: the tasks of partitions that it depends on, for a progress bar.
-            description: of the progress bar.
+            description: label of the progress bar.
         """
 
     def map_reduce(
@@ -70,10 +70,10 @@ class PartitionedTable(ABC):
         """Apply a function to each partition and merge the results in a tree.
 
         Args:
-            function: of a partition with some of the columns; picklable.
-            merge: of up to :data:`FAN_IN` results, at least one, into one; picklable and associative.
-            columns: those that the function needs.
-            description: of the progress bar.
+            function: picklable function of a partition with these columns.
+            merge: picklable, associative function of one to :data:`FAN_IN` results.
+            columns: columns that the function needs.
+            description: label of the progress bar.
         """
         leaves = parts = self.mapped(function, columns)
         while parts is leaves or len(parts) > 1:
@@ -82,7 +82,7 @@ class PartitionedTable(ABC):
 
 
 class DaskTable(PartitionedTable):
-    """A Dask DataFrame, read by Dask's workers, or by threads where there is no cluster."""
+    """A Dask DataFrame, read by Dask's workers, or by threads without a cluster."""
 
     def __init__(self, frame: Any) -> None:
         self._frame = frame
@@ -124,16 +124,16 @@ class DaskTable(PartitionedTable):
 
             result, *parts = client.compute([root, *leaves])
             done = as_completed(parts)
-            del parts  # a part that is merged needs no memory
+            del parts  # frees the memory of merged parts
             for part in done:
-                if part.status == "error":  # the result has the same
+                if part.status == "error":  # the root has the same error
                     break
                 bar.update()
             return result.result()
 
 
 def _as_task(function: Callable[..., Any]) -> Any:
-    """A function as the result of a Dask task, so that each worker gets it once and it can be made again."""
+    """A function as the result of a Dask task: it is sent to each worker once, and Dask can recompute it."""
     import dask
 
     return dask.delayed(pickle.loads)(pickle.dumps(function))
@@ -152,8 +152,10 @@ def _applied_by_dask(partition: Any, function: Callable[[Any], T], partition_inf
 
 
 class RayTable(PartitionedTable):
-    """A Ray Dataset, whose blocks are read by Ray's workers. Ray shows its progress bar, and errors are results: it would hide
-    their class."""
+    """A Ray Dataset, whose blocks are read by Ray's workers.
+
+    Ray shows its own progress bar. Errors are returned as results, because Ray hides the class of raised errors.
+    """
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
@@ -211,7 +213,7 @@ class RayTable(PartitionedTable):
 
 @dataclass(frozen=True)
 class _RayBlock:
-    """A function of a block, whose result becomes a table with one row."""
+    """Wraps a function of a block; the result is pickled into a table with one row."""
 
     function: Callable[[Any], Any]
 
@@ -226,7 +228,7 @@ class _RayBlock:
 
 
 def _merged_by_ray(merge: Callable[[Sequence[Any]], Any], *parts: Any) -> Any:
-    """Merged results of blocks, which hold any number of them; None where no block has one, the first error if there is any."""
+    """Merged results of all blocks: the first error if there is one, None without results."""
     results = [result for part in parts for result in _ray_results(part) if result is not None]
     errors = [result for result in results if isinstance(result, TorchPBPError)]
     if errors or not results:
@@ -250,11 +252,11 @@ def partitioned(data: Any) -> PartitionedTable | None:
 
 @dataclass(frozen=True)
 class PartitionReader:
-    """Reads partitions as a :class:`~torchpbp.inputs.ColumnReader` reads tables, with labels that all of them agree on.
+    """A :class:`~torchpbp.inputs.ColumnReader` for partitions, with labels common to all of them.
 
     Args:
-        states: number of states of each variable wanted.
-        labels: of variables known by label.
+        states: number of states of each variable to read.
+        labels: labels of variables with labelled states.
         batch_size: rows of a partition handled at once.
     """
 
@@ -270,12 +272,12 @@ class PartitionReader:
         labels: Mapping[str, Sequence[Any]] | None = None,
         batch_size: int = ROWS_PER_BATCH,
     ) -> PartitionReader:
-        """A reader of a table, whose label columns are read once ahead where their labels are not declared.
+        """A reader of a table. Columns with undeclared labels are read in a first pass.
 
         Args:
-            table: to be read.
-            states: number of states of each variable wanted.
-            labels: known from before.
+            table: table to read.
+            states: number of states of each variable to read.
+            labels: labels of earlier tables.
             batch_size: rows of a partition handled at once.
 
         Raises:
@@ -288,18 +290,18 @@ class PartitionReader:
         reader = ColumnReader(states, labels, missing=True)
         discrete = {v: n for v, n in states.items() if isinstance(n, int)}
         declared = table.declared_labels([v for v in discrete if v not in reader.labels])
-        wanted = [v for v, found in declared.items() if found is None]
-        if wanted:
-            search = functools.partial(_labels, {v: states[v] for v in wanted})
-            declared |= {v: x for v, (_, x) in table.map_reduce(search, _all_labels, wanted, "labels").items()}
+        undeclared = [v for v, categories in declared.items() if categories is None]
+        if undeclared:
+            search = functools.partial(_labels, {v: states[v] for v in undeclared})
+            declared |= {v: x for v, (_, x) in table.map_reduce(search, _all_labels, undeclared, "labels").items()}
         new = {v: tuple(x) for v, x in declared.items() if x and (x != BOOLEANS or discrete[v] == len(BOOLEANS))}
-        for v, found in new.items():
-            reader.learn_labels(v, list(found))
+        for v, categories in new.items():
+            reader.learn_labels(v, list(categories))
         warn_of_few_labels(new, discrete)
         return cls(dict(states), reader.labels, batch_size)
 
     def tables(self, partition: Any, narrow: bool = False) -> tuple[Iterator[dict[str, Tensor]], MissingValues]:
-        """Tables of a partition, none of an empty one, and what is missing in them once they are read.
+        """Tables of a partition, none for an empty one, and their missing values, complete after iteration.
 
         Args:
             partition: a pandas DataFrame or Arrow table.
@@ -316,7 +318,7 @@ class PartitionReader:
         return read(), missing
 
 
-def _labels(states: dict[str, Domain], partition: Any) -> dict[str, _Found]:
+def _labels(states: dict[str, Domain], partition: Any) -> dict[str, _ColumnLabels]:
     """Labels of the label columns of one partition."""
     reader = ColumnReader(states, missing=True, quiet=True)
     if len(partition):
@@ -325,17 +327,17 @@ def _labels(states: dict[str, Domain], partition: Any) -> dict[str, _Found]:
     return {v: (_has_categories(partition, v), labels) for v, labels in reader.labels.items()}
 
 
-def _all_labels(parts: Sequence[dict[str, _Found]]) -> dict[str, _Found]:
-    """Labels of some partitions: strings sorted, categories in the order of the first partition that has them."""
+def _all_labels(parts: Sequence[dict[str, _ColumnLabels]]) -> dict[str, _ColumnLabels]:
+    """Labels of some partitions: strings sorted, categories in the order of their first partition."""
     result = {}
     for v in dict.fromkeys(v for part in parts for v in part):
-        found = [part[v] for part in parts if v in part]
-        ordered = any(categories for categories, _ in found)
-        union = dict.fromkeys(label for _, labels in found for label in labels)
+        columns = [part[v] for part in parts if v in part]
+        ordered = any(categories for categories, _ in columns)
+        union = dict.fromkeys(label for _, labels in columns for label in labels)
         result[v] = ordered, tuple(union if ordered else sorted(union))
     return result
 
 
 def _has_categories(partition: Any, name: str) -> bool:
-    """Whether a column of a partition numbers its labels itself."""
+    """Whether a column of a partition is categorical."""
     return is_categorical(partition[name].array) if is_frame(partition) else has_dictionary(partition, name)

@@ -1,4 +1,4 @@
-"""The reader of columns: states, labels and values in any form, for training tables, evidence, batches and classifiers."""
+"""Reading of columns: states, labels and values in any form, for training tables, evidence, batches and classifiers."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ from torchpbp.lazy import pandas as pd
 __all__ = ["ROWS_PER_BATCH", "Column", "ColumnReader", "DataLike", "read_column"]
 
 ROWS_PER_BATCH = 1 << 17
-"""Rows of an in-memory table handled at once; bounds the memory of counting."""
+"""Rows per batch of an in-memory table, which bound the memory of counting."""
 ENTRIES_PER_BATCH = 1 << 24
-"""Entries of vectors and images handled at once: a table with such columns is read in fewer rows."""
+"""Entries of vectors and images per batch: tables with such columns are read in smaller batches."""
 
 
 def read_column(where: str, value: Any, domain: Domain, labels: Sequence[Any] | None = None) -> Tensor:
@@ -54,13 +54,13 @@ def read_column(where: str, value: Any, domain: Domain, labels: Sequence[Any] | 
     Args:
         where: begins errors; names the variable.
         value: tensor, array, masked array, list or Series with an entry for each row: states, labels, or values of the
-            variable's shape. Missing are None, NaN, NaT, pandas NA, what a mask hides, and states of -1.
+            variable's shape. None, NaN, NaT, pandas NA, masked entries and states of -1 are missing.
         domain: number of states, or range.
-        labels: of the states, if the variable is known by labels.
+        labels: labels of the states, if they have any.
 
     Returns:
-        (rows,) int64 states, -1 where missing, or (rows, *shape) values, NaN where missing: float64, but vectors and images
-        that come as float32 or bytes are float32. Gradients pass to values.
+        (rows,) int64 states, -1 where missing, or (rows, *shape) values, NaN where missing: float32 for vectors and images of
+        dtype float32 or uint8, otherwise float64. Values are differentiable.
 
     Raises:
         DataError: states out of range, fractions, unseen labels, values that are infinite or outside their range.
@@ -73,15 +73,15 @@ def read_column(where: str, value: Any, domain: Domain, labels: Sequence[Any] | 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a variable as it came: nothing but categories is converted before a part of it is read.
+    """An unread column of a variable: apart from categories, entries are converted only when a part of it is read.
 
     Args:
         where: begins errors; names the variable.
         content: (rows, …) tensor, array of numbers, labels or objects, or vectors and images.
-        domain: of the variable.
-        labels: of its states; None where label and state are the same number.
+        domain: domain of the variable.
+        labels: labels of its states; None if label and state are the same number.
         first: number of its first row, for errors.
-        seen: (rows,) booleans of vectors or images, false where the value is missing; None: see ``content``.
+        seen: (rows,) booleans of vectors or images, false where the value is missing; None: missing values are NaN or None.
     """
 
     where: str
@@ -105,7 +105,7 @@ class Column:
 
         Args:
             where, value, domain, labels: as for :func:`read_column`.
-            single: whether one value without a dimension for rows is taken for one row.
+            single: accept one value without a dimension of rows as one row.
             first: number of the first row, for errors.
         """
         if shape := shape_of(domain):
@@ -114,7 +114,7 @@ class Column:
         if isinstance(value, list | tuple) and value and all(isinstance(row, Tensor) for row in value):
             if len({row.shape for row in value}) > 1:
                 raise ShapeError(f"{where}: got tensors of different shapes. Give each row the same.")
-            value = torch.stack([dense_tensor(where, row) for row in value])  # numpy would cut gradients off
+            value = torch.stack([dense_tensor(where, row) for row in value])  # numpy would detach gradients
         if is_series(value):
             value = value.array
         if isinstance(value, Tensor):
@@ -137,16 +137,16 @@ class Column:
         return len(self.content)
 
     def require_one_dimension(self) -> None:
-        """Raise a ShapeError unless there is one state or number per row."""
+        """Raise a ShapeError unless each row has one state or number."""
         if not shape_of(self.domain) and self.content.ndim != 1:
             raise _wrong_shape(self.where, self.content, self.domain)
 
     def tensor(self, rows: slice | None = None, shared: bool = False) -> Tensor:
-        """Some rows as numbers that are not yet checked; labels as states, -1 where missing.
+        """Some rows as unchecked numbers; labels as states, -1 where missing.
 
         Args:
-            rows: a part of them; all by default.
-            shared: the tensor may share the memory of the column, only to be read.
+            rows: slice of the rows; all by default.
+            shared: allow a read-only tensor that shares memory with the column.
         """
         content = self.content if rows is None else self.content[rows]
         start = self.first if rows is None else self.first + rows.start
@@ -173,7 +173,7 @@ def expected_of(domain: Domain) -> str:
 
 
 def checked_column(where: str, tensor: Tensor, domain: Domain) -> Tensor:
-    """(rows,) int64 states, or (rows, *shape) values in the form of :func:`read_column`, from numbers."""
+    """Checked numbers in the form returned by :func:`read_column`: (rows,) int64 states or (rows, *shape) values."""
     if shape_of(domain):
         check_values(where, tensor, domain, "finite values", "Make the whole value NaN if it is not observed.")
         return tensor
@@ -189,7 +189,7 @@ def checked_column(where: str, tensor: Tensor, domain: Domain) -> Tensor:
 def checked_states(
     where: str, column: Tensor, states: int, start: int = 0, missing: bool = True
 ) -> tuple[Tensor, Tensor | None]:
-    """States in an integer dtype, -1 where missing, and (rows,) booleans, true where missing; None if no state is.
+    """States in an integer dtype, -1 where missing, and (rows,) booleans, true where missing; None if none is missing.
 
     Args:
         where: begins errors; names the variable.
@@ -226,7 +226,7 @@ def _wrong_shape(where: str, content: Tensor | np.ndarray, domain: Domain) -> Sh
 
 
 def _raise_out_of_range(where: str, column: Tensor, codes: Tensor, states: int, start: int, missing: bool) -> NoReturn:
-    """Name the first state that is out of range, or missing."""
+    """Raise a DataError about the first state that is out of range or missing."""
     codes = codes.to(torch.int64)
     absent = codes == -1
     if not missing and bool(absent.any()):
@@ -245,25 +245,25 @@ def _raise_out_of_range(where: str, column: Tensor, codes: Tensor, states: int, 
 
 
 class ColumnReader:
-    """Turns tables into integer states and values, name by name.
+    """Converts tables to integer states and values by name.
 
-    Labels of category, string and boolean columns are learned from the first table and kept for the others.
+    Labels of category, string and boolean columns are taken from the first table and reused for later ones.
 
     A column of vectors or images has the shape (rows, *shape); see :func:`torchpbp.inputs.leaves.open_leaves`.
 
     Missing values (see :func:`read_column`) raise an error unless they are allowed. Those of discrete variables become -1,
-    or one extra state behind the others in narrow tables, which may be unsigned; those of continuous variables become NaN,
-    in all entries of a vector or image.
+    or an additional last state in narrow tables, which may be unsigned; those of continuous variables become NaN, in all
+    entries of a vector or image.
 
     Args:
-        states: number of states (or range, if continuous) of each variable wanted; other columns are ignored.
-        labels: labels of the states of variables that have been declared or learned before.
+        states: number of states (or range, if continuous) of each variable to read; other columns are ignored.
+        labels: labels of the states of variables, declared or taken from earlier tables.
         missing: allow missing values.
-        quiet: do not warn of labels that are fewer than states; another reader of the same data does.
-        device: where states and values go; None: they stay where the columns are, tables without a device on the CPU.
+        quiet: do not warn of variables with fewer labels than states, because another reader of the same data does.
+        device: device of states and values; None: the device of the columns, the CPU for tables without a device.
 
     Attributes:
-        missing_values: what is missing in the rows of the last pass, or of the present one so far.
+        missing_values: missing values of the last pass, or of the current one so far.
     """
 
     def __init__(
@@ -292,15 +292,14 @@ class ColumnReader:
     def tables(self, data: DataLike, rows: int = ROWS_PER_BATCH, narrow: bool = False) -> Iterator[dict[str, Tensor]]:
         """Yield name -> (rows,) states as int64, or (rows, *shape) values of continuous variables.
 
-        Values are float64; vectors and images that come as float32 or bytes are float32.
+        Values are float64, but vectors and images of dtype float32 or uint8 are float32.
 
         Args:
-            data: what to read.
-            rows: most rows of a table at once. Tables with vectors or images have at most :data:`ENTRIES_PER_BATCH` entries
-                of these.
-            narrow: yield states in the smallest dtype that is counted in (uint8, or int32 beyond 256 states). With
-                ``missing=True`` there is one state more, number ``states``, for missing values. Columns may share their
-                memory with the data.
+            data: data to read.
+            rows: largest number of rows per table. Tables with vectors or images have at most :data:`ENTRIES_PER_BATCH`
+                entries of these.
+            narrow: yield states in the smallest dtype for counting (uint8, or int32 beyond 256 states). With ``missing=True``
+                the additional state ``states`` stands for missing values. Columns may share memory with the data.
 
         Raises:
             DataError: no rows, missing column, fractional values, states out of range, unseen category; missing values,
@@ -319,9 +318,9 @@ class ColumnReader:
             length = len(next(iter(columns.values())))
             for start in range(0, length, rows):
                 part = slice(start, start + rows)
-                read = {v: self._read(c, part, narrow) for v, c in columns.items()}
-                self.missing_values.add(min(rows, length - start), {v: absent for v, (_, absent) in read.items()})
-                yield {v: column for v, (column, _) in read.items()}
+                parts = {v: self._read(c, part, narrow) for v, c in columns.items()}
+                self.missing_values.add(min(rows, length - start), {v: absent for v, (_, absent) in parts.items()})
+                yield {v: column for v, (column, _) in parts.items()}
             total += length
         if total == 0 and self._read_before:
             raise DataError(
@@ -335,11 +334,11 @@ class ColumnReader:
         self._read_before = True
 
     def learn_labels(self, name: str, categories: list[Any], where: str = "") -> None:
-        """Take labels of a variable, in the order of its states, unless it has some; new ones then raise a DataError.
+        """Set the labels of a variable, in the order of its states; labels missing from existing ones raise a DataError.
 
         Args:
-            name: of the variable.
-            categories: its labels.
+            name: name of the variable.
+            categories: labels of the variable.
             where: begins errors.
         """
         labels = self.labels.get(name)
@@ -375,7 +374,7 @@ class ColumnReader:
         return columns
 
     def _open(self, name: str, value: Any, where: str, streaming: bool, total: int) -> Column:
-        """A column, whose labels are learned if it has some."""
+        """An unread column; its labels, if any, are learned."""
         place, domain = f"{where}column '{name}'", self.states[name]
         if isinstance(domain, int) and not isinstance(value, Tensor):
             value = value.array if is_series(value) else value
@@ -398,8 +397,8 @@ class ColumnReader:
         """Checked states or values, and where they are missing, if anywhere.
 
         Args:
-            column: to be read in parts.
-            rows: of this part.
+            column: column to read.
+            rows: slice of the rows.
             narrow: as in :meth:`tables`.
         """
         where, domain, start = column.where, column.domain, column.first + rows.start

@@ -29,7 +29,7 @@ class Evidence:
         soft: name -> (batch, states) non-negative weights.
         real: name -> (batch,) values of continuous variables as float64, or (batch, *shape) vectors or images as float32 or
             float64; NaN, in all entries, where not observed.
-        log_scale: (batch,) log of what was taken out of weights of extreme size; None for nothing.
+        log_scale: (batch,) log of the factors divided out of extreme weights; None: nothing was divided out.
 
     Example:
         >>> read_evidence({"x": [0, None], "y": 2}, {"x": 3, "y": 4, "z": 2}).hard
@@ -60,7 +60,7 @@ class Evidence:
         return None
 
     def repeat_interleave(self, times: int) -> Evidence:
-        """Each row ``times`` times in a row."""
+        """Evidence with each row repeated ``times`` times, consecutively."""
         return Evidence(
             self.batch * times,
             {v: t.repeat_interleave(times) for v, t in self.hard.items()},
@@ -70,15 +70,15 @@ class Evidence:
         )
 
     def rows(self, chosen: slice | Tensor) -> Evidence:
-        """A slice of the rows, or those of some (n,) numbers."""
+        """The rows of a slice or of (n,) indices."""
         size = len(range(*chosen.indices(self.batch))) if isinstance(chosen, slice) else len(chosen)
         hard, soft, real = ({v: t[chosen] for v, t in group.items()} for group in (self.hard, self.soft, self.real))
         return Evidence(size, hard, soft, real, None if self.log_scale is None else self.log_scale[chosen])
 
     def moderate(self) -> Evidence:
-        """The same evidence with weights of moderate size, whose products and sums neither overflow nor underflow.
+        """Equivalent evidence with weights of moderate size, whose products and sums neither overflow nor underflow.
 
-        Posteriors do not depend on it; :meth:`scaled` restores the scale of log-probabilities.
+        Posteriors are unchanged; :meth:`scaled` restores the scale of log-probabilities.
         """
         soft, log_scale = dict(self.soft), self.log_scale
         for name, weights in self.soft.items():
@@ -89,18 +89,18 @@ class Evidence:
         return self if log_scale is self.log_scale else Evidence(self.batch, self.hard, soft, self.real, log_scale)
 
     def scaled(self, log_probabilities: Tensor) -> Tensor:
-        """(batch,) log-probabilities of the evidence as it was given, from those of its moderate form."""
+        """(batch,) log-probabilities of the original evidence, from log-probabilities of its moderate form."""
         if self.log_scale is None:
             return log_probabilities
         return log_probabilities + self.log_scale.to(log_probabilities)
 
 
 MODERATE = 1e18
-"""Weights up to this size, and down to its inverse, are left as they are."""
+"""Weights between the inverse of this number and the number itself are not rescaled."""
 
 
 def extreme_sizes(weights: Tensor) -> Tensor:
-    """(batch,) the largest size in each row of (batch, states) weights if it is extreme, otherwise 1."""
+    """(batch,) largest absolute weight of each row of (batch, states) weights if it is extreme, otherwise 1."""
     top = weights.detach().abs().amax(dim=1)
     return torch.where((top >= 1 / MODERATE) & (top <= MODERATE), 1.0, top)
 
@@ -112,11 +112,11 @@ no evidence."""
 
 
 def left_to_ask(names: Iterable[str], evidence: Evidence) -> list[str]:
-    """The variables that some row does not observe; where there are none, a warning says so.
+    """Variables that are missing in some row; warns if there are none.
 
     Args:
-        names: of all variables that have posteriors.
-        evidence: for a batch of rows.
+        names: names of all variables with posteriors.
+        evidence: evidence of a batch of rows.
     """
     wanted = [v for v in names if not evidence.observed_everywhere(v)]
     if not wanted:
@@ -125,7 +125,7 @@ def left_to_ask(names: Iterable[str], evidence: Evidence) -> list[str]:
 
 
 def warn_of_no_question(reason: str) -> None:
-    """Warn that an answer is empty, and why."""
+    """Warn that a result is empty for this reason."""
     warn_caller(
         f"Posteriors: {reason}, so nothing is left to ask and the answer is empty. log_evidence() has the log-probability of such "
         "rows; leave out a column to ask for it.",
@@ -134,7 +134,7 @@ def warn_of_no_question(reason: str) -> None:
 
 
 def warn_of_observed_query(names: Iterable[str], evidence: Evidence) -> None:
-    """Warn where every row observes a variable that is asked about: the column was probably left in by mistake."""
+    """Warn of queried variables that every row observes: their columns were probably left in by mistake."""
     observed_names = [v for v in names if evidence.batch and evidence.observed_everywhere(v)]
     if observed_names:
         warn_caller(
@@ -145,7 +145,7 @@ def warn_of_observed_query(names: Iterable[str], evidence: Evidence) -> None:
 
 
 def query_names(query: Any) -> tuple[str, ...]:
-    """The names in a query, which may be a single one."""
+    """Names in a query, which is a name or an iterable of names."""
     try:
         names = (query,) if isinstance(query, str) else tuple(query)
     except TypeError:  # not iterable
@@ -163,16 +163,16 @@ def read_evidence(
     labels: Mapping[str, Sequence[Any]] | None = None,
     device: torch.device | str = "cpu",
 ) -> Evidence:
-    """Check evidence and bring it into one form.
+    """Check evidence and convert it to one form.
 
     A single state stands for a batch of one row, and one row is repeated to the length of the others.
 
     Args:
         evidence: see :data:`EvidenceLike`.
         states: number of states (or range, if continuous) of each variable that may be observed.
-        latent: names that exist but cannot be observed, for a clearer message.
-        labels: name -> labels of its states, if evidence may be given by label.
-        device: of the model. Tensors must be there; lists, arrays and tables, which have no device, are brought there.
+        latent: names of latent variables, for a clearer message.
+        labels: name -> labels of its states, for evidence by label.
+        device: device of the model, on which tensors must be; lists, arrays and tables, which have no device, are moved to it.
 
     Raises:
         DeviceError: a tensor on another device.
@@ -182,15 +182,15 @@ def read_evidence(
     """
     if isinstance(evidence, Evidence):
         return _checked_evidence(evidence, states, latent, device)
-    given: Any = {} if evidence is None else evidence
-    of_pandas = is_frame(given) or is_series(given)
-    if not of_pandas and not isinstance(given, Mapping):
+    table: Any = {} if evidence is None else evidence
+    of_pandas = is_frame(table) or is_series(table)
+    if not of_pandas and not isinstance(table, Mapping):
         raise DataError(
             f"Evidence: expected a mapping of names to states, or a DataFrame; got {type(evidence).__name__}."
         )
     if of_pandas:
-        require_unique(list(given.keys()), given.keys(), "Evidence: ")
-    items: dict[str, Any] = {str(name): column for name, column in given.items()}
+        require_unique(list(table.keys()), table.keys(), "Evidence: ")
+    items: dict[str, Any] = {str(name): column for name, column in table.items()}
     check_alignment(items, "Evidence on")
     labels = labels or {}
     hard: dict[str, Tensor] = {}
@@ -199,7 +199,7 @@ def read_evidence(
     for name, value in items.items():
         where, domain = f"Evidence on '{name}'", _domain(name, states, latent)
         if type(value) is int and isinstance(domain, int) and -1 <= value < domain and name not in labels:
-            hard[name] = torch.full((1,), value, device=device)  # one state, as most questions about one row have it
+            hard[name] = torch.full((1,), value, device=device)  # shortcut for the frequent case of one state
             continue
         if isinstance(value, Tensor) and not shape_of(domain):
             require_device(where, value, device, "the model")
@@ -211,7 +211,7 @@ def read_evidence(
     lengths = {name: len(t) for name, t in (*hard.items(), *soft.items(), *real.items())}
     batch = max((n for n in lengths.values() if n != 1), default=1)
     if is_frame(evidence):
-        batch = len(evidence)  # it has rows even where it has no columns
+        batch = len(evidence)  # a frame without columns still has rows
     for name, n in lengths.items():
         if n not in (1, batch):
             others = {k: v for k, v in lengths.items() if v == batch}
@@ -236,19 +236,19 @@ def _domain(name: str, states: Mapping[str, Domain], latent: Sequence[str]) -> D
 def _checked_evidence(
     evidence: Evidence, states: Mapping[str, Domain], latent: Sequence[str], device: torch.device | str
 ) -> Evidence:
-    """Evidence that was made by hand, or for another model; the very same object if nothing has to be converted."""
+    """Evidence constructed by the caller, checked; the same object unless something is converted."""
     whole().check("Evidence: batch", evidence.batch)
     groups = (evidence.hard, evidence.soft, evidence.real)
     parts: tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]] = ({}, {}, {})
-    for given, part in zip(groups, parts, strict=True):
-        for name, tensor in given.items():
+    for group, part in zip(groups, parts, strict=True):
+        for name, tensor in group.items():
             domain = _domain(name, states, latent)
-            if (given is evidence.real) is isinstance(domain, int) or not isinstance(tensor, Tensor):
+            if (group is evidence.real) is isinstance(domain, int) or not isinstance(tensor, Tensor):
                 wanted = "states (hard) or weights (soft)" if isinstance(domain, int) else "values (real)"
                 raise DataError(f"Evidence on '{name}': expected a tensor of {wanted} of this variable.")
             where = f"Evidence on '{name}'"
             require_device(where, tensor, device, "the model")
-            if given is evidence.soft and isinstance(domain, int):
+            if group is evidence.soft and isinstance(domain, int):
                 checked = checked_weights(name, dense_tensor(where, tensor, device), domain)
             elif shape_of(domain):
                 checked = checked_column(where, Column.open(where, tensor, domain).tensor(), domain)
@@ -257,7 +257,7 @@ def _checked_evidence(
             if len(checked) != evidence.batch:
                 raise ShapeError(f"Evidence on '{name}' has {len(checked)} rows, but batch={evidence.batch}.")
             part[name] = checked.to(device)
-    same = all(given[v] is x for given, part in zip(groups, parts, strict=True) for v, x in part.items())
+    same = all(group[v] is x for group, part in zip(groups, parts, strict=True) for v, x in part.items())
     return (evidence if same else Evidence(evidence.batch, *parts, evidence.log_scale)).moderate()
 
 

@@ -1,4 +1,4 @@
-"""Labels of states: found in columns, and converted to states."""
+"""Labels of states: detection in columns, and conversion to states."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ BOOLEANS = (False, True)
 
 
 def is_code_range(labels: Sequence[Any]) -> bool:
-    """Whether labels are just 0, 1, 2, … or False and True, so that label and state are the same number."""
+    """Whether labels are 0, 1, 2, … or False and True, so that label and state are the same number."""
     return list(labels) == list(range(len(labels)))
 
 
 def same_numbers(first: Sequence[Any] | None, second: Sequence[Any] | None) -> bool:
-    """Whether states of one column with labels, or without, are the same as those of another one: booleans and numbers."""
+    """Whether two columns, with labels or without, denote states by the same numbers."""
     return all(labels is None or is_code_range(labels) for labels in (first, second))
 
 
 def are_labels(values: np.ndarray, labels: Sequence[Any]) -> bool:
-    """Whether numbers are labels, such as the years 2020 and 2021; NaN stands for a missing one."""
+    """Whether numbers are labels, such as the years 2020 and 2021; NaN is missing."""
     present = values[~pd.isna(values)]
     return len(present) > 0 and set(present.tolist()) <= set(labels)
 
 
 def found_labels(where: str, column: Any) -> list[Any] | None:
-    """Labels in a column: categories in their order, strings sorted, those of booleans; None for numbers.
+    """Labels in a column: ordered categories, sorted strings, or booleans; None for numbers.
 
     Args:
         where: begins errors.
@@ -63,7 +63,7 @@ def states_from_labels(where: str, values: np.ndarray, labels: Sequence[Any], st
     Args:
         where: begins errors; names the variable.
         values: (rows, …) labels.
-        labels: of the states, in their order.
+        labels: labels of the states, in their order.
         start: number of the first row, for errors.
     """
     missing = np.asarray(pd.isna(values))
@@ -86,7 +86,7 @@ def states_from_labels(where: str, values: np.ndarray, labels: Sequence[Any], st
 def states_from_categories(where: str, column: pd.Categorical, labels: Sequence[Any]) -> np.ndarray:
     """State of each entry of a category column, in the smallest dtype; -1 where missing.
 
-    Its categories may be fewer than the labels, or in another order; one that is no label must not occur.
+    The categories may be a subset of the labels, in any order. Unused categories may be missing from the labels.
     """
     states = pd.Index(list(labels), dtype=object).get_indexer(list(column.categories))
     if (states < 0).any() and (states[column.codes[column.codes >= 0]] < 0).any():
@@ -95,10 +95,10 @@ def states_from_categories(where: str, column: pd.Categorical, labels: Sequence[
 
 
 def warn_of_few_labels(labels: Mapping[str, Sequence[Any]], states: Mapping[str, int]) -> None:
-    """Warn, once for all columns, of labels that are fewer than the states of their variables.
+    """Warn, once for all columns, of variables with fewer labels than states.
 
     Args:
-        labels: column -> its labels, as they were found in the data.
+        labels: column -> its labels in the data.
         states: variable -> its number of states.
     """
     few = {v: len(x) for v, x in labels.items() if len(x) < states[v]}
@@ -114,14 +114,14 @@ def warn_of_few_labels(labels: Mapping[str, Sequence[Any]], states: Mapping[str,
 
 
 def check_alignment(columns: Mapping[str, Any], where: str) -> None:
-    """Check that Series and DataFrames with rows in common have them in the same places: columns are taken by position.
+    """Check that Series and DataFrames with common rows have them in the same positions, since columns are read by position.
 
     Args:
         columns: name -> column of any kind.
         where: begins the error.
 
     Raises:
-        DataError: an index with the rows of another one in other places.
+        DataError: an index with the rows of another index in other positions.
     """
     indexed = {name: column for name, column in columns.items() if is_series(column) or is_frame(column)}
     first = next(iter(indexed), None)
@@ -135,11 +135,11 @@ def check_alignment(columns: Mapping[str, Any], where: str) -> None:
 
 
 def require_unique(names: Sequence[Any], wanted: Any, where: str) -> None:
-    """Raise a DataError for wanted columns that occur more than once.
+    """Raise a DataError for columns that are read and occur more than once.
 
     Args:
-        names: of all columns.
-        wanted: names of those that are read.
+        names: names of all columns.
+        wanted: names of the columns to read.
         where: begins the error.
     """
     if len(set(names)) < len(names):

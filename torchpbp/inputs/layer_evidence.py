@@ -1,7 +1,7 @@
-"""Evidence of a layer: tensors, read without a check that depends on their values.
+"""Evidence of a layer: tensors, read without control flow that depends on their values.
 
-Such a check could not be compiled, exported or vectorised. An invalid row is marked instead, and what is wrong in it is left
-out: to answer it and hide the answer afterwards would spoil the gradients of all rows.
+Such control flow cannot be compiled, exported or vectorised. Invalid rows are marked instead, and their invalid entries become
+missing before inference: masking results afterwards would contaminate the gradients of all rows.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ def read_layer_evidence(
     device: torch.device | str = "cpu",
     signed: bool = False,
 ) -> tuple[Evidence, Tensor]:
-    """Evidence, and which rows of it are valid.
+    """Evidence and a mask of its valid rows.
 
     Args:
         evidence: name -> (batch,) states (-1: not observed) or booleans, (batch, states) weights, or (batch,) values of a
             continuous variable (NaN: not observed). Values of a variable with a shape are (batch, *shape), all NaN or false in
             the second part of a pair (values, seen) where not observed.
         domains: number of states or range of each variable that may be observed.
-        dtype: of the model; weights are valid if they are so in this precision.
-        device: of the model.
+        dtype: dtype of the model, in which weights are checked.
+        device: device of the model.
         signed: allow negative weights.
 
     Returns:
-        Evidence in which what is invalid counts as not observed, and (batch,) booleans; (1,) where there is no evidence.
+        Evidence with invalid entries as not observed, and (batch,) booleans, true for valid rows; (1,) without evidence.
 
     Raises:
         DeviceError: a tensor on another device than the model.
@@ -77,22 +77,22 @@ def read_layer_evidence(
 def _dense(
     evidence: LayerEvidence, domains: Mapping[str, Domain], device: torch.device | str
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The same evidence in dense tensors of real numbers, on variables that the layer observes; and second parts of pairs."""
+    """The evidence as dense tensors of real numbers, and the masks of pairs (values, seen)."""
     if not isinstance(evidence, Mapping):
         raise DataError(
             f"Evidence: a layer takes a dict of tensors by name, {{}} for none; got {type(evidence).__name__}."
         )
     values: dict[str, Tensor] = {}
     seen: dict[str, Tensor] = {}
-    for name, given in evidence.items():
+    for name, value in evidence.items():
         if name not in domains:
             raise QueryError(f"Evidence on '{name}': the layer observes {', '.join(domains)}.")
         where, shaped = f"Evidence on '{name}'", bool(shape_of(domains[name]))
-        pair = shaped and isinstance(given, tuple | list) and len(given) == 2
-        parts = [part for part in (given if pair else (given,)) if isinstance(part, Tensor)]
+        pair = shaped and isinstance(value, tuple | list) and len(value) == 2
+        parts = [part for part in (value if pair else (value,)) if isinstance(part, Tensor)]
         if len(parts) < (2 if pair else 1):
             kinds = "values, or pairs of tensors (values, seen)" if shaped else "states (int64) or weights"
-            raise DataError(f"{where}: a layer takes tensors of {kinds}, got {type(given).__name__}.")
+            raise DataError(f"{where}: a layer takes tensors of {kinds}, got {type(value).__name__}.")
         for part in parts:
             require_device(where, part, device, "the model")
         values[name], *marks = (dense_tensor(where, part, device) for part in parts)
@@ -102,7 +102,7 @@ def _dense(
 
 
 def _rows(evidence: Mapping[str, Tensor], domains: Mapping[str, Domain]) -> int:
-    """Number of rows of evidence whose shapes are right."""
+    """Number of rows of evidence, after a check of all shapes."""
     batch = 1
     for name, value in evidence.items():
         domain = domains[name]
@@ -124,29 +124,29 @@ def _rows(evidence: Mapping[str, Tensor], domains: Mapping[str, Domain]) -> int:
 
 
 def _states(value: Tensor, states: int) -> tuple[Tensor, Tensor]:
-    """(batch,) int64 states, -1 where not observed or invalid, and (batch,) which are valid."""
+    """(batch,) int64 states, -1 where not observed or invalid, and a (batch,) mask of valid rows."""
     codes = value.to(torch.int64)
     good = (codes >= (0 if value.dtype in UNSIGNED else -1)) & (codes < states)
     return codes.masked_fill(~good, -1), good
 
 
 def _weights(value: Tensor, signed: bool) -> tuple[Tensor, Tensor]:
-    """(batch, states) weights, all 1 where invalid, and (batch,) which are valid."""
+    """(batch, states) weights, all 1 in invalid rows, and a (batch,) mask of valid rows."""
     possible = value.isfinite() if signed else (value >= 0) & (value < torch.inf)
     good = possible.all(dim=1) & (value != 0).any(dim=1)
     return torch.where(good.unsqueeze(1), value, 1.0), good
 
 
 def _values(value: Tensor, domain: Domain) -> tuple[Tensor, Tensor]:
-    """(batch,) values of a continuous variable, NaN where not observed or invalid, and (batch,) which are valid."""
+    """(batch,) values of a continuous variable, NaN where not observed or invalid, and a (batch,) mask of valid rows."""
     values = value if value.is_floating_point() else value.to(torch.float64)
     good = ~values.isinf() & ~outside_range(values, domain)
     return torch.where(good, values, torch.nan), good
 
 
 def _leaves(value: Tensor, seen: Tensor | None, domain: Domain) -> tuple[Tensor, Tensor]:
-    """(batch, *shape) vectors or images, NaN where not observed or invalid, and (batch,) which are valid."""
+    """(batch, *shape) vectors or images, NaN where not observed or invalid, and a (batch,) mask of valid rows."""
     values = floating(value)
-    given = ~values.isnan().flatten(1).all(dim=1) if seen is None else seen
-    good = ~given | (values.isfinite() & ~outside_range(values, domain)).flatten(1).all(dim=1)
-    return torch.where(along(given & good, values), values, torch.nan), good
+    present = ~values.isnan().flatten(1).all(dim=1) if seen is None else seen
+    good = ~present | (values.isfinite() & ~outside_range(values, domain)).flatten(1).all(dim=1)
+    return torch.where(along(present & good, values), values, torch.nan), good

@@ -1,7 +1,7 @@
 """Columns of vectors or images, in shape (rows, *shape): tensors, arrays, lists and columns of arrays, pairs (values, seen).
 
-A value is observed or missing as a whole. Missing ones are NaN in all entries, None in a list or column of arrays, or
-marked by the second part of a pair (values, seen).
+A value is observed or missing as a whole. Missing values are NaN in all entries, None in a list or column of arrays, or
+false in ``seen`` of a pair (values, seen).
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from torchpbp.lazy import pandas as pd
 def open_leaves(
     where: str, value: Any, shape: tuple[int, ...], single: bool = False
 ) -> tuple[Tensor | np.ndarray, Tensor | None]:
-    """A column of vectors or images in any form, unconverted: values and booleans as :func:`leaf_values` takes them.
+    """An unconverted column of vectors or images in any form: the arguments ``values`` and ``seen`` of :func:`leaf_values`.
 
     Args:
         where: begins errors; names the variable.
         value: (rows, *shape) tensor or array; list, Series or array of objects with a value of this shape, or None, for each
             row; or a pair of such values and (rows,) booleans, true where the value is observed.
-        shape: of one value.
-        single: whether one value without a dimension for rows is taken for one row.
+        shape: shape of one value.
+        single: accept one value without a dimension of rows as one row.
 
     Raises:
-        DataError: values that are not numbers, booleans of another type.
-        ShapeError: another shape, or booleans for another number of rows.
+        DataError: values that are not numbers, or ``seen`` of another dtype than bool.
+        ShapeError: values or ``seen`` of another shape.
     """
     pair = _pair(value)
     values, marks = (value, None) if pair is None else pair
-    alone = single and not is_series(values)  # a Series has rows, whatever its length
+    alone = single and not is_series(values)  # a Series always has rows
     rows = _with_rows(where, _as_rows(where, values), shape, alone)
     return rows, None if marks is None else _seen(where, marks, len(rows), alone)
 
@@ -45,19 +45,19 @@ def open_leaves(
 def leaf_values(
     where: str, values: Tensor | np.ndarray, shape: tuple[int, ...], seen: Tensor | None = None, start: int = 0
 ) -> Tensor:
-    """(rows, *shape) values, float32 if they came as float32 or bytes, otherwise float64; NaN in all of a missing one.
+    """(rows, *shape) values, float32 for input of dtype float32 or uint8, otherwise float64; missing values are all NaN.
 
-    Gradients pass to the observed values.
+    Observed values are differentiable.
 
     Args:
         where: begins errors; names the variable.
-        values: (rows, *shape) tensor or array of numbers, or (rows,) array of objects, each of them a value or missing.
-        shape: of one value.
-        seen: (rows,) booleans, false where the value is missing, whatever ``values`` holds there; None: see ``values``.
+        values: (rows, *shape) tensor or array of numbers, or (rows,) array of objects, each a value or missing.
+        shape: shape of one value.
+        seen: (rows,) booleans, false where the value is missing (``values`` is ignored there); None: missing values are NaN.
         start: number of the first row, for errors.
 
     Raises:
-        DataError: values that are not numbers; a value of which only some entries are NaN, or that is NaN though seen.
+        DataError: values that are not numbers; a value with some entries NaN, or all NaN though seen.
         ShapeError: values of another shape.
     """
     if isinstance(values, np.ndarray) and values.dtype == object and values.ndim == 1:
@@ -73,15 +73,19 @@ def leaf_values(
 
 
 def _filled(where: str, entries: np.ndarray, shape: tuple[int, ...], start: int) -> Tensor | np.ndarray:
-    """(rows, *shape) numbers of an array of values with None, NaN or pandas NA in place of missing ones."""
+    """(rows, *shape) numbers of an array of objects, whose missing values are None, NaN or pandas NA."""
     present = np.flatnonzero(~np.asarray(pd.isna(entries)))
     if not len(present):
         return np.full((len(entries), *shape), np.nan)
     some = list(entries[present])
     for i, value in enumerate(some):
-        found = shape_of_array(value)
-        if found != shape:
-            kind = "entries of different lengths" if found is None else f"{kind_of_array(value)} of shape {found}"
+        value_shape = shape_of_array(value)
+        if value_shape != shape:
+            kind = (
+                "entries of different lengths"
+                if value_shape is None
+                else f"{kind_of_array(value)} of shape {value_shape}"
+            )
             raise ShapeError(f"{where}, row {start + int(present[i])}: expected numbers of shape {shape}, got {kind}.")
     stacked = _stacked(where, some)
     if len(present) == len(entries):
@@ -94,7 +98,7 @@ def _filled(where: str, entries: np.ndarray, shape: tuple[int, ...], start: int)
 
 
 def _check_complete(where: str, values: Tensor, seen: Tensor | None, start: int) -> None:
-    """Raise if a value is observed in part, or missing though it is marked as seen."""
+    """Raise a DataError if a value is partly NaN, or NaN though marked as seen."""
     gaps = values.isnan().flatten(1)
     empty = gaps.all(dim=1)
     partial = gaps.any(dim=1) & ~empty
@@ -114,11 +118,11 @@ def _check_complete(where: str, values: Tensor, seen: Tensor | None, start: int)
 
 
 def check_seen(where: str, seen: Tensor, rows: int) -> Tensor:
-    """The second part of a pair (values, seen), if it has one boolean for each row.
+    """The second part of a pair (values, seen), checked to have one boolean for each row.
 
     Args:
         where: begins errors.
-        seen: the second part.
+        seen: second part of the pair.
         rows: number of values.
     """
     if seen.dtype != torch.bool:
@@ -132,12 +136,12 @@ def check_seen(where: str, seen: Tensor, rows: int) -> Tensor:
 
 
 def floating(values: Tensor) -> Tensor:
-    """The same values in a floating-point type: float32 for float32 and bytes, which hold images, otherwise float64."""
+    """The same values in a floating-point dtype: float32 for float32 and uint8 (images), otherwise float64."""
     return values.to(torch.float32 if values.dtype in (torch.float32, torch.uint8) else torch.float64)
 
 
 def along(rows: Tensor, values: Tensor) -> Tensor:
-    """(rows,) booleans in a shape that goes with (rows, …) values."""
+    """(rows,) booleans in a shape that broadcasts with (rows, …) values."""
     return rows.view(-1, *[1] * (values.ndim - 1))
 
 
@@ -169,19 +173,21 @@ def _no_booleans(where: str, kind: str) -> DataError:
 
 
 def _pair(value: Any) -> tuple[Any, Any] | None:
-    """The parts of a pair (values, seen); None for values alone, two rows of them included.
+    """The parts of a pair (values, seen); None for plain values, including lists of two rows.
 
-    A list is a pair only where its second part holds booleans: DataLoaders make such lists of tuples.
+    A list is a pair only if its second part holds booleans: DataLoaders convert tuples to such lists.
     """
     if not isinstance(value, tuple | list) or len(value) != 2:
         return None
     values, seen = value
     shape, marks = shape_of_array(values), shape_of_array(seen)
     if kind_of_array(seen) == "bool":
-        found = kind_of_array(values) != "bool" or shape != marks
+        is_pair = kind_of_array(values) != "bool" or shape != marks
     else:  # reported as a pair without booleans
-        found = isinstance(value, tuple) and marks is not None and len(marks) == 1 and (shape is None or len(shape) > 1)
-    return (values, seen) if found else None
+        is_pair = (
+            isinstance(value, tuple) and marks is not None and len(marks) == 1 and (shape is None or len(shape) > 1)
+        )
+    return (values, seen) if is_pair else None
 
 
 def _as_rows(where: str, value: Any) -> Tensor | np.ndarray:
@@ -193,7 +199,7 @@ def _as_rows(where: str, value: Any) -> Tensor | np.ndarray:
     if is_categorical(value):
         raise DataError(f"{where}: expected arrays of numbers, got a category column.")
     if isinstance(value, list | tuple) and any(isinstance(row, Tensor | np.ma.MaskedArray) for row in value):
-        return np.fromiter(value, dtype=object, count=len(value))  # numpy would cut off gradients and masks
+        return np.fromiter(value, dtype=object, count=len(value))  # numpy would drop gradients and masks
     try:
         return as_array(where, value, "arrays of numbers")
     except DataError:
@@ -204,30 +210,30 @@ def _as_rows(where: str, value: Any) -> Tensor | np.ndarray:
 
 def _with_rows(where: str, values: Tensor | np.ndarray, shape: tuple[int, ...], single: bool) -> Tensor | np.ndarray:
     """(rows, *shape) numbers, or (rows,) objects."""
-    found = tuple(values.shape)
+    actual = tuple(values.shape)
     objects = isinstance(values, np.ndarray) and values.dtype == object
-    if found[1:] == shape or (objects and len(found) == 1):
+    if actual[1:] == shape or (objects and len(actual) == 1):
         return values
-    if single and found == shape:
+    if single and actual == shape:
         return values[None]
-    if len(found) == 0 and single and bool(_isnan(values)):
+    if len(actual) == 0 and single and bool(_isnan(values)):
         return np.full(1, None, dtype=object)
-    if len(found) == 1 and bool(_isnan(values).all()):  # no rows, or none with a value
-        return np.full(found, None, dtype=object)
+    if len(actual) == 1 and bool(_isnan(values).all()):  # no rows, or none with a value
+        return np.full(actual, None, dtype=object)
     remedy = ""
-    if len(found) > 1 and _same_order(found[1:], shape):
+    if len(actual) > 1 and _same_order(actual[1:], shape):
         remedy = f" Reshape them: values.reshape(-1, {', '.join(map(str, shape))})."
     alone = f", or one value of shape {shape}" if single else ""
     raise ShapeError(
         f"{where}: expected values of shape (rows, {', '.join(map(str, shape))}){alone}; got {kind_of_array(values)} of shape "
-        f"{found}.{remedy}"
+        f"{actual}.{remedy}"
     )
 
 
-def _same_order(found: tuple[int, ...], shape: tuple[int, ...]) -> bool:
-    """Whether one shape is the other one made flat, or with dimensions of size 1 in other places: axes keep their order."""
-    flat = math.prod(found) == math.prod(shape) and 1 in (len(found), len(shape))
-    return flat or [n for n in found if n > 1] == [n for n in shape if n > 1]
+def _same_order(first: tuple[int, ...], second: tuple[int, ...]) -> bool:
+    """Whether the shapes differ only by flattening or by dimensions of size 1, with all axes in the same order."""
+    flat = math.prod(first) == math.prod(second) and 1 in (len(first), len(second))
+    return flat or [n for n in first if n > 1] == [n for n in second if n > 1]
 
 
 def _seen(where: str, marks: Any, rows: int, single: bool) -> Tensor:
@@ -243,17 +249,17 @@ def _seen(where: str, marks: Any, rows: int, single: bool) -> Tensor:
 
 
 def _isnan(values: Tensor | np.ndarray) -> Any:
-    """Where there is no number; false for numbers that cannot be NaN."""
+    """Mask of missing numbers; false for dtypes without NaN."""
     if isinstance(values, Tensor):
         return values.isnan() if values.is_floating_point() else torch.zeros(values.shape, dtype=torch.bool)
     return np.asarray(pd.isna(values))
 
 
 def _stacked(where: str, rows: list[Any]) -> Tensor | np.ndarray:
-    """Values of one shape, one above the other."""
+    """Values of equal shape, stacked along a first dimension."""
     if not any(isinstance(row, Tensor) for row in rows):
         return np.stack([unmasked(row) if isinstance(row, np.ndarray) else np.asarray(row) for row in rows])
-    tensors = [  # numpy would cut gradients off
+    tensors = [  # numpy would detach gradients
         dense_tensor(where, row)
         if isinstance(row, Tensor)
         else number_tensor(where, as_array(where, row, "numbers"), "numbers")

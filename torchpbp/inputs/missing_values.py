@@ -1,4 +1,4 @@
-"""Missing values in training rows: counts per column, and checks of columns and rows without any value."""
+"""Missing values in training rows: counts per column, and checks for empty columns and rows."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torchpbp.distributed import sum_over_processes
 from torchpbp.errors import DataError, DataWarning
 
 EMPTY_SHARE = 0.01
-"""Share of rows without any value above which a warning is given: where much is missing, a few such rows are to be expected."""
+"""Share of empty rows above which a warning is issued: data with many missing values has a few such rows."""
 
 
 def observed(column: Tensor) -> Tensor:
-    """Where a column has a value, (rows,) booleans.
+    """(rows,) booleans, true where a column has a value.
 
     Args:
         column: (rows,) states as int64, -1 where missing, or (rows, *shape) values; NaN, in all entries of a vector or image,
@@ -30,12 +30,12 @@ def observed(column: Tensor) -> Tensor:
 
 @dataclass
 class MissingValues:
-    """How much is missing in the rows read so far.
+    """Counts of missing values in the rows read so far.
 
     Args:
         rows: number of rows.
-        empty: rows without any value.
-        counts: missing values of each column.
+        empty: number of rows without any value.
+        counts: number of missing values of each column.
     """
 
     rows: int = 0
@@ -46,7 +46,7 @@ class MissingValues:
         """Count a table.
 
         Args:
-            rows: its number of rows.
+            rows: number of rows of the table.
             absent: name -> (rows,) booleans, true where missing; None for a complete column.
         """
         self.rows += rows
@@ -57,7 +57,7 @@ class MissingValues:
             self.empty += int(torch.stack(columns).all(dim=0).sum())
 
     def merge(self, other: MissingValues) -> None:
-        """Add what is missing in other rows."""
+        """Add the counts of other rows."""
         self.rows, self.empty = self.rows + other.rows, self.empty + other.empty
         names = dict.fromkeys((*self.counts, *other.counts))
         self.counts = {v: self.counts.get(v, 0) + other.counts.get(v, 0) for v in names}
@@ -73,14 +73,14 @@ class MissingValues:
         return {v: n / max(self.rows, 1) for v, n in self.counts.items()}
 
     def over_processes(self) -> MissingValues:
-        """The count of all processes together."""
+        """The summed counts of all processes."""
         names = list(self.counts)
         total = sum_over_processes(torch.tensor([self.rows, self.empty, *self.counts.values()], device="cpu"))
         rows, empty, *counts = total.tolist()
         return MissingValues(rows, empty, dict(zip(names, counts, strict=True)))
 
     def check(self, stacklevel: int = 3) -> None:
-        """Check that each column has some value; warn of rows without any, if they are more than a few.
+        """Check that each column has a value; warn if more than a few rows are empty.
 
         Raises:
             DataError: a column in which all values are missing.
@@ -107,7 +107,7 @@ class MissingValues:
 
 
 def informative(names: Iterable[str], codes: Tensor, stacklevel: int = 4) -> Tensor:
-    """The rows with some value, of (variables, rows) states with -1 where missing.
+    """The non-empty rows of (variables, rows) states, which are -1 where missing.
 
     Raises:
         DataError: a column without any value in the rows of all processes.

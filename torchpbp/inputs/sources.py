@@ -1,4 +1,4 @@
-"""Where rows come from: tables, arrays, files and streams, opened as mini-batches of named columns."""
+"""Sources of rows: tables, arrays, files and streams, opened as mini-batches of named columns."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from torchpbp.lazy import DataFrame, is_frame
 TableLike: TypeAlias = Union[Mapping[str, Any], DataFrame]  # noqa: UP007  a forward reference knows no |
 
 PATIENCE = 2.0
-"""Seconds after which reading shows its progress."""
+"""Seconds before a progress bar is shown."""
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,11 @@ class Source:
     """Opened data.
 
     Args:
-        tables: gives a fresh iterator over tables; its argument is the number of rows wanted at once, where that can be
-            chosen.
-        streaming: whether the data comes as mini-batches of the caller's own, by whose number mistakes are reported.
-        reopenable: whether it can be read more than once.
+        tables: returns a new iterator over tables; the argument is the number of rows per table, for sources that can split.
+        streaming: whether the caller provides mini-batches, whose numbers then appear in errors.
+        reopenable: whether the data can be read more than once.
         length: number of rows, if known.
-        labels: finds the labels of label columns ahead of reading, given the variables whose labels are known already.
+        labels: returns the labels of label columns before reading; the argument holds the variables with known labels.
     """
 
     tables: Callable[[int], Iterator[TableLike]]
@@ -47,14 +46,14 @@ class Source:
 
 
 DataLike: TypeAlias = TableLike | Tensor | np.ndarray | str | os.PathLike[str] | Iterable[Any] | Source
-"""What a model learns from:
+"""Training data:
 
 - a dict of columns or a pandas DataFrame; vectors and images are columns of shape (rows, *shape), columns of arrays, or, in a
-  dict, pairs of values and (rows,) booleans, true where the value is there;
+  dict, pairs of values and (rows,) booleans, true where the value is observed;
 - an array, memory map or tensor of shape (rows, variables), or a structured array;
 - a Parquet file or folder (a path), or an Arrow Dataset or Table;
-- a Dask DataFrame or Ray Dataset, where counts or distinct rows are all that is learned from;
-- an iterable of mini-batches of these kinds, such as a DataLoader; a tuple of tensors is taken for their columns side by side.
+- a Dask DataFrame or Ray Dataset, for learners that need only counts or distinct rows;
+- an iterable of mini-batches of these kinds, such as a DataLoader; the columns of a tuple of tensors are concatenated.
 
 Arrays, Parquet files and Arrow tables hold states and numbers only, no vectors or images.
 """
@@ -64,12 +63,12 @@ def open_data(data: DataLike, states: Mapping[str, Domain], columns: Sequence[st
     """Open data of any kind.
 
     Args:
-        data: see :data:`DataLike`; opened data is handed back as it is.
-        states: variables wanted, in the order that columns without names have, with their numbers of states.
-        columns: names of the columns of arrays, if they are others or in another order.
+        data: see :data:`DataLike`; a :class:`Source` is returned unchanged.
+        states: variables to read, in the order of unnamed columns, with their numbers of states.
+        columns: names of the columns of arrays; the variables in order by default.
 
     Raises:
-        DataError: nothing that can be read, no such file, missing columns.
+        DataError: unreadable data, no such file, missing columns.
         ShapeError: an array with the wrong number of columns.
     """
     if isinstance(data, Source):
@@ -134,7 +133,7 @@ def _as_table(batch: Any, number: int, states: Mapping[str, Domain], columns: Se
 def _array_columns(
     array: Tensor | np.ndarray, states: Mapping[str, Domain], columns: Sequence[str] | None = None, where: str = ""
 ) -> dict[str, Tensor | np.ndarray]:
-    """Columns of a (rows, variables) array, or of a structured one, as views: nothing is read yet."""
+    """Columns of a (rows, variables) array or a structured array, as views."""
     if isinstance(array, np.ndarray) and array.dtype.names is not None:
         no_names_needed(columns, "A structured array")
         return {v: array[v] for v in array.dtype.names}
@@ -154,7 +153,7 @@ def _array_columns(
 def _side_by_side(
     parts: Sequence[Tensor | np.ndarray], states: Mapping[str, Domain], columns: Sequence[str] | None, where: str
 ) -> dict[str, Tensor | np.ndarray]:
-    """Columns of several tensors, (rows,) or (rows, variables), in their order; one tensor for each vector or image."""
+    """Concatenated columns of several tensors, (rows,) or (rows, variables); vectors and images take one tensor each."""
     order = tuple(states) if columns is None else tuple(columns)
     single: list[Tensor | np.ndarray] = []
     for part in parts:
@@ -173,7 +172,7 @@ def _side_by_side(
 
 
 def _named(width: int, names: Sequence[str], columns: Sequence[str] | None, where: str) -> Sequence[str]:
-    """Names of so many columns without any."""
+    """Names of ``width`` unnamed columns."""
     if columns is None:
         if width != len(names):
             raise ShapeError(
@@ -190,7 +189,7 @@ def _named(width: int, names: Sequence[str], columns: Sequence[str] | None, wher
 
 
 def _single_values_only(states: Mapping[str, Domain], what: str, where: str = "") -> None:
-    """Raise if a variable is a vector or an image."""
+    """Raise a DataError if a variable is a vector or an image."""
     name = next((v for v, domain in states.items() if shape_of(domain)), None)
     if name is not None:
         shape = ", ".join(map(str, shape_of(states[name])))
@@ -201,13 +200,13 @@ def _single_values_only(states: Mapping[str, Domain], what: str, where: str = ""
 
 
 def no_names_needed(columns: Sequence[str] | None, what: str) -> None:
-    """Raise if columns are named of data that names them itself."""
+    """Raise a DataError if ``columns`` is passed for data with named columns."""
     if columns is not None:
         raise DataError(f"{what} names its own columns: leave out columns=, which is for arrays without names.")
 
 
 def with_progress(tables: Iterator[dict[str, Tensor]], length: int | None) -> Iterator[dict[str, Tensor]]:
-    """The same tables, with a progress bar in rows on what takes longer than two seconds."""
+    """The same tables, with a progress bar in rows after two seconds."""
     started, done = time.monotonic(), 0
     with contextlib.ExitStack() as stack:
         bar = None
@@ -216,12 +215,12 @@ def with_progress(tables: Iterator[dict[str, Tensor]], length: int | None) -> It
             done += (count := len(next(iter(table.values()))))
             if bar is not None:
                 bar.update(count)
-            elif time.monotonic() - started > PATIENCE:  # a bar that is never shown would cost more than a small fit
+            elif time.monotonic() - started > PATIENCE:  # creating a hidden bar would take longer than a small fit
                 bar = stack.enter_context(
                     tqdm(total=length, initial=done, desc="reading", unit="row", unit_scale=True, leave=False)
                 )
 
 
 def narrow_dtype(states: int) -> torch.dtype:
-    """The smallest dtype in which states are counted."""
+    """The smallest dtype for counting states."""
     return torch.uint8 if states <= 256 else torch.int32

@@ -1,4 +1,4 @@
-"""Values of continuous variables: numbers, finite and within the declared range, or missing."""
+"""Values of continuous variables: finite numbers within the declared range, or missing."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from torchpbp.inputs.leaves import floating
 from torchpbp.inputs.missing_values import observed
 
 ROUNDING = 5e-7
-"""How far outside the declared range a value may be, as a share of the range's larger end: single precision can put it there."""
+"""Tolerance for values outside the declared range, as a share of its larger end: single precision may round beyond the end."""
 
 
 LARGEST = 1e150
-"""Values to learn from may not be larger: their squares, of which variances are made, would leave the range of float64."""
+"""Largest training value: squares of larger values, summed in variances, overflow float64."""
 
 
 def training_values(
     where: str, column: Tensor, domain: Domain, start: int, missing: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Values of a continuous variable to learn from.
+    """Checked training values of a continuous variable.
 
     Args:
         where: begins errors; names the column.
         column: (rows, *shape) numbers, NaN where missing.
-        domain: of the variable.
+        domain: domain of the variable.
         start: number of the first row, for errors.
         missing: whether missing values are allowed.
 
     Returns:
-        (rows, *shape) values, float64 unless vectors or images are float32, and (rows,) booleans, true where missing; None if
-        no value is.
+        (rows, *shape) values, float64 (or float32 for vectors and images), and (rows,) booleans, true where missing; None if
+        none is missing.
 
     Raises:
-        DataError: infinite values, too large ones or values outside the range; missing values, unless allowed.
+        DataError: values that are infinite, too large or outside the range; missing values, unless allowed.
     """
     values = floating(column) if shape_of(domain) else column.to(torch.float64)
     absent = ~observed(values)
@@ -61,13 +61,13 @@ def training_values(
 
 
 def check_values(where: str, values: Tensor, domain: Domain, expected: str, remedy: str, start: int = 0) -> None:
-    """Check that a continuous variable can take some values.
+    """Check that values lie in the range of a continuous variable.
 
     Args:
         where: begins errors.
         values: (rows, *shape) values; NaN where missing.
-        domain: of the variable.
-        expected: in place of an infinite value.
+        domain: domain of the variable.
+        expected: describes valid values, for the error about infinite ones.
         remedy: ends errors.
         start: number of the first row.
 
@@ -89,13 +89,13 @@ def check_values(where: str, values: Tensor, domain: Domain, expected: str, reme
 
 
 def _first(wrong: Tensor, values: Tensor, start: int) -> tuple[str, float]:
-    """Where the first wrong value is, in words, and the value."""
+    """Description of the position of the first wrong value, and the value."""
     row, *entry = wrong.nonzero()[0].tolist()
     return f"row {start + row}" + (f", entry {tuple(entry)}" if entry else ""), float(values[(row, *entry)])
 
 
 def outside_range(values: Tensor, domain: Domain) -> Tensor:
-    """Which values lie outside the declared range by more than rounding; false where they are NaN."""
+    """Mask of values outside the declared range by more than rounding; false for NaN."""
     result = torch.zeros_like(values, dtype=torch.bool)
     if not isinstance(domain, Continuous):
         return result

@@ -1,4 +1,4 @@
-"""Learning: stage-1 regressors, compression, stage 2, and the fit that leads through them."""
+"""Learning: stage-1 regressors, compression, stage 2, and the fit that combines them."""
 
 from torchpbp.learning.kernel_ridge import KernelRidge
 from torchpbp.learning.least_squares import LeastSquaresLayer

@@ -1,4 +1,4 @@
-"""Values hidden from nets while they are trained, so that they can be asked where values are missing."""
+"""Random masks of inputs during training, so that networks can predict from rows with missing values."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from torch import Tensor
 
 ROWS_AT_ONCE = 8192
 POPULATION_DRAWS = 16
-"""How often each joint state of a population is shown, each time with other values hidden."""
+"""Number of masks drawn for each joint state of a population."""
 
 SHIFT = 500_000_009
-"""Sets these draws apart from the shuffles of the same seed."""
+"""Offset of the seed, so that masks and shuffles of the same seed are independent."""
 
 
 @dataclass(frozen=True)
 class Blanks:
-    """Which values nets see. In a share of the rows each value is hidden with a probability that is drawn for the row.
+    """Random masks of the networks' inputs. In a share of the rows each value is hidden with a probability drawn for the row.
 
-    The same draws are made on all processes, each of which takes those of its rows.
+    All processes make the same draws, and each uses the draws of its rows.
 
     Args:
         variables: number of variables.
-        share: of the rows that have values hidden.
-        total: rows over all processes.
-        before: rows of the processes before this one.
-        own: rows of this process.
-        population: rows are weighted joint states.
-        seed: of the draws.
+        share: share of the rows with hidden values.
+        total: number of rows over all processes.
+        before: number of rows of the processes before this one.
+        own: number of rows of this process.
+        population: whether rows are weighted joint states.
+        seed: seed of the draws.
     """
 
     variables: int
@@ -41,14 +41,14 @@ class Blanks:
 
     @property
     def draws(self) -> int:
-        """Passes over the rows that show enough patterns of missing values."""
+        """Number of passes over the rows, each with other masks."""
         return POPULATION_DRAWS if self.population and self.share else 1
 
     def seen(self, number: int) -> Tensor | None:
-        """(own rows, variables) False where a value is hidden, on the CPU; None where nothing ever is.
+        """(rows of this process, variables) mask on the CPU, False where a value is hidden; None if no value is ever hidden.
 
         Args:
-            number: of the draw, from −1 on.
+            number: index of the draw, from −1.
         """
         if not self.share:
             return None

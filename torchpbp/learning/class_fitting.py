@@ -1,4 +1,4 @@
-"""A fit with one operator tree per class: the two stages, class by class, on a plan and feature maps that all classes share."""
+"""A fit with one operator tree per class: both stages are solved per class, with a common plan and common feature maps."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from torchpbp.planning.plan import Plan
 class ClassFitter(Fitter):
     """One fit of a model with an operator tree per class of an observed variable.
 
-    Rows without a class are left out, except that feature maps of continuous variables are fitted to all rows.
+    Rows without a class are excluded, but feature maps of continuous variables are fitted to all rows.
 
     Args:
         observables, kernel_map: as for :class:`Fitter`, the class variable among the observables.
         condition: the class variable.
-        shrinkage: pseudo-rows from the pooled distribution that are added to each class. Moments are weighted for it; a regressor
-            that looks at rows gets as many rows of all classes.
-        options: of :class:`Fitter`.
+        shrinkage: number of pseudo-rows from the pooled distribution added to each class: as weights of moments, or as rows
+            sampled from all classes for a :class:`RowRegressor`.
+        options: further arguments of :class:`Fitter`.
     """
 
     def __init__(
@@ -66,8 +66,8 @@ class ClassFitter(Fitter):
         observables, bandwidth_scores = self._fit_observables(tables, plans)
         others = nn.ModuleList(o for o in observables if isinstance(o, Observable) and o.name != self.condition)
         self._single.share_thinned(self)
-        known = _with_class(tables, self.condition)
-        solutions = self._each(rows, lambda label: self._learn_class(plan, known, others, rows, label))
+        labelled = _with_class(tables, self.condition)
+        solutions = self._each(rows, lambda label: self._learn_class(plan, labelled, others, rows, label))
         return FitResult(stacked(solutions), rows.total, observables, bandwidth_scores=bandwidth_scores, classes=rows)
 
     def fit_counts(self, plan: Plan, counts: JointTables) -> FitResult:
@@ -84,7 +84,7 @@ class ClassFitter(Fitter):
     # -- single classes ------------------------------------------------------------------------------------------
 
     def _each(self, rows: ClassRows, solve: Callable[[int], Solution]) -> list[Solution]:
-        """Solutions of all classes; those without rows are solved once. An error says of which class it is."""
+        """Solutions of all classes, with one common solution for classes without rows. Errors name the class."""
         result: dict[int, Solution] = {}
         for label in range(len(rows)):
             if label in rows.empty[1:]:
@@ -98,21 +98,21 @@ class ClassFitter(Fitter):
         return list(result.values())
 
     def _learn_class(
-        self, plan: Plan, known: Tables, observables: nn.ModuleList, rows: ClassRows, label: int
+        self, plan: Plan, labelled: Tables, observables: nn.ModuleList, rows: ClassRows, label: int
     ) -> Solution:
-        """Operators of one class, where counts are not enough."""
+        """Operators of one class, learned from rows."""
         if isinstance(self.regressor, RowRegressor):
-            table = self._with_pseudo_rows(known, rows, label)
+            table = self._with_pseudo_rows(labelled, rows, label)
             return self._single.learn_tables(plan, lambda: iter([table]), observables)
 
         def weight(batch: Mapping[str, Tensor]) -> Tensor:
             return rows.row_weights(label, batch[self.condition])
 
-        return self._single.learn_tables(plan, known, observables, weight)
+        return self._single.learn_tables(plan, labelled, observables, weight)
 
-    def _with_pseudo_rows(self, known: Tables, rows: ClassRows, label: int) -> dict[str, Tensor]:
-        """The rows of a class in this process, and this process's share of pseudo-rows; all rows where the class has none."""
-        parts = list(known())
+    def _with_pseudo_rows(self, labelled: Tables, rows: ClassRows, label: int) -> dict[str, Tensor]:
+        """Rows and pseudo-rows of a class in this process; all rows for a class without any."""
+        parts = list(labelled())
         table = {v: torch.cat([part[v] for part in parts]) for v in self.observables}
         classes = table[self.condition]
         if label in rows.empty:
@@ -124,7 +124,7 @@ class ClassFitter(Fitter):
         return {v: x[chosen] for v, x in table.items()}
 
     def _class_rows(self, tables: Tables) -> ClassRows:
-        """Rows of each class, over all processes."""
+        """Numbers of rows of each class, over all processes."""
         classes = self.states[self.condition]
         counts = torch.zeros(classes + 1, dtype=torch.float64, device=self.device)
         for table in tables():
@@ -135,11 +135,11 @@ class ClassFitter(Fitter):
 
 
 def _with_class(tables: Tables, name: str) -> Tables:
-    """The rows whose class is known."""
+    """The rows with a class."""
 
     def chosen() -> Iterator[dict[str, Tensor]]:
         for table in tables():
-            known = observed(table[name])
-            yield table if bool(known.all()) else {v: x[known] for v, x in table.items()}
+            labelled = observed(table[name])
+            yield table if bool(labelled.all()) else {v: x[labelled] for v, x in table.items()}
 
     return chosen

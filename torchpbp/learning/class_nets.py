@@ -1,4 +1,4 @@
-"""Nets of stage 1 of a model with an operator tree per class."""
+"""Stage-1 networks of a model with one operator tree per class."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from torchpbp.planning.plan import Plan
 
 
 class ClassNets(RegressionNets):
-    """The nets of each class. Predictions have a leading class dimension.
+    """Stage-1 networks of each class. Predictions have a leading class dimension.
 
     Args:
-        members: nets of the classes, in order; classes may share nets.
+        members: networks of the classes, in order; classes may share networks.
     """
 
     def __init__(self, members: Sequence[SeparatorNets]) -> None:
@@ -53,8 +53,8 @@ class ClassNets(RegressionNets):
     @classmethod
     def settings_of_state(cls, state: Mapping[str, Tensor]) -> dict[str, Any] | None:
         members: list[dict[str, Any] | None] = []
-        while own := _starting_with(f"members.{len(members)}.", state):
-            members.append(SeparatorNets.settings_of_state(own))
+        while member := _starting_with(f"members.{len(members)}.", state):
+            members.append(SeparatorNets.settings_of_state(member))
         return {"members": members} if members and all(members) else None
 
 

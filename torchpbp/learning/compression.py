@@ -1,7 +1,7 @@
 """Compressed messages: the few directions of a core group's features that the outside can predict.
 
-The first dimension of every message is the constant 1, and the others are centred: ridge penalties then never touch
-total probability, and a subtree without evidence drops out exactly.
+The first dimension of every message is the constant 1, and the others are centred: ridge penalties then do not affect total
+probability, and a subtree without evidence has no effect at all.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scipy.special import gammaincc
 from torch import Tensor
 
 SIGNIFICANCE = 1e-3
-"""Level of the tests for directions that the data distinguish from noise."""
+"""Level of the significance tests for directions."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,10 @@ class PredictedCores:
         cross: (separators, core dim, instrument dim).
         gram: (separators, instrument dim, instrument dim).
         constant: (separators, core dim, 1) E[φ], whitened.
-        whitener: (separators, core dim) or (separators, core dim, core dim).
+        whitener: diagonal (separators, core dim) or full (separators, core dim, core dim) whiteners.
         ones: (separators, core dim) vectors c with c·φ = 1.
-        scale: (separators, instrument dim) of the instruments.
-        rows: (separators,) rows behind them; below 2 for a population, where nothing is tested.
+        scale: (separators, instrument dim) scales of the instruments.
+        rows: (separators,) numbers of rows; below 2 for a population, without tests.
         rank: dimensions of the messages.
     """
 
@@ -53,11 +53,11 @@ class Message:
 
     Args:
         features: (core dim, message dim) U with θ = Uᵀφ.
-        directions: (core dim, message dim without the constant) the same before whitening.
-        predictor: (instrument dim, m) takes a covariance with the instrument to the prediction's factor space.
-        predicted: (message dim without the constant, m) the prediction of θ there.
+        directions: (core dim, message dim without the constant) U in whitened features.
+        predictor: (instrument dim, m) matrix that maps a covariance with the instrument to the prediction's factor space.
+        predicted: (message dim without the constant, m) prediction of θ in the factor space.
         strengths: (message dim,) canonical correlations.
-        significant: dimensions of the message that are statistically significant.
+        significant: number of statistically significant dimensions of the message.
     """
 
     features: Tensor
@@ -75,7 +75,7 @@ class Compression(NamedTuple):
         directions: (..., d, r) orthonormal directions U in whitened feature space.
         predicted: (..., r, m) the prediction along them, UᵀM.
         strengths: (..., r) canonical correlations, largest first.
-        all_strengths: (..., min(d, m)) those of the directions left out as well.
+        all_strengths: (..., min(d, m)) canonical correlations of all directions.
     """
 
     directions: Tensor
@@ -85,7 +85,7 @@ class Compression(NamedTuple):
 
 
 def compress_messages(systems: Iterable[PredictedCores], penalty: float) -> dict[int, Message]:
-    """Ridge regression on each instrument, and compression of what it predicts.
+    """Ridge regression on each instrument, and compression of the prediction.
 
     Args:
         systems: covariances of all separators.
@@ -98,7 +98,7 @@ def compress_messages(systems: Iterable[PredictedCores], penalty: float) -> dict
     for system in systems:
         factor = ridge_factor(system.gram, penalty)
         compression = compress(system.cross @ factor, system.rank - 1)
-        # Rounding leaves a trace of the mean in weak directions, where it would be amplified; it is taken out again.
+        # Rounding leaves a component along the mean, which whitening would amplify in weak directions; it is projected out.
         directions = orthogonal_to(system.constant, compression.directions)
         features = torch.cat([system.ones.unsqueeze(-1), apply_whitener(system.whitener, directions)], dim=-1)
         predictor = system.scale.unsqueeze(-1) * factor
@@ -118,8 +118,8 @@ def compress(prediction: Tensor, rank: int) -> Compression:
         rank: dimensions to keep, at most min(d, m).
     """
     u, s, vh = torch.linalg.svd(prediction, full_matrices=False)
-    kept = s[..., :rank]
-    return Compression(u[..., :rank], kept.unsqueeze(-1) * vh[..., :rank, :], kept, s)
+    leading = s[..., :rank]
+    return Compression(u[..., :rank], leading.unsqueeze(-1) * vh[..., :rank, :], leading, s)
 
 
 def ridge_factor(gram: Tensor, penalty: float, tolerance: float = 1e-12) -> Tensor:
@@ -127,12 +127,12 @@ def ridge_factor(gram: Tensor, penalty: float, tolerance: float = 1e-12) -> Tens
 
     Ridge regression of y on η predicts E[yηᵀ](C + λI)⁻¹η. All that stage 2 needs of two such predictions ḡ, h̄ are
     second moments such as E[h̄ḡᵀ] = (E[y₁ηᵀ]F)(E[y₂ηᵀ]F)ᵀ [PBP Steps 3-4], so E[yηᵀ]F stands for the prediction.
-    Directions in which the instrument does not vary are left out.
+    Directions without variance of the instrument are excluded.
 
     Args:
         gram: (..., d, d) second moment of the instrument.
         penalty: λ.
-        tolerance: eigenvalues below this part of the largest count as zero.
+        tolerance: eigenvalues below this share of the largest count as zero.
 
     Returns:
         (..., d, d) factor.
@@ -140,23 +140,23 @@ def ridge_factor(gram: Tensor, penalty: float, tolerance: float = 1e-12) -> Tens
     if gram.shape[-1] == 0:
         return gram
     values, vectors = torch.linalg.eigh(gram)
-    kept = values > tolerance * values.amax(dim=-1, keepdim=True)
-    safe = torch.where(kept, values, torch.ones_like(values))
-    scale = torch.where(kept, safe.sqrt() / (safe + penalty), torch.zeros_like(values))
+    varying = values > tolerance * values.amax(dim=-1, keepdim=True)
+    safe = torch.where(varying, values, torch.ones_like(values))
+    scale = torch.where(varying, safe.sqrt() / (safe + penalty), torch.zeros_like(values))
     return vectors * scale.unsqueeze(-2)
 
 
 def significant_ranks(system: PredictedCores, factor: Tensor, strengths: Tensor) -> list[int]:
-    """Significant dimensions, the constant included: Bartlett's test of the remaining correlations.
+    """Numbers of significant dimensions, including the constant, by Bartlett's test of the remaining correlations.
 
     Args:
-        system: covariances of separators. Those of replicates are not tested.
-        factor: (separators, instrument dim, instrument dim) of the ridge regression on their instruments.
+        system: covariances of separators. Replicates are not tested.
+        factor: (separators, instrument dim, instrument dim) ridge factors of their instruments.
         strengths: (separators, correlations) all canonical correlations, largest first.
     """
     if system.gram.ndim > 3:
         return [system.rank] * len(system.gram)
-    most, correlations = system.rank, _array(strengths)  # tiny arrays, on which numpy is several times as fast
+    most, correlations = system.rank, _array(strengths)  # numpy is several times faster on tiny arrays
     if float(system.rows[0]) < 2:
         return [min(most, 1 + int(n)) for n in (correlations > 1e-8).sum(axis=1)]
     tested = min(most - 1, correlations.shape[1])
@@ -168,12 +168,12 @@ def significant_ranks(system: PredictedCores, factor: Tensor, strengths: Tensor)
     rest = np.cumsum(correlations[:, ::-1] ** 2, axis=1)[:, ::-1][:, :tested] * _array(system.rows)[:, None]
     k = np.arange(tested)
     freedom = np.maximum(np.maximum(inside, 1) - k, 1) * np.maximum(np.maximum(outside, 1) - k, 1)
-    noise = gammaincc(freedom / 2, rest / 2) > SIGNIFICANCE  # the chance of χ² this large
+    noise = gammaincc(freedom / 2, rest / 2) > SIGNIFICANCE  # p-values of χ²
     return [most if not row.any() else int(row.argmax()) + 1 for row in noise]
 
 
 def _array(figures: Tensor) -> npt.NDArray[Any]:
-    """A few figures of each separator, which a report shows in the end."""
+    """A few numbers of each separator as a numpy array."""
     return figures.cpu().numpy()
 
 

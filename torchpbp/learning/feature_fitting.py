@@ -16,14 +16,14 @@ from torchpbp.inference.observable import Observable, make_map
 from torchpbp.moments.thinning import ThinnedRows
 
 MAP_ROWS = 20_000
-"""Most rows from which feature maps are fitted; they are spread evenly over the data."""
+"""Largest number of rows to which feature maps are fitted, evenly spread over the data."""
 
 Tables = Callable[[], Iterator[dict[str, Tensor]]]
-"""Gives a fresh iterator over the rows of this process in mini-batches."""
+"""Returns a new iterator over the rows of this process in mini-batches."""
 
 
 def thinned_rows(observables: Mapping[str, Observable], tables: Tables) -> ThinnedRows:
-    """Values of all processes that feature maps are fitted to, in one pass."""
+    """Values of all processes for fitting feature maps, collected in one pass."""
     rows = ThinnedRows(list(observables), MAP_ROWS)
     for table in tables():
         rows.add(table)
@@ -37,13 +37,13 @@ def fit_observables(
     """New observables with fitted feature maps.
 
     Args:
-        observables: of the model; they are left as they are.
+        observables: observables of the model, which are not modified.
         kernel_map: map for continuous variables, copied for each.
         rows: training values.
-        scale: bandwidth as a multiple of the median distance; None: as the map says.
+        scale: bandwidth as a multiple of the median distance; None: the bandwidth of the map.
 
     Raises:
-        DataError: a constant column where the bandwidth depends on the data, or a range beyond floating point.
+        DataError: a constant column with a data-dependent bandwidth, or a range beyond floating-point precision.
     """
     fitted = nn.ModuleList()
     for v, old in observables.items():
@@ -69,7 +69,7 @@ def fit_observables(
 
 
 def mean_features(observables: nn.ModuleList, rows: ThinnedRows) -> dict[str, Tensor]:
-    """Mean features of the variables with missing values, which stand for a missing value in an instrument."""
+    """Mean features of the variables with missing values; they replace missing values in instruments."""
     named = [o for o in observables if isinstance(o, Observable) and o.name in rows.incomplete]
     values = {o.name: rows.values(o.name) if o.continuous else rows.values(o.name).long() for o in named}
     return {o.name: o.map.features(values[o.name]).mean(dim=0) for o in named}

@@ -1,7 +1,7 @@
-"""The way of a fit: plan → moments → stage 1 → compression → stage 2 → operators.
+"""The steps of a fit: plan → moments → stage 1 → compression → stage 2 → operators.
 
-:meth:`Fitter.fit` leads through it: feature maps of continuous variables first, the plan chosen on held-out rows where the rank
-is open, then moments, counted in one pass, and the two stages of :mod:`torchpbp.learning.two_stage`.
+:meth:`Fitter.fit` fits feature maps of continuous variables, chooses the plan on held-out rows if there are several ranks, computes
+moments in one pass, and solves the two stages of :mod:`torchpbp.learning.two_stage`.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from torchpbp.moments.thinning import ThinnedRows
 from torchpbp.planning.plan import Plan
 
 RowWeights = Callable[[Mapping[str, Tensor]], Tensor]
-"""Gives the (rows,) weights by which rows of a mini-batch count."""
+"""Returns (rows,) weights for the rows of a mini-batch."""
 FLOOR_ROWS = 3.0
-"""An estimate is clipped at this many rows' worth of probability: 3 / N."""
+"""Smallest probability of an estimate, in rows: 3 / N."""
 BANDWIDTH_SCALES = (0.1, 0.2, 0.35, 0.6, 1.0)
 """Candidates for ``bandwidth="validate"``, as multiples of the median distance between training values."""
 
 
 @dataclass(frozen=True)
 class FitResult:
-    """What a fit gives.
+    """Result of a fit.
 
     Args:
-        solution: operators on the plan that was given or chosen.
+        solution: operators on the chosen plan.
         rows: number of rows, over all processes.
-        observables: with their feature maps.
-        tables: joint tables that moments were read from, where all variables are discrete.
-        rank_scores: of the candidates for the rank.
-        bandwidth_scores: of the candidates for the bandwidth.
-        classes: rows of each class, where there is an operator tree for each.
+        observables: observables with fitted feature maps.
+        tables: joint tables of the moments, if all variables are discrete.
+        rank_scores: scores of the candidates for the rank.
+        bandwidth_scores: scores of the candidates for the bandwidth.
+        classes: rows of each class, for one operator tree per class.
     """
 
     solution: Solution
@@ -68,13 +68,13 @@ class Fitter:
     """One fit of a model.
 
     Args:
-        observables: of the model, in its order; they are left as they are.
+        observables: observables of the model, in its order; they are not modified.
         kernel_map: map for continuous variables.
         regressor: stage-1 method.
         ridge: penalties of the stages, in pseudo-rows.
         whitening: regularisation of the whitening of kernel features.
-        seed: of the held-out split.
-        device: of the model, on which the stages are solved.
+        seed: seed of the held-out split.
+        device: device of the model, on which the stages are solved.
     """
 
     def __init__(
@@ -93,12 +93,12 @@ class Fitter:
         self.ridge, self.whitening, self.seed = ridge, whitening, seed
         self.states = {v: o.map.dim for v, o in self.observables.items() if not o.continuous}
         self.discrete = len(self.states) == len(self.observables)
-        self._thinned: ThinnedRows | None = None  # values that feature maps are fitted to
+        self._thinned: ThinnedRows | None = None  # training values of the feature maps
 
     # -- the steps -----------------------------------------------------------------------------------------------
 
     def fit(self, tables: Tables, plans: Mapping[int, Plan]) -> FitResult:
-        """Learn the plan given, or the one of several that scores best on held-out rows.
+        """Learn the plan; of several plans, the one that scores best on held-out rows.
 
         Args:
             tables: the rows of this process.
@@ -115,23 +115,23 @@ class Fitter:
         return FitResult(solution, moments.rows, observables, counts, rank_scores, bandwidth_scores)
 
     def fit_counts(self, plan: Plan, counts: JointTables) -> FitResult:
-        """Learn from counts, where all variables are discrete and stage 1 is linear."""
+        """Learn from counts, for discrete variables and linear stage 1."""
         moments = TableMoments(counts.to(self.device))
         solution = learn(plan, moments, self.regressor, self._penalties(counts.rows))
         return FitResult(solution, counts.rows, nn.ModuleList(self.observables.values()), counts)
 
     def required_tables(self, plans: Sequence[Plan]) -> list[tuple[str, ...]]:
-        """Groups of variables to be counted for some plans."""
+        """Groups of variables whose joint tables some plans need."""
         return [group for plan in plans for group in self.regressor.required_tables(plan)]
 
     def count(self, tables: Tables, groups: Iterable[Iterable[str]]) -> JointTables:
-        """Count the rows of this process, where all variables are discrete."""
+        """Count the rows of this process, for discrete variables."""
         return count_tables(tables(), groups, self.states)
 
     # -- rows and features ---------------------------------------------------------------------------------------
 
     def _in_memory(self, tables: Tables) -> Tables:
-        """All rows, for regressors that look at whole rows; missing values are filled in from similar rows."""
+        """All rows in memory, for regressors on rows; missing values are imputed from similar rows."""
         parts = list(tables())
         if not all(bool(observed(x).all()) for part in parts for x in part.values()):
             table = {v: torch.cat([part[v] for part in parts]) for v in self.observables}
@@ -139,7 +139,7 @@ class Fitter:
         return lambda: iter(parts)
 
     def _fit_observables(self, tables: Tables, plans: Mapping[int, Plan]) -> tuple[nn.ModuleList, dict[float, float]]:
-        """Observables with fitted feature maps, and scores of bandwidths where one is chosen on held-out rows."""
+        """Observables with fitted feature maps, and scores of bandwidths if one is chosen on held-out rows."""
         if self.discrete:
             return nn.ModuleList(self.observables.values()), {}
         rows = self._thinned = thinned_rows(self.observables, tables)
@@ -157,7 +157,7 @@ class Fitter:
     def _choose_plan(
         self, tables: Tables, observables: nn.ModuleList, plans: Mapping[int, Plan]
     ) -> tuple[Plan, Moments, list[RankScore]]:
-        """The plan to learn, and moments of all rows."""
+        """The plan to learn, moments of all rows, and scores of the ranks."""
         if len(plans) == 1:
             (plan,) = plans.values()
             return plan, self._moments([plan], tables, observables), []
@@ -173,13 +173,13 @@ class Fitter:
     def _moments(
         self, plans: Sequence[Plan], tables: Tables, observables: nn.ModuleList, weight: RowWeights | None = None
     ) -> Moments:
-        """Moments that learning some plans needs, over all processes: one pass, and one per plan for kernel features.
+        """Moments for learning some plans, over all processes: one pass, or one per plan for kernel features.
 
         Args:
-            plans: to be learned.
+            plans: plans to learn.
             tables: the rows of this process.
-            observables: with fitted feature maps.
-            weight: gives (rows,) weights of a mini-batch of which features are averaged.
+            observables: observables with fitted feature maps.
+            weight: returns (rows,) weights for the moments of a mini-batch.
         """
         if self.discrete:
             counts = self.count(tables, self.required_tables(plans))
@@ -194,7 +194,7 @@ class Fitter:
     def _held_out_scores(
         self, tables: Tables, observables: nn.ModuleList, plans: Mapping[int, Plan]
     ) -> tuple[dict[int, Tensor], Moments, dict[str, Tensor]]:
-        """Scores of held-out rows of all processes under each plan, the moments of the others, and own held-out rows."""
+        """Scores of each plan on the held-out rows of all processes, moments of the other rows, and local held-out rows."""
         hold_out = HoldOut(tables, self.seed)
         moments = self._moments(list(plans.values()), hold_out.learning_rows, observables)
         hold_out.check_counts(moments.rows)
@@ -216,11 +216,11 @@ class Fitter:
     def learn_tables(
         self, plan: Plan, tables: Tables, observables: nn.ModuleList, weight: RowWeights | None = None
     ) -> Solution:
-        """Operators of a plan from all rows of some tables, with feature maps that are fitted already."""
+        """Operators of a plan from all rows of some tables, with fitted feature maps."""
         return self._learn(plan, self._moments([plan], tables, observables, weight), tables, observables)
 
     def share_thinned(self, other: Fitter) -> None:
-        """Take the values that another fit has fitted feature maps to."""
+        """Use the training values of another fit's feature maps."""
         self._thinned = other._thinned
 
     def _learn(self, plan: Plan, moments: Moments, tables: Tables, observables: nn.ModuleList) -> Solution:
@@ -239,12 +239,12 @@ def _maps(observables: nn.ModuleList) -> dict[str, Any]:
 
 
 def clipping_floor(rows: float) -> float:
-    """Smallest probability in answers of a model learned from so many rows."""
+    """Smallest probability in the posteriors of a model learned from ``rows`` rows."""
     return min(FLOOR_ROWS / rows, 0.01)
 
 
 def check_labels(labels: Mapping[str, Sequence[Any]]) -> None:
-    """Raise a DataError where processes have read different labels from their shares of the data."""
+    """Raise a DataError if processes have read different labels."""
     for rank, theirs in enumerate(gather_objects(dict(labels))):
         if theirs != dict(labels):
             raise DataError(

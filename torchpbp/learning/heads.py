@@ -1,7 +1,7 @@
-"""Last layers of nets, solved in closed form: ridge regression on inputs and hidden units, in float64.
+"""Last layers of networks, solved in closed form: ridge regression on inputs and hidden units, in float64.
 
-Net k of K has not seen the rows of fold k. Its head is solved on the other rows too, and one penalty per separator is chosen
-by how well the K heads predict the rows that they have not seen.
+Network k of K is trained without the rows of fold k. Its head is solved on the same rows, and one penalty per separator is chosen
+by the error of the K heads on their held-out folds.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from torchpbp.moments.rows import TrainingRows
 PENALTIES = (1e-5, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)
 """Candidates for the penalty of a head, for inputs and hidden units of unit variance."""
 NEGLIGIBLE = 1e-12
-"""Penalty where every row counts as seen, and eigenvalues of a correlation matrix that count as 0."""
+"""Penalty without held-out folds, and threshold of zero eigenvalues of a correlation matrix."""
 ENTRIES_AT_ONCE = 1 << 24
-"""Numbers in what nets are evaluated to at once."""
+"""Largest number of entries of η computed at once."""
 
 Targets = Callable[[TrainingRows], list[Tensor]]
 """Targets of all separators for some rows, (rows, size) each."""
@@ -34,8 +34,8 @@ class FoldedRows:
 
     Args:
         rows: the rows.
-        fold: (rows,) the fold of each.
-        folds: number of folds; with one, its net sees all rows.
+        fold: (rows,) index of each row's fold.
+        folds: number of folds; a single network is trained on all rows.
     """
 
     rows: TrainingRows
@@ -43,12 +43,12 @@ class FoldedRows:
     folds: int
 
     def weights(self, positions: Tensor, own: bool) -> Tensor:
-        """(K, rows) weights of some rows for each net: of those in its fold, or of those it was trained on."""
+        """(K, rows) weights of some rows for each network: nonzero in its fold (``own``), or in its training rows."""
         inside = self.fold[positions] == torch.arange(self.folds, device=self.rows.device).unsqueeze(1)
         return (inside if own or self.folds == 1 else ~inside) * self.rows[positions].counts
 
     def batches(self, nets: HiddenNets) -> Iterator[tuple[Tensor, TrainingRows]]:
-        """Positions and rows, so many at a time that η of all nets fits into memory."""
+        """Positions and rows, in batches whose η of all networks fits into memory."""
         size = max(64, ENTRIES_AT_ONCE // (nets.separators * nets.folds * nets.size))
         for positions in self.rows.positions(size):
             yield positions, self.rows[positions]
@@ -56,7 +56,7 @@ class FoldedRows:
 
 @dataclass(frozen=True)
 class Sums:
-    """Sums over rows for S separators and K nets: rows, η, ηηᵀ, and per separator y and yηᵀ."""
+    """Sums over rows for S separators and K networks: weights, η, ηηᵀ, and per separator y and yηᵀ."""
 
     rows: Tensor
     eta: Tensor
@@ -65,7 +65,7 @@ class Sums:
     cross: list[Tensor]
 
     def over_processes(self) -> Sums:
-        """Those of all processes."""
+        """The sums of all processes."""
         total = sum_over_processes
         return Sums(
             total(self.rows),
@@ -77,7 +77,7 @@ class Sums:
 
 
 def add(a: Sums, b: Sums) -> Sums:
-    """The sums over the rows of both."""
+    """Sums over the rows of both arguments."""
     return Sums(
         a.rows + b.rows,
         a.eta + b.eta,
@@ -107,12 +107,12 @@ def sums_of(eta: Tensor, y: Sequence[Tensor], weights: Tensor) -> Sums:
 
 @dataclass(frozen=True)
 class Correlations:
-    """Correlations of η in the rows that each of S·K nets was trained on, decomposed.
+    """Decomposed correlations of η in the training rows of each of S·K networks.
 
     Args:
-        mean: (S, K, size) of η.
-        basis: (S, K, size, size) takes η − mean to uncorrelated dimensions.
-        values: (S, K, size) their variances; 0 for those that are rounding.
+        mean: (S, K, size) mean of η.
+        basis: (S, K, size, size) matrix that maps η − mean to uncorrelated dimensions.
+        values: (S, K, size) variances of these dimensions; 0 for rounding errors.
     """
 
     mean: Tensor
@@ -139,8 +139,8 @@ class Correlations:
         """Heads of all separators, (K, outputs, size) each.
 
         Args:
-            sums: over the rows that the nets were trained on.
-            penalty: (S,).
+            sums: sums over the training rows of the networks.
+            penalty: (S,) penalties.
             constant: position of the constant in η, whose weight is the intercept.
         """
         result, count = [], sums.rows[:, None]
@@ -154,7 +154,7 @@ class Correlations:
         return result
 
     def best_penalties(self, sums: Sums, held_out: Sums) -> Tensor:
-        """(S,) the candidates with which heads predict held-out rows best."""
+        """(S,) candidates with the smallest error of heads on held-out rows."""
         candidates = self.values.new_tensor(PENALTIES)
         factors = self.shrunk(candidates[:, None, None, None])  # (candidates, S, K, size)
         chosen, count = [], sums.rows[:, None]
@@ -174,30 +174,30 @@ class Correlations:
 
 
 class HeadPredictor(Predictor):
-    """Trained nets: each row is predicted by those that have not seen it, from complete inputs.
+    """Out-of-fold predictions of trained networks, from complete inputs.
 
     Args:
-        nets: hidden layers, trained.
-        folded: the rows that they were trained on.
-        targets: what the heads predict.
-        heads: last layers that were trained with the nets, per separator (K, outputs, size): training that stops early
-            shrinks them better than a ridge does.
+        nets: trained hidden layers.
+        folded: training rows.
+        targets: targets of the heads.
+        heads: last layers trained with the networks, per separator (K, outputs, size): early stopping regularises them better
+            than a ridge penalty.
 
     Attributes:
-        penalties: (S,) the best ones for heads that are solved for.
+        penalties: (S,) best penalties of heads in closed form.
     """
 
     def __init__(self, nets: HiddenNets, folded: FoldedRows, targets: Targets, heads: list[Tensor]) -> None:
         self.nets, self.folded, self.heads = nets, folded, heads
         with torch.no_grad():
-            others, own = self._sums(targets)
+            others, held_out = self._sums(targets)
             correlations = Correlations.of(others)
             self.penalties = correlations.values.new_full((nets.separators,), NEGLIGIBLE)
             if folded.folds > 1:
-                self.penalties = correlations.best_penalties(others, own)
+                self.penalties = correlations.best_penalties(others, held_out)
 
     def _sums(self, targets: Targets) -> tuple[Sums, Sums]:
-        """Sums over the rows that nets were trained on, and over those of their own folds."""
+        """Sums over the training rows of the networks, and over their held-out folds."""
         folded, both = self.folded, []
         for positions, part in folded.batches(self.nets):
             eta, y = self.eta(part), targets(part)
@@ -207,12 +207,12 @@ class HeadPredictor(Predictor):
         return totals[0], totals[-1]
 
     def eta(self, rows: TrainingRows, seen: Tensor | None = None) -> Tensor:
-        """(S, K, size, rows) what heads look at."""
+        """(S, K, size, rows) inputs of the heads."""
         device = self.nets.inputs.where.device
-        there = rows.to(device)
+        moved = rows.to(device)
         mask = None if seen is None else seen.to(device)
         with torch.no_grad():
-            return self.nets.eta(self.nets.inputs.of_rows(there, self.nets.dtype, mask)).to(rows.device)
+            return self.nets.eta(self.nets.inputs.of_rows(moved, self.nets.dtype, mask)).to(rows.device)
 
     def predict(self, rows: TrainingRows, positions: Tensor) -> list[Tensor]:
         result: list[list[Tensor]] = []
@@ -221,10 +221,10 @@ class HeadPredictor(Predictor):
         for part in rows.positions(size):
             eta = self.eta(rows[part])  # (S, K, size, rows)
             index = fold[part].expand(len(eta), 1, *eta.shape[2:])
-            own = eta.gather(1, index).squeeze(1)
+            out_of_fold = eta.gather(1, index).squeeze(1)
             chosen = [h.flatten(0, 1) for h in self.heads]
             outputs = []
-            for h, e in zip(chosen, own, strict=True):
+            for h, e in zip(chosen, out_of_fold, strict=True):
                 every = (h @ e).reshape(self.nets.folds, -1, len(part))
                 outputs.append(every.gather(0, fold[part].expand(1, *every.shape[1:])).squeeze(0).T)
             result.append(outputs)

@@ -1,9 +1,9 @@
 """Kernel ridge regression as stage 1: a product kernel over the outside observables, with landmark rows.
 
-The kernel compares two rows by the variables of a separator's instrument, k(η, η') = exp(-Σ_v d_v(η, η')), where d_v is a
+The kernel compares the variables of a separator's instrument in two rows, k(η, η') = exp(-Σ_v d_v(η, η')), where d_v is a
 constant for different states of a discrete variable and half the squared distance in bandwidths for a continuous one.
-It contains interactions of all orders. Features z with z(η)·z(η') = k(η, η') on the span of the landmarks become the
-separator's instrument; the ridge regression on them is that of the model.
+It contains interactions of all orders. Features z with z(η)·z(η') = k(η, η') on the span of the landmarks are the
+separator's instrument; the ridge regression on them has the model's penalty.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from torchpbp.settings import Settings, positive, seed, setting, whole
 
 @dataclass(frozen=True, kw_only=True)
 class KernelRidgeSettings(Settings):
-    """What :class:`KernelRidge` takes."""
+    """Settings of :class:`KernelRidge`."""
 
     landmarks: int = setting(200, whole(1))
     contrast: float = setting(0.5, positive())
@@ -40,11 +40,11 @@ class KernelRidge(RowRegressor):
     """Ridge regression with a kernel, restricted to the span of landmark rows (subset of regressors).
 
     Args:
-        landmarks: rows that span the regression functions; as many are drawn at random.
-        contrast: d_v for two different states of a discrete variable. Large: only rows that agree everywhere are alike,
-            as in a table. Small: close to linear regression.
-        bandwidth: of continuous variables, in standard deviations.
-        seed: of the landmarks.
+        landmarks: number of randomly drawn rows that span the regression functions.
+        contrast: d_v for two different states of a discrete variable. For large values only identical rows are similar, as in
+            a table; small values approach linear regression.
+        bandwidth: bandwidth of continuous variables, in standard deviations.
+        seed: seed of the landmarks.
     """
 
     def __init__(self, landmarks: int = 200, contrast: float = 0.5, bandwidth: float = 1.0, seed: int = 0) -> None:
@@ -70,10 +70,10 @@ class _Kernels(Predictor):
     """Features of the kernel of each separator.
 
     Args:
-        settings: of the kernel.
+        settings: settings of the kernel.
         landmarks: (landmarks, variables) states or values.
         spread: (variables,) standard deviations.
-        rows: rows of the kind to be read.
+        rows: rows with the same variables as those to predict.
         regressions: one per separator.
     """
 
@@ -95,14 +95,14 @@ class _Kernels(Predictor):
         self.uses = landmarks.new_zeros(len(regressions), len(self.equality))
         for s, regression in enumerate(regressions):
             for v in regression.inputs:
-                self.uses[s, where[v]] = 1.0 / (where[v].stop - where[v].start)  # a vector counts as much as a number
+                self.uses[s, where[v]] = 1.0 / (where[v].stop - where[v].start)  # a vector has the weight of a number
         values, vectors = torch.linalg.eigh(self._kernel(landmarks))  # (separators, landmarks, landmarks)
-        kept = values > 1e-9 * values.amax(dim=1, keepdim=True)
-        scale = torch.where(kept, values.clamp(min=1e-300).rsqrt(), torch.zeros_like(values))
+        varying = values > 1e-9 * values.amax(dim=1, keepdim=True)
+        scale = torch.where(varying, values.clamp(min=1e-300).rsqrt(), torch.zeros_like(values))
         self.whitener = vectors * scale.unsqueeze(1)
 
     def _kernel(self, values: Tensor) -> Tensor:
-        """(separators, rows, landmarks)."""
+        """(separators, rows, landmarks) kernel values."""
         difference = values.unsqueeze(1) - self.landmarks  # (rows, landmarks, variables)
         unlike = (difference != 0).double() * self.contrast
         distance = torch.where(self.equality, unlike, 0.5 * (difference / self.scale).square())

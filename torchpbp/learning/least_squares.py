@@ -1,4 +1,4 @@
-"""Stage 2: the linear operator that turns one prediction into another, by regularised least squares [PBP Step 5]."""
+"""Stage 2: the linear operator from one prediction to another, by regularised least squares [PBP Step 5]."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torchpbp.settings import flag, non_negative, shortened
 
 
 def least_squares(targets: Tensor, inputs: Tensor, penalty: float | Tensor) -> Tensor:
-    """W = argmin ‖H − W G‖² + λ‖W‖², by QR of the stacked system, so that G's condition number is not squared.
+    """W = argmin ‖H − W G‖² + λ‖W‖², by QR of the stacked system, which does not square the condition number of G.
 
     Args:
         targets: H, (..., p, m).
         inputs: G, (..., r, m) with m ≥ r.
-        penalty: λ, a number or (…, r) one for each dimension of the inputs; a floor of (1e-13 · max|G|)², and of 1e-26,
-            keeps a G harmless that lacks rank or is all rounding.
+        penalty: λ, a number or (…, r) one for each dimension of the inputs. The floor max((1e-13 · max|G|)², 1e-26) is added,
+            for G without full rank or of rounding errors only.
 
     Returns:
         (..., p, r) operator.
@@ -26,7 +26,7 @@ def least_squares(targets: Tensor, inputs: Tensor, penalty: float | Tensor) -> T
     if rank == 0:
         return targets[..., :0]
     largest = inputs.detach().abs().amax(dim=(-2, -1), keepdim=True)
-    # Predictions are of unit-variance features: what is far below 1 in all entries is rounding, in G as in H.
+    # Predicted features have unit variance: predictions far below 1 in all entries are rounding errors, in G and in H.
     least = (1e-13 * largest.clamp(min=1)) ** 2
     root = ((penalty.unsqueeze(-1) if isinstance(penalty, Tensor) and penalty.ndim else penalty) + least).sqrt()
     eye = torch.eye(rank, dtype=inputs.dtype, device=inputs.device)
@@ -39,16 +39,16 @@ def least_squares(targets: Tensor, inputs: Tensor, penalty: float | Tensor) -> T
 
 
 class LeastSquaresLayer(nn.Module):
-    """The operator that best leads from one batch of predictions to another, differentiable in both: stage 2 of PBP.
+    """The least-squares operator between two batches of predictions, differentiable in both: stage 2 of PBP.
 
-    Solves W = argmin Σ_i ‖h_i − W g_i‖² / n + λ‖W‖² in float64 by QR, whatever the inputs' precision, and hands back W in
-    theirs. The backward pass goes through the solve: networks that produce g or h, or features further upstream, can be
-    trained by any loss on W or on what it predicts. Leading dimensions are batches of independent systems.
+    Solves W = argmin Σ_i ‖h_i − W g_i‖² / n + λ‖W‖² in float64 by QR and returns W in the dtype of the targets. The solve is
+    differentiable: networks that produce g, h or upstream features can be trained by any loss on W or its predictions. Leading
+    dimensions are batches of independent systems.
 
     Args:
-        penalty: λ, a number, or a tensor of one λ for each of the r predictors, (r,) or (…, r); gradients reach it. A positive
-            one keeps the gradient finite where predictors are collinear.
-        intercept: add a constant to the predictors; W then has one more column, the first, which is not penalised.
+        penalty: λ, a number, or a differentiable tensor of one λ for each of the r predictors, (r,) or (…, r). A positive
+            penalty keeps the gradient finite for collinear predictors.
+        intercept: add a constant to the predictors; W then has an additional first column, which is not penalised.
 
     Example:
         >>> layer = LeastSquaresLayer(penalty=1e-6)
@@ -113,7 +113,7 @@ class LeastSquaresLayer(nn.Module):
                 "LeastSquaresLayer: expected moments cross (..., p, r) and gram (..., r, r), got "
                 f"{tuple(cross.shape)} and {tuple(gram.shape)}."
             )
-        # With L Lᵀ = gram, the factors L⁻¹ gram = Lᵀ and cross L⁻ᵀ have these moments, and QR sees no squared condition number.
+        # With L Lᵀ = gram, the factors L⁻¹ gram = Lᵀ and cross L⁻ᵀ have these moments, and the condition number is not squared.
         factor = cholesky_factor(gram.double())
         targets = torch.linalg.solve_triangular(factor, cross.double().mT, upper=False).mT
         return self.from_factors(targets, factor).to(cross.dtype)
@@ -145,7 +145,7 @@ class LeastSquaresLayer(nn.Module):
 
 
 def cholesky_factor(gram: Tensor) -> Tensor:
-    """(..., d, d) L with L Lᵀ = gram + a trace of the identity, which keeps a gram that lacks rank positive definite."""
+    """(..., d, d) L with L Lᵀ = gram + εI, where ε > 0 makes a singular gram positive definite."""
     size = gram.shape[-1]
     trace = gram.detach().diagonal(dim1=-2, dim2=-1).mean(dim=-1)[..., None, None].clamp(min=1e-300)
     eye = torch.eye(size, dtype=gram.dtype, device=gram.device)

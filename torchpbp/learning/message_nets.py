@@ -1,9 +1,9 @@
-"""Nets of separators: what a message is made of, and what it is predicted from.
+"""Networks of separators: messages as functions of the inside, and instruments as functions of the outside.
 
-At a separator S the message is θ = (1, f(leaves inside)) and its instrument η = (1, g(leaves outside)), with small nets f and
-g whose outputs are standardised. Stage 1 regresses θ (S1A) and the products below S (S1B) on η: two networks that share their
-hidden layers g, with last layers (heads) in closed form. A leaf with a single observable whose message has as many dimensions
-as it has features is its own message, and needs no nets.
+At a separator S the message is θ = (1, f(leaves inside)) and its instrument η = (1, g(leaves outside)), with small networks f and
+g whose outputs are standardised. Stage 1 regresses θ (S1A) and the products below S (S1B) on η: two networks with common hidden
+layers g and last layers (heads) in closed form. For a leaf with a single observable and a message of full rank, the features are the
+message, without networks.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from torchpbp.learning.stage1_nets import PredictedMessage, Stage1Nets
 from torchpbp.planning.plan import Plan
 
 INSIDE_LEAVES = 8
-"""Observables inside a separator, at most, that its message is a function of: the core group first, then the nearest."""
+"""Largest number of observables inside a separator as inputs of its message: the core group first, then the nearest."""
 
 
 class Masking(NamedTuple):
-    """How often leaves are hidden while moments are taken, so that nets and context encoders know missing leaves.
+    """Rates at which leaves are hidden in moments, so that networks and context encoders are fitted to missing leaves.
 
     Args:
-        instruments: share of rows of which nets of instruments see a part only.
-        context: share of rows of which context encoders see a part only.
-        most: share of the leaves that may be hidden in such a row.
+        instruments: share of rows with leaves hidden from the networks of instruments.
+        context: share of rows with leaves hidden from context encoders.
+        most: largest share of hidden leaves in such a row.
     """
 
     instruments: float = 0.3
@@ -41,11 +41,11 @@ class Masking(NamedTuple):
 
 @dataclass(frozen=True)
 class Family:
-    """Separators of equal shape, which are solved as one batch.
+    """Separators of equal shape, solved as one batch.
 
     Args:
         nodes: tree nodes below the separators.
-        below: ``below[k]`` has the k-th child of each node; empty for leaves.
+        below: ``below[k]`` holds the k-th child of each node; empty for leaves.
         leaf: observables of each leaf; empty for inner nodes.
         rank: dimensions of the message.
         sizes: dimensions of each factor of the products below.
@@ -64,12 +64,12 @@ class NetBank(nn.Module):
     """Multilayer perceptrons of equal shape, one for each of several separators, computed together.
 
     Args:
-        columns: (nets, inputs) which columns of the common inputs each looks at.
-        widths: of the hidden layers and of the output.
-        generator: of the initial weights.
+        columns: (nets, inputs) indices of each network's columns in the common inputs.
+        widths: widths of the hidden layers and of the output.
+        generator: random generator of the initial weights.
 
     Attributes:
-        mean, spread: (nets, outputs) by which outputs are standardised; of the batch in training mode.
+        mean, spread: (nets, 1, outputs) statistics that standardise outputs in evaluation mode.
     """
 
     columns: Tensor
@@ -97,12 +97,12 @@ class NetBank(nn.Module):
         return h
 
     def forward(self, inputs: Tensor, weights: Tensor | None = None) -> Tensor:
-        """(rows, all columns) -> (nets, rows, outputs), standardised: by the batch and in the nets' precision in training mode,
-        otherwise by the statistics kept, in float64.
+        """(rows, all columns) -> (nets, rows, outputs), standardised: in training mode by statistics of the batch, in the dtype of
+        the networks, otherwise by the buffers, in float64.
 
         Args:
-            inputs: of the batch.
-            weights: (nets, rows) of the rows in the statistics of the batch, in training mode; all alike by default.
+            inputs: common inputs of the batch.
+            weights: (nets, rows) weights of the rows in the statistics of the batch, in training mode; equal by default.
         """
         out = self.raw(inputs)
         if not self.training:
@@ -112,19 +112,19 @@ class NetBank(nn.Module):
 
 
 class MessageNets(Stage1Nets):
-    """The nets f and g of all separators of a plan, with ridges and solved heads.
+    """The networks f and g of all separators of a plan, with ridge parameters and closed-form heads.
 
     Args:
         plan: tree, instruments and ranks.
         dims: feature dimensions of each observable.
-        widths: what nets see of each observable.
+        widths: widths of the networks' input of each observable.
         hidden: widths of the hidden layers.
         instruments: dimensions of an instrument per dimension of its message.
-        seed: of the initial weights.
-        classes: number of classes of the condition variable, each with heads of its own; None without one.
+        seed: seed of the initial weights.
+        classes: number of classes of the condition variable, with separate heads; None without a condition variable.
 
     Attributes:
-        log_ridge: (2, separators) logarithms of the ridges of both stages, parameters.
+        log_ridge: (2, separators) parameter, logarithms of the ridge penalties of both stages.
     """
 
     def __init__(
@@ -145,10 +145,10 @@ class MessageNets(Stage1Nets):
         self._starts, start = {}, 0
         for v, width in self.widths.items():
             self._starts[v], start = start, start + width
-        self._flags = {v: start + i for i, v in enumerate(self.widths)}  # whether a row observes it
+        self._flags = {v: start + i for i, v in enumerate(self.widths)}  # columns of the observation flags
         self._zero = start + len(self.widths)
         tree = plan.tree
-        self.own = {  # leaves that are their own messages
+        self.own = {  # leaf -> observable whose features are the message
             n: tree.leaf_observables[n][0]
             for n in tree.leaves
             if len(tree.leaf_observables[n]) == 1 and plan[n].rank == dims[tree.leaf_observables[n][0]]
@@ -175,7 +175,7 @@ class MessageNets(Stage1Nets):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the nets; statistics and solves are in float64."""
+        """Dtype of the networks; statistics and solves are in float64."""
         bank = self.messages_[0] if len(self.messages_) else None
         return bank.weights[0].dtype if isinstance(bank, NetBank) else torch.float32
 
@@ -183,7 +183,7 @@ class MessageNets(Stage1Nets):
         return max(1, round(self.instruments * (rank - 1)))
 
     def _inside(self, node: int) -> tuple[str, ...]:
-        """Observables that a message is a function of."""
+        """Observables that are inputs of a message."""
         core = self.plan[node].core
         inside = self.plan.tree.inside[node]
         others = [v for v in self.widths if v in inside and v not in core]
@@ -194,7 +194,7 @@ class MessageNets(Stage1Nets):
         return columns + [self._flags[v] for v in group] * flags or [self._zero]
 
     def _grouped(self, columns: Mapping[int, list[int]]) -> list[tuple[list[int], Tensor]]:
-        """Nodes whose nets have the same output size, with their columns; narrower inputs are padded with zeros."""
+        """Nodes whose networks have equal output sizes, with their columns; narrower inputs are padded with zeros."""
         groups: dict[tuple[int, int], list[int]] = {}
         for n, c in columns.items():
             groups.setdefault((self.plan[n].rank, (len(c) + 15) // 16), []).append(n)
@@ -230,7 +230,7 @@ class MessageNets(Stage1Nets):
 
         Args:
             leaves: features of the rows.
-            weights: node -> (rows,) of the rows in the statistics of a batch; all alike by default.
+            weights: node -> (rows,) weights of the rows in the statistics of a batch; equal by default.
         """
         result = {n: leaves.features[v] for n, v in self.own.items()}
         for nodes, out in self._outputs(self._message_nodes, self.messages_, self.common_inputs(leaves, None), weights):
@@ -240,11 +240,11 @@ class MessageNets(Stage1Nets):
     def instrument_features(
         self, leaves: LeafFeatures, shown: Tensor, weights: Mapping[int, Tensor] | None = None
     ) -> dict[int, Tensor]:
-        """η of each separator that is solved for, (rows, 1 + width).
+        """η of each solved separator, (rows, 1 + width).
 
         Args:
             leaves: features of the rows.
-            shown: (rows, observables) what the nets may look at, among what the rows observe.
+            shown: (rows, observables) mask of inputs; unobserved ones are hidden in any case.
             weights: as for :meth:`messages`.
         """
         result: dict[int, Tensor] = {}
@@ -254,11 +254,11 @@ class MessageNets(Stage1Nets):
         return result
 
     def common_inputs(self, leaves: LeafFeatures, shown: Tensor | None) -> Tensor:
-        """(rows, columns) inputs of all observables, whether each is shown, and a column of zeros.
+        """(rows, columns) inputs of all observables, flags of shown observables, and a column of zeros.
 
         Args:
             leaves: features of the rows.
-            shown: (rows, observables); inputs of others are set to 0. None: all that rows observe.
+            shown: (rows, observables) mask; hidden inputs are set to 0. None: all observed inputs are shown.
         """
         flags = leaves.seen if shown is None else leaves.seen & shown
         order = {v: i for i, v in enumerate(leaves.features)}
@@ -266,9 +266,9 @@ class MessageNets(Stage1Nets):
         values = torch.cat([leaves.inputs[v].to(self.dtype) for v in self.widths], dim=1)
         width = torch.tensor(list(self.widths.values()), device=values.device)
         each = flag.repeat_interleave(width, dim=1, output_size=values.shape[1])
-        kept = torch.where(each, values, torch.zeros_like(values))
+        masked = torch.where(each, values, torch.zeros_like(values))
         flag = flag.to(values)
-        return torch.cat([kept, flag, torch.zeros_like(flag[:, :1])], dim=1)
+        return torch.cat([masked, flag, torch.zeros_like(flag[:, :1])], dim=1)
 
     def _outputs(
         self,
@@ -284,23 +284,20 @@ class MessageNets(Stage1Nets):
         return result
 
     def needed(self) -> dict[int, tuple[str, ...]]:
-        """Observables that a row must observe to count for each separator: what its message and products are made of."""
+        """Per separator the observables that a row must observe to enter its moments: the inputs of message and products."""
         tree = self.plan.tree
-        own = {n: (v,) for n, v in self.own.items()} | self.inside
+        inputs = {n: (v,) for n, v in self.own.items()} | self.inside
         result = {}
         for n in self.solved:
-            below = tree.leaf_observables[n] or tuple(v for c in tree.children[n] for v in own[c])
+            below = tree.leaf_observables[n] or tuple(v for c in tree.children[n] for v in inputs[c])
             result[n] = tuple(dict.fromkeys((*self.inside[n], *below)))
-        result[0] = tuple(dict.fromkeys(v for c in tree.children[0] for v in own[c]))
+        result[0] = tuple(dict.fromkeys(v for c in tree.children[0] for v in inputs[c]))
         return result
 
     def predict(self, leaves: LeafFeatures) -> dict[int, PredictedMessage]:
-        """Messages and products of the separators that are solved for; a leaf that is its own message has no nets.
-
-        With classes, predictions have a leading class dimension.
-        """
+        """Messages and products of the solved separators. With classes, predictions have a leading class dimension."""
         training = self.training
-        self.eval()  # statistics of training rows, not of these
+        self.eval()  # standardise by the training rows, not by this batch
         try:
             eta, result = self.instrument_features(leaves, leaves.seen), {}
         finally:
@@ -309,13 +306,13 @@ class MessageNets(Stage1Nets):
             stacked = torch.stack([eta[n] for n in family.nodes])  # (separators, rows, m)
             message, products = (stacked @ getattr(self, f"{head}{i}").to(stacked) for head in ("head_a", "head_b"))
             for k, n in enumerate(family.nodes):
-                own = products[..., k, :, :]
-                result[n] = PredictedMessage(message[..., k, :, :], own.reshape(*own.shape[:-1], *family.sizes))
+                y = products[..., k, :, :]
+                result[n] = PredictedMessage(message[..., k, :, :], y.reshape(*y.shape[:-1], *family.sizes))
         return result
 
     @torch.no_grad()
     def set_heads(self, heads: Sequence[tuple[Tensor, Tensor]]) -> None:
-        """Keep the solved last layers of S1A and S1B, by family."""
+        """Copy the solved last layers of S1A and S1B into the buffers, by family."""
         for i, (first, second) in enumerate(heads):
             getattr(self, f"head_a{i}").copy_(first)
             getattr(self, f"head_b{i}").copy_(second)

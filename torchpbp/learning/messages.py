@@ -1,4 +1,4 @@
-"""The model's own messages as stage 1."""
+"""Stage 1 with messages of a fitted model as instruments."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from torchpbp.planning.plan import Group, Plan
 from torchpbp.settings import whole
 
 BOUND = 4.0
-"""Messages' dimensions have unit variance; a prediction beyond this is the noise of a division by nearly 0."""
+"""Bound on predictions of messages, which have unit variance; larger values are noise of a division by nearly 0."""
 ROWS_AT_ONCE = 8192
 
 
 class Messages(RowRegressor):
-    """What the fitted model itself predicts about the inside of a separator, from all that lies outside.
+    """Stage 1 whose instruments are the downward messages of a fitted model.
 
-    Linear stage 1 looks at a few observables outside, each by itself. A model so fitted sends messages down its tree, and
-    these combine everything outside by the rules of probability: they are the best instruments there are, as far as
-    the model is right. So the two stages are solved again with its messages as instruments. In stage 2 an instrument
-    cannot bias, however wrong it is; a good one means less noise. Discrete variables only.
+    Linear stage 1 regresses on a few outside observables separately. The downward messages of a model fitted this way combine
+    all outside observables by the rules of probability, which makes them optimal instruments if the model is correct. Both
+    stages are therefore solved again with these messages as instruments. A poor instrument does not bias stage 2; a good one
+    reduces its noise. Discrete variables only.
 
     Args:
-        rounds: how often the stages are solved again, each time with the messages of the solution before.
+        rounds: number of repetitions, each with the messages of the previous solution.
     """
 
     def __init__(self, rounds: int = 1) -> None:
@@ -50,8 +50,8 @@ class Messages(RowRegressor):
         stage1: Stage1 = LinearStage1(plan, moments)
         for _ in range(self.rounds):
             tree = solve(plan, stage1, penalties).tree
-            given = _GivenPredictions(outside_messages(tree, distinct))
-            stage1 = PredictedStage1(plan, moments, distinct, given.fit, method=repr(self))
+            outside = _FixedPredictions(outside_messages(tree, distinct))
+            stage1 = PredictedStage1(plan, moments, distinct, outside.fit, method=repr(self))
         return stage1
 
     def __repr__(self) -> str:
@@ -59,10 +59,10 @@ class Messages(RowRegressor):
 
 
 def outside_messages(tree: OperatorTree, rows: TrainingRows) -> list[Tensor]:
-    """Predictions of each separator's message given all that lies outside of it in the same row.
+    """Predictions of each separator's message given all outside observables of the same row.
 
     Returns:
-        Per node, the root left out, (rows, message dim without the constant).
+        Per node except the root, (rows, message dim without the constant).
     """
     assert rows.states is not None
     parts = []
@@ -80,8 +80,8 @@ def _normalised(message: Tensor) -> Tensor:
     return expected.clamp(-BOUND, BOUND).masked_fill(probability <= 0, 0.0)
 
 
-class _GivenPredictions(Predictor):
-    """Predictions made before."""
+class _FixedPredictions(Predictor):
+    """Predictor with precomputed predictions."""
 
     def __init__(self, predictions: list[Tensor]) -> None:
         self.predictions = predictions

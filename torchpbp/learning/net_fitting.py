@@ -1,4 +1,4 @@
-"""A fit with given nets: their statistics, moments of all rows and the two closed-form stages, in passes over the data."""
+"""A fit with fixed networks: statistics, moments of all rows and both closed-form stages, in passes over the data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Rows(NamedTuple):
 
     Args:
         table: observable -> states or values, (rows, …).
-        weights: (rows,) how much each row counts; all alike by default.
+        weights: (rows,) weights of the rows; equal by default.
     """
 
     table: Mapping[str, Tensor]
@@ -33,19 +33,19 @@ class Rows(NamedTuple):
 
 
 Batches = Callable[[], Iterator[Rows]]
-"""Gives a fresh iterator over batches of rows."""
+"""Returns a new iterator over batches of rows."""
 
 
 @dataclass(frozen=True)
 class NetFit:
-    """What a fit with given nets gives.
+    """Result of a fit with fixed networks.
 
     Args:
         solution: operators.
         heads: last layers of S1A and S1B by family.
-        rows: number of rows that were learned from.
+        rows: number of training rows.
         class_rows: (classes,) rows of each class; (1,) without classes.
-        unlabelled: rows without a class, which were left out.
+        unlabelled: number of rows without a class, which are excluded.
     """
 
     solution: Solution
@@ -56,7 +56,7 @@ class NetFit:
 
 
 def penalties_of(nets: MessageNets) -> Penalties:
-    """The ridges that the nets were trained with."""
+    """Trained ridge penalties of the networks."""
     first, second = nets.log_ridge.exp()
     return Penalties(first, second)
 
@@ -64,23 +64,23 @@ def penalties_of(nets: MessageNets) -> Penalties:
 def random_masks(
     like: Tensor, share: float, most: float, generator: torch.Generator, place: tuple[int, int] | None = None
 ) -> Tensor:
-    """(rows, leaves) which leaves are shown: in a share of the rows, one or more leaves are hidden.
+    """(rows, leaves) random masks of shown leaves; in a share of the rows, one or more leaves are hidden.
 
     Args:
-        like: (rows, leaves), of any kind.
-        share: of the rows in which leaves are hidden.
-        most: share of the leaves that may be hidden in a row; the number is uniform from 1 to this.
-        generator: of the draws, on the CPU.
-        place: numbers of the rows before these and of all, where these are a share of the rows of several processes: each row
-            has the same draw however they are shared.
+        like: (rows, leaves) tensor of any dtype.
+        share: share of the rows with hidden leaves.
+        most: largest share of hidden leaves in a row; their number is uniform between 1 and this limit.
+        generator: random generator on the CPU.
+        place: numbers of preceding rows and of all rows over several processes: the draw of a row is independent of the
+            distribution over processes.
     """
-    own, leaves = like.shape
-    before, rows = (0, own) if place is None else place
+    count_here, leaves = like.shape
+    before, rows = (0, count_here) if place is None else place
     largest = min(leaves, max(1, round(most * leaves)))
     count = torch.randint(1, largest + 1, (rows, 1), generator=generator, device="cpu")
     count = torch.where(torch.rand(rows, 1, generator=generator, device="cpu") < share, count, 0)
     order = torch.rand(rows, leaves, generator=generator, device="cpu").argsort(dim=1).argsort(dim=1)
-    return (order >= count)[before : before + own].to(like.device)
+    return (order >= count)[before : before + count_here].to(like.device)
 
 
 @torch.no_grad()
@@ -94,30 +94,30 @@ def fit_nets(
     seed: int,
     masking: Masking,
 ) -> NetFit:
-    """Statistics of features and nets, then moments of all rows, then operators. Sets the statistics in the model.
+    """Statistics of features and networks, which are stored in the model, then moments of all rows, then operators.
 
     Args:
-        nets: of the plan, as trained.
-        reader: of the model's leaves.
+        nets: trained networks of the plan.
+        reader: reader of the model's leaves.
         batches: the rows of this process; read three times.
         condition: the variable with an operator tree per class.
-        classes: its number of states; 1 without one.
-        shrinkage: pseudo-rows from the pooled distribution that are added to each class.
-        seed: of the leaves that instruments and context encoders do not see.
-        masking: how often leaves are hidden.
+        classes: number of states of ``condition``; 1 without one.
+        shrinkage: number of pseudo-rows from the pooled distribution added to each class.
+        seed: seed of the masks for instruments and context encoders.
+        masking: rates of hidden leaves.
     """
     nets.eval()
     device = nets.log_ridge.device
 
     def rows() -> Iterator[_Masked]:
         generator = torch.Generator().manual_seed(seed)  # the same masks in each pass
-        for batch, place in _in_step(known_rows()):
+        for batch, place in _in_step(labelled_rows()):
             seen = reader.seen(batch.table)
             shown = seen & random_masks(seen, masking.instruments, masking.most, generator, place)
             context = seen & random_masks(seen, masking.context, masking.most, generator, place)
             yield _Masked(batch.table, batch.weights, seen, shown, context)
 
-    def known_rows() -> Iterator[_Weighted]:
+    def labelled_rows() -> Iterator[_Weighted]:
         for batch in batches():
             table = {v: x.to(device) for v, x in batch.table.items()}
             first = next(iter(table.values()))
@@ -125,15 +125,15 @@ def fit_nets(
             if batch.weights is not None:
                 weights = batch.weights.to(weights)
             if condition is not None and bool((table[condition] < 0).any()):
-                known = table[condition] >= 0
-                table, weights = {v: x[known] for v, x in table.items()}, weights[known]
+                labelled = table[condition] >= 0
+                table, weights = {v: x[labelled] for v, x in table.items()}, weights[labelled]
             if len(weights):
                 yield _Weighted(table, weights)
 
     unlabelled = 0.0
     if condition is not None:
-        own = sum(int((batch.table[condition] < 0).sum()) for batch in batches())
-        unlabelled = float(sum(n for (n,) in shares(own)))
+        count = sum(int((batch.table[condition] < 0).sum()) for batch in batches())
+        unlabelled = float(sum(n for (n,) in shares(count)))
     total = _fit_features(reader, rows, device)
     if total == 0:
         raise DataError(
@@ -159,14 +159,14 @@ def fit_nets(
 
 
 class _Weighted(NamedTuple):
-    """A batch of rows whose class is known, with their weights."""
+    """A batch of rows with a class, and their weights."""
 
     table: dict[str, Tensor]
     weights: Tensor
 
 
 class _Masked(NamedTuple):
-    """A batch with what it observes, and what nets of instruments and context encoders are shown of it."""
+    """A batch with masks of observed leaves, and of leaves shown to instruments and to context encoders."""
 
     table: dict[str, Tensor]
     weights: Tensor
@@ -182,7 +182,7 @@ Passes = Callable[[], Iterator[_Masked]]
 
 
 def _in_step(batches: Iterator[_Weighted]) -> Iterator[tuple[_Weighted, tuple[int, int]]]:
-    """Batches of this process, each with the numbers of rows before and in all of the batches that processes read at once.
+    """Batches of this process, each with the numbers of preceding and of all rows in the simultaneous batches of all processes.
 
     Raises:
         DataError: on all processes, if one of them has no rows.
@@ -214,7 +214,7 @@ def _check_counts(nets: MessageNets, sums: MomentSums) -> None:
 
 
 def _fit_features(reader: LeafReader, rows: Passes, device: torch.device) -> float:
-    """Mean, spread and gram of the encoders' outputs over the rows that observe a leaf; returns the number of rows."""
+    """Fit mean, spread and Gram matrix of the encoders' outputs over the rows that observe a leaf; returns the number of rows."""
     total = torch.zeros((), dtype=torch.float64, device=device)
     sums: dict[str, list[Tensor]] = {}
     for part in rows():
@@ -256,7 +256,7 @@ def _value_sums(reader: LeafReader, name: str, values: Tensor, raw: Tensor, seen
 
 
 def _fit_statistics(nets: MessageNets, reader: LeafReader, rows: Passes) -> None:
-    """Mean and spread of the nets' outputs."""
+    """Fit mean and spread of the networks' outputs."""
     banks = [b for b in (*nets.messages_, *nets.instruments_) if isinstance(b, NetBank)]
     totals: list[list[Tensor]] = [[torch.zeros_like(b.mean), torch.zeros_like(b.mean)] for b in banks]
     count = torch.zeros((), dtype=torch.float64, device=nets.log_ridge.device)

@@ -1,7 +1,7 @@
-"""Moments of messages that nets make: what stage 1 and stage 2 need of them, with or without classes.
+"""Moments of messages computed by networks, for stages 1 and 2, with or without classes.
 
-For separators of one family they are E[ηηᵀ], E[θηᵀ] and E[(⊗ θ below) ηᵀ] with η = (1, g), so that means are among them. All are
-sums over rows: they add up over batches, and are differentiable in messages and instruments.
+For separators of one family they are E[ηηᵀ], E[θηᵀ] and E[(⊗ θ below) ηᵀ] with η = (1, g), which include the means. All are sums over
+rows: they are additive over batches, and differentiable in messages and instruments.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from torchpbp.learning.message_nets import Family, MessageNets
 from torchpbp.moments.feature_moments import row_products
 
 REGRESSION_RIDGE = 1e-2
-"""Ridge of the regressions by which nets of instruments are trained, whose outputs have variance 1."""
+"""Ridge penalty of the regressions that train instruments, whose outputs have variance 1."""
 
 
 @dataclass(frozen=True)
 class MomentSums:
-    """Sums over rows and the weight behind each; all tensors have a leading class dimension, of size 1 without classes.
+    """Sums over rows and their total weights; all tensors have a leading class dimension, of size 1 without classes.
 
     Args:
         sums: per family gram (classes, separators, m, m), message (…, rank, m) and product (…, ∏ sizes, m); then the root's
@@ -50,11 +50,11 @@ class MomentSums:
         """Moments: sums divided by their weights.
 
         Args:
-            shrinkage: pseudo-rows from the distribution pooled over classes that are added to each class. A class without rows
-                has the pooled moments.
+            shrinkage: number of pseudo-rows, from the distribution pooled over classes, added to each class. A class without
+                rows has the pooled moments.
         """
         result = []
-        # What is pooled over classes is needed only where a class is shrunk towards it or has no rows.
+        # Pooled moments are needed only for shrinkage and for classes without rows.
         plain = not shrinkage and self.counts[0].device.type != "meta" and all(bool((c > 0).all()) for c in self.counts)
         for total, count in zip(self.sums, self.counts, strict=True):
             weight = count.reshape(*count.shape, *[1] * (total.ndim - count.ndim))
@@ -81,7 +81,7 @@ def zero_sums(nets: MessageNets, classes: int, device: torch.device | str = "cpu
 
 
 def fully_observed_rows(nets: MessageNets, leaves: LeafFeatures) -> dict[int, Tensor] | None:
-    """Per separator, and 0 for the root, (rows,) 1 where a row observes all that it is learned from; None: always."""
+    """Per separator, and 0 for the root, (rows,) 1 where a row observes all needed leaves; None if all rows do."""
     if leaves.seen.device.type != "meta" and bool(leaves.seen.all()):
         return None
     order = {v: i for i, v in enumerate(leaves.features)}
@@ -89,13 +89,13 @@ def fully_observed_rows(nets: MessageNets, leaves: LeafFeatures) -> dict[int, Te
 
 
 class BatchRows:
-    """Rows of a batch, arranged by family and class: what their moments and the error of stage 1 are computed from.
+    """Rows of a batch, arranged by family and class, for their moments and the error of stage 1.
 
     Args:
-        nets: of the plan.
+        nets: networks of the plan.
         leaves: features of the rows.
         messages: θ of each separator, (rows, rank).
-        instruments: η of each separator that is solved for, (rows, m).
+        instruments: η of each solved separator, (rows, m).
         layout: rows of each class.
         complete: see :func:`fully_observed_rows`.
     """
@@ -136,14 +136,13 @@ class BatchRows:
         return MomentSums(tuple(sums), (*counts, weight.sum(dim=-1)))
 
     def regression_error(self) -> Tensor:
-        """Share of the variance of messages (S1A) and products (S1B), within classes, that instruments leave unexplained.
+        """Share of the variance of messages (S1A) and products (S1B) within classes that instruments do not explain.
 
-        This is the error of stage 1 with both heads in closed form; targets are constants, so that it trains the instruments'
-        nets only. Without that they would stay nearly as they are: the limit of stage 2 does not depend on them, only its
-        noise does.
+        This is the error of stage 1 with both heads in closed form. Targets are detached, so it trains the instruments only.
+        Other losses hardly train them: the limit of stage 2 does not depend on instruments, only its noise does.
 
         Returns:
-            Mean over dimensions and separators, from 0 to 1; of the rows of all processes.
+            Mean over dimensions and separators, from 0 to 1, over the rows of all processes.
         """
         parts = []
         for eta, target, weight in self.families:
@@ -172,39 +171,39 @@ class BatchRows:
 
 
 def _split(cross: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-    """Moments of messages and those of products."""
+    """Moments of messages and moments of products."""
     return cross[..., :rank, :], cross[..., rank:, :]
 
 
 def _class_sums(eta: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Sums within classes of (separators, classes, rows, d) values, weighted, and of their (…, 1) weights."""
+    """Weighted sums within classes of (separators, classes, rows, d) values, and sums of their (…, 1) weights."""
     return tuple((x * weight).sum(dim=2, keepdim=True) for x in (eta, target, torch.ones_like(weight)))  # type: ignore[return-value]
 
 
 def _within(values: Tensor, total: Tensor, rows: Tensor, weight: Tensor) -> Tensor:
-    """(separators, classes · rows, d) values, centred within classes and weighted by the roots of (…, 1) weights."""
+    """(separators, classes · rows, d) values, centred within classes and multiplied by the square roots of (…, 1) weights."""
     return ((values - total / rows.clamp(min=1e-9)) * weight.sqrt()).flatten(1, 2)
 
 
 def _below(family: Family, leaves: LeafFeatures, messages: Mapping[int, Tensor]) -> list[list[Tensor]]:
-    """Factors of the products below separators: per factor a (rows, size) tensor for each."""
+    """Factors of the products below separators: per factor one (rows, size) tensor for each separator."""
     if family.leaf:
         return [[leaves.features[group[k]] for group in family.leaf] for k in range(len(family.sizes))]
     return [[messages[n] for n in nodes] for nodes in family.below]
 
 
 class ClassLayout:
-    """Rows of a batch by class, padded to the most rows that a class has.
+    """Rows of a batch by class, padded to the size of the largest class.
 
     Args:
-        labels: (rows,) class of each row, -1 for rows that belong to none; None: all rows are of one class.
+        labels: (rows,) class of each row, -1 for rows without a class; None: all rows are of one class.
         classes: number of classes.
         rows: number of rows.
-        device: of the rows.
-        weights: (rows,) of the rows; all 1 by default.
+        device: device of the rows.
+        weights: (rows,) weights of the rows; 1 by default.
 
     Attributes:
-        filled: (classes, most rows) weight of the row in each place, 0 where there is none.
+        filled: (classes, most rows) weight of the row in each place, 0 for padding.
     """
 
     def __init__(
@@ -217,31 +216,31 @@ class ClassLayout:
     ) -> None:
         self.classes = classes
         self.index: Tensor | None = None
-        own = torch.ones(rows, dtype=torch.float64, device=device) if weights is None else weights
-        self.filled = own.unsqueeze(0)
+        row_weights = torch.ones(rows, dtype=torch.float64, device=device) if weights is None else weights
+        self.filled = row_weights.unsqueeze(0)
         if labels is None:
             return
         if rows == 0:
             self.index = torch.zeros(classes, 0, dtype=torch.int64, device=labels.device)
-            self.filled = own.new_zeros(classes, 0)
+            self.filled = row_weights.new_zeros(classes, 0)
             return
-        known = labels >= 0
-        counts = torch.bincount(labels[known], minlength=classes)
+        labelled = labels >= 0
+        counts = torch.bincount(labels[labelled], minlength=classes)
         most = max(1, int(counts.max()))
-        order = torch.argsort(torch.where(known, labels, classes), stable=True)
+        order = torch.argsort(torch.where(labelled, labels, classes), stable=True)
         starts = torch.cat([counts.new_zeros(1), counts.cumsum(0)[:-1]])
         place = torch.arange(most, device=labels.device)
         position = (starts.unsqueeze(1) + place).clamp(max=rows - 1)
         self.index = order[position]  # (classes, most)
-        self.filled = (place < counts.unsqueeze(1)) * own[self.index]
+        self.filled = (place < counts.unsqueeze(1)) * row_weights[self.index]
 
     def arrange(self, parts: Sequence[Tensor]) -> Tensor:
         """Several (rows, d) tensors -> (parts, classes, most rows, d)."""
-        stacked = torch.stack(list(parts))  # of one precision: that of nets in training, float64 otherwise
+        stacked = torch.stack(list(parts))  # all of one dtype: that of the networks in training, float64 otherwise
         return stacked.unsqueeze(1) if self.index is None else stacked[:, self.index]
 
     def weights(self, parts: Sequence[Tensor | None]) -> Tensor:
-        """(rows,) weights, None for 1 -> (parts, classes, most rows), 0 where there is no row."""
+        """(rows,) weights, None for 1 -> (parts, classes, most rows), 0 for padding."""
         if all(p is None for p in parts):
             return self.filled.expand(len(parts), *self.filled.shape)
         return torch.stack(

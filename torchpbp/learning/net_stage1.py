@@ -1,4 +1,4 @@
-"""Stage 1 of messages that nets make: regressions on the instruments' nets, in closed form from moments."""
+"""Stage 1 of messages computed by networks: closed-form regressions on instruments from moments."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from torchpbp.learning.stage1 import Penalties, PredictedProducts, Predictions, 
 
 
 class NetStage1(Stage1):
-    """Stage 1 with messages and instruments that are nets of leaves, differentiable in its moments.
+    """Stage 1 with messages and instruments computed by networks, differentiable in its moments.
 
-    The factor of a ridge regression on η is L⁻ᵀ with L Lᵀ = Cov[η] + λ: then stage 2 is the instrumental-variable estimate
-    W = Cov[y, η] (Cov[η] + λ)⁻¹ Cov[η, θ] (…)⁻¹, which no ridge on η biases.
+    The factor of a ridge regression on η is L⁻ᵀ with L Lᵀ = Cov[η] + λ. Stage 2 is then the instrumental-variable estimate
+    W = Cov[y, η] (Cov[η] + λ)⁻¹ Cov[η, θ] (…)⁻¹, which the ridge on η does not bias.
 
     Args:
-        nets: of the plan.
+        nets: networks of the plan.
         moments: averages in the order of :class:`~torchpbp.learning.net_moments.MomentSums`, with a class dimension.
-        classes: keep the class dimension; otherwise it has size 1 and is dropped.
+        classes: keep the class dimension; otherwise it has size 1 and is removed.
     """
 
     def __init__(self, nets: MessageNets, moments: Sequence[Tensor], classes: bool) -> None:
@@ -29,13 +29,13 @@ class NetStage1(Stage1):
         self.moments = list(moments) if classes else [m.squeeze(0) for m in moments]
 
     def predictions(self, penalties: Penalties) -> Predictions:
-        products, strengths, significant, known = [], {}, {}, {}
+        products, strengths, significant, fixed = [], {}, {}, {}
         for i, family in enumerate(self.nets.families):
             gram, message, product = (self._by_separator(m) for m in self.moments[3 * i : 3 * i + 3])
             ridge = penalties.of_nodes(family.nodes).stage1
             if isinstance(ridge, Tensor) and self.classes:
                 ridge = ridge.unsqueeze(1)
-            # With the constant first in η, means stand in the first column and covariances are Schur complements of it.
+            # The constant comes first in η, so the first column holds means, and covariances are its Schur complements.
             mean = gram[..., :1, 1:]
             factor = cholesky_factor(_centred(gram[..., 1:, 1:], mean.mT, mean) + ridge * _eye(gram))
             y = _whitened(_centred(product[..., 1:], product[..., :1], mean), factor)
@@ -53,9 +53,9 @@ class NetStage1(Stage1):
         root = self.moments[-1]
         for n, v in self.nets.own.items():
             eye = torch.eye(self.nets.dims[v], dtype=root.dtype, device=root.device)
-            known[n] = eye.unsqueeze(0) if self.classes else eye  # one for all classes
+            fixed[n] = eye.unsqueeze(0) if self.classes else eye  # one for all classes
             strengths[n], significant[n] = root.new_ones(len(eye)), len(eye)
-        return Predictions(root, products, strengths, significant, known)
+        return Predictions(root, products, strengths, significant, fixed)
 
     def heads(self, penalties: Penalties) -> list[tuple[Tensor, Tensor]]:
         """Last layers of S1A and S1B by family: η @ head predicts the message, or the products below.

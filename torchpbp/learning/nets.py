@@ -1,4 +1,4 @@
-"""Small neural networks as stage-1 regressors: the hidden layers of all separators and folds as one module.
+"""Small neural networks as stage-1 regressors: one module with the hidden layers of all separators and folds.
 
 :class:`torchpbp.neural.mlp.MLP` trains them; their last layers are solved in closed form (:mod:`torchpbp.learning.heads`).
 """
@@ -17,10 +17,10 @@ from torchpbp.planning.plan import Group
 
 
 class Inputs(nn.Module):
-    """Indicators or kernel features of the variables that each of S nets looks at, and the constant 1.
+    """Inputs of S networks: indicators or kernel features of their variables, and the constant 1.
 
-    Rows come last, (S, width, rows): what a net sees is then a choice of whole lines from the features of all variables. A
-    net with fewer variables than others is padded with zeros, and a missing variable is one whose features are all zero.
+    Rows come last, (S, width, rows), so the inputs of a network are complete lines of the features of all variables. Inputs of
+    networks with fewer variables are padded with zeros; the features of a missing variable are all zero.
 
     Args:
         groups: S groups of variables.
@@ -35,7 +35,7 @@ class Inputs(nn.Module):
         super().__init__()
         self.names = tuple(dims)
         start = dict(zip(dims, itertools.accumulate(dims.values(), initial=0), strict=False))
-        self.lines = sum(dims.values())  # then one of zeros and one of ones
+        self.lines = sum(dims.values())  # followed by a line of zeros and a line of ones
         chosen = [[c for v in g for c in range(start[v], start[v] + dims[v])] for g in groups]
         self.width = input_width(groups, dims)
         where = torch.full((len(groups), self.width), self.lines)
@@ -43,7 +43,7 @@ class Inputs(nn.Module):
             where[s, : len(lines)] = torch.tensor(lines, dtype=torch.int64)
         where[:, -1] = self.lines + 1
         self.active = max(1, max(map(len, groups)))  # indicators that are 1 at a time
-        # They follow from the plan, and are in no file.
+        # Derived from the plan, and not saved.
         self.register_buffer("where", where, persistent=False)
         self.register_buffer("start", torch.tensor(list(start.values())), persistent=False)
         owner = torch.arange(len(dims)).repeat_interleave(torch.tensor(list(dims.values())))
@@ -53,12 +53,12 @@ class Inputs(nn.Module):
         """(lines, rows) features of training rows.
 
         Args:
-            rows: of the kind that the nets look at.
-            dtype: of the result.
-            seen: (rows, variables) False where a value is hidden from the nets; by default they see all.
+            rows: rows with the variables of the networks.
+            dtype: dtype of the result.
+            seen: (rows, variables) mask, False for hidden values; by default nothing is hidden.
         """
         if rows.states is not None:
-            # Indicators rather than sums of rows of weights: a product with them is faster, backwards above all.
+            # A product with indicators is faster than sums of rows of weights, in particular in the backward pass.
             lines = torch.zeros(self.lines + 1, len(rows), dtype=dtype, device=rows.device)
             if seen is None:
                 return lines.scatter_(0, (rows.states + self.start).T, 1.0)
@@ -70,12 +70,12 @@ class Inputs(nn.Module):
         return lines
 
     def of_features(self, features: Mapping[str, Tensor], seen: Tensor, dtype: torch.dtype) -> Tensor:
-        """(lines, rows) features of evidence; whatever is not seen has no influence.
+        """(lines, rows) features of evidence; features of hidden variables are zero.
 
         Args:
             features: variable -> (rows, dim).
-            seen: (rows, variables) in the order of ``features``.
-            dtype: of the result.
+            seen: (rows, variables) mask in the order of ``features``.
+            dtype: dtype of the result.
         """
         order = {v: i for i, v in enumerate(features)}
         parts = [
@@ -87,25 +87,25 @@ class Inputs(nn.Module):
         return torch.cat([*parts, torch.zeros_like(parts[0][:, :1])], dim=1).T
 
     def forward(self, lines: Tensor) -> Tensor:
-        """(S, width, rows) what each net looks at."""
+        """(S, width, rows) inputs of each network."""
         ones = torch.ones_like(lines[:1])
         chosen = torch.cat([lines, ones]).index_select(0, self.where.reshape(-1))
         return chosen.reshape(*self.where.shape, lines.shape[1])
 
 
 def input_width(groups: Sequence[Group], dims: Mapping[str, int]) -> int:
-    """Inputs of a net, the constant included, for the largest of some groups of variables."""
+    """Number of inputs, including the constant, for the largest of some groups of variables."""
     return 1 + max(sum(dims[v] for v in g) for g in groups)
 
 
 class HiddenNets(nn.Module):
-    """Hidden layers of S·K multilayer perceptrons of equal shape: for each of S separators one per fold.
+    """Hidden layers of S·K multilayer perceptrons of equal shape: one per separator and fold.
 
     Args:
-        inputs: what each of the S nets looks at.
+        inputs: inputs of the S separators.
         folds: K.
-        hidden: widths of the hidden layers; none for a linear model.
-        dtype: of the weights.
+        hidden: widths of the hidden layers; empty for a linear model.
+        dtype: dtype of the weights.
     """
 
     def __init__(self, inputs: Inputs, folds: int, hidden: Sequence[int], dtype: torch.dtype) -> None:
@@ -119,12 +119,12 @@ class HiddenNets(nn.Module):
 
     @property
     def size(self) -> int:
-        """Dimensions of η, what a head looks at: inputs with the constant, and the last hidden layer."""
+        """Dimensions of η, the input of a head: network inputs with the constant, and the last hidden layer."""
         return self.inputs.width + (self.widths[-1] if self.widths else 0)
 
     @torch.no_grad()
     def start(self, generator: torch.Generator) -> None:
-        """Normal draws, the same for all folds of a separator."""
+        """Initialise weights by normal draws, equal for all folds of a separator."""
         for i, weight in enumerate(self.weights):
             scale = math.sqrt(2.0 / (weight.shape[-1] if i else self.inputs.active))
             shape = (weight.shape[0], 1, *weight.shape[2:])
@@ -134,7 +134,7 @@ class HiddenNets(nn.Module):
             weight.copy_((scale * drawn).expand(weight.shape))
 
     def forward(self, lines: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs (S, width, rows) and the last hidden layer (S, K, units, rows), given features (lines, rows)."""
+        """Inputs (S, width, rows) and last hidden layer (S, K, units, rows) for features (lines, rows)."""
         x = self.inputs(lines)
         rows, nets = x.shape[-1], self.separators * self.folds
         if not len(self.weights):
@@ -165,14 +165,14 @@ def hidden_shapes(
 
 
 class NetsInTraining(nn.Module):
-    """Hidden nets with last layers to train them by, and the parameters that did best on held-out rows beside them.
+    """Hidden layers with trainable last layers, and a copy of the best parameters on held-out rows.
 
-    The last layer of a net sees its inputs as well as its hidden units. It starts with output 0, the mean of its targets.
+    The last layer's inputs are the network's inputs and the last hidden units. Its initial output is 0, the mean of the targets.
 
     Args:
-        hidden: the nets.
-        members: numbers of the separators whose targets have equal sizes, family by family.
-        sizes: of the targets of each family.
+        hidden: hidden layers.
+        members: indices of separators with targets of equal size, by family.
+        sizes: size of the targets of each family.
     """
 
     best_loss: Tensor
@@ -183,8 +183,8 @@ class NetsInTraining(nn.Module):
         self.members = [list(m) for m in members]
         self.linear, self.last = nn.ParameterList(), nn.ParameterList()
         width = hidden.inputs.width
-        for own, size in zip(self.members, sizes, strict=True):
-            shape = (len(own), hidden.folds, size)
+        for family, size in zip(self.members, sizes, strict=True):
+            shape = (len(family), hidden.folds, size)
             self.linear.append(nn.Parameter(torch.zeros(*shape, width, dtype=hidden.dtype)))
             self.last.append(nn.Parameter(torch.zeros(*shape, hidden.size - width, dtype=hidden.dtype)))
         self.count, self.folds = hidden.separators, hidden.folds
@@ -200,16 +200,16 @@ class NetsInTraining(nn.Module):
         Args:
             rows: a batch.
             targets: per family (rows, separators, size).
-            counted: (K, rows) 1 for rows that count for a fold's nets, 0 for others.
-            seen: (rows, variables) False where a value is hidden from the nets.
+            counted: (K, rows) 1 for rows in a fold's loss, 0 for others.
+            seen: (rows, variables) mask, False for hidden values.
         """
         result = torch.zeros(self.folds, self.count, dtype=counted.dtype, device=counted.device)
         x, h = self.hidden(self.hidden.inputs.of_rows(rows, self.hidden.dtype, seen))
         for members, linear, last, target in zip(self.members, self.linear, self.last, targets, strict=True):
             y = target.permute(1, 2, 0).unsqueeze(1)  # (S, 1, outputs, rows)
-            own, units = (x, h) if len(members) == len(x) else (x[members], h[members])
+            inputs, units = (x, h) if len(members) == len(x) else (x[members], h[members])
             shape = (len(members), self.folds, -1, len(rows))
-            out = torch.bmm(linear.flatten(1, 2), own).reshape(shape)
+            out = torch.bmm(linear.flatten(1, 2), inputs).reshape(shape)
             out = out + torch.bmm(last.flatten(0, 1), units.flatten(0, 1)).reshape(shape)
             error = (out - y).square().mean(dim=2)  # (S, K, rows)
             result[:, members] = (error * counted).sum(dim=-1).T
@@ -217,10 +217,10 @@ class NetsInTraining(nn.Module):
 
     @torch.no_grad()
     def keep_best(self, loss: Tensor) -> int:
-        """Keep the present parameters of nets whose held-out loss, (K, separators), is their lowest so far.
+        """Store the current parameters of networks whose held-out loss, (K, separators), is the lowest so far.
 
         Returns:
-            How many improved.
+            Number of improved networks.
         """
         better = loss < self.best_loss
         self.best_loss.copy_(torch.where(better, loss.to(self.best_loss), self.best_loss))
@@ -228,18 +228,18 @@ class NetsInTraining(nn.Module):
             group, _, index = name.partition(".")
             members = self.members[int(index)] if group in ("linear", "last") else slice(None)
             chosen = better[:, members].T.reshape(len(parameter), -1, 1, 1)
-            kept = getattr(self, _best(name))
-            kept.copy_(torch.where(chosen, parameter, kept))
+            best = getattr(self, _best(name))
+            best.copy_(torch.where(chosen, parameter, best))
         return int(better.sum())
 
     @torch.no_grad()
     def restore_best(self) -> None:
-        """Put the best parameters into the nets."""
+        """Load the best parameters."""
         for name, parameter in self.named_parameters():
             parameter.copy_(getattr(self, _best(name)))
 
     def last_layers(self) -> list[Tensor]:
-        """Per separator (K, outputs, size) in float64, weights of inputs, the constant and hidden units."""
+        """Weights of the last layers in float64, per separator (K, outputs, size), for inputs, constant and hidden units."""
         result: list[Tensor] = [self.best_loss] * self.count
         for members, linear, last in zip(self.members, self.linear, self.last, strict=True):
             for i, layer in zip(members, torch.cat([linear, last], dim=-1).detach().double(), strict=True):

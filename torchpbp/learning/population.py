@@ -25,8 +25,8 @@ def learn_population(plan: Plan, network: DiscreteNetwork, regressor: Regressor)
 
     Args:
         plan: core groups, instruments and ranks.
-        network: the truth.
-        regressor: stage-1 method; one that needs rows gets each joint state of the observables, weighted.
+        network: true distribution.
+        regressor: stage-1 method; the rows of a :class:`RowRegressor` are all joint states of the observables, weighted.
     """
     states = {v: network.states[v] for v in network.graph.observed}
     rows = (
@@ -43,8 +43,8 @@ def learn_class_population(
     """Operators of each class of an observed variable from exact moments, and the shares of the classes.
 
     Args:
-        plan: of the other variables.
-        network: the truth.
+        plan: plan of the other variables.
+        network: true distribution.
         regressor: stage-1 method.
         name: the class variable.
     """
@@ -57,19 +57,19 @@ def learn_class_population(
         worlds = population_rows(network, states, f"a model with {regressor!r}")
         rows = [worlds.given(name, label if share else None) for label, share in enumerate(shares.counts.tolist())]
     solutions = [
-        learn(plan, TableMoments(own), regressor, Penalties(0.0, 0.0), part)
-        for own, part in zip(by_class, rows, strict=True)
+        learn(plan, TableMoments(class_table), regressor, Penalties(0.0, 0.0), part)
+        for class_table, part in zip(by_class, rows, strict=True)
     ]
     return stacked(solutions), shares
 
 
 def population_rows(network: DiscreteNetwork, states: dict[str, int], method: str) -> TrainingRows:
-    """Each joint state of the observables that has a probability, with that as weight.
+    """Joint states of the observables with positive probability, weighted by it.
 
     Args:
-        network: the truth.
+        network: true distribution.
         states: number of states of each observable.
-        method: what needs them, for the error.
+        method: description of the learner, for the error.
     """
     worlds = math.prod(states.values())
     if worlds > MOST_WORLDS:

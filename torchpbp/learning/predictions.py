@@ -1,8 +1,8 @@
 """Stage 1 by learned predictions: networks, kernels or messages in place of linear regression on groups.
 
-Whatever the method, what it predicts about the inside of a separator becomes the separator's instrument ξ. Stage 1 regresses
-the message θ (S1A) and the products y below (S1B) on the same ξ, and stage 2 leads from one prediction to the other [PBP
-Step 5]. With a common ξ this is W = E[y θ̂ᵀ] E[θ θ̂ᵀ]⁻¹ up to the ridge, so W stays consistent however poor ξ is.
+The predictions of any such method for the inside of a separator are the separator's instrument ξ. Stage 1 regresses the message θ
+(S1A) and the products y below (S1B) on the same ξ, and stage 2 maps one prediction to the other [PBP Step 5]. With a common ξ this
+is W = E[y θ̂ᵀ] E[θ θ̂ᵀ]⁻¹ up to the ridge, so W is consistent even for a poor ξ.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class PredictedStage1(CompressedStage1):
     """Regressions on predictions of the rows.
 
     Args:
-        plan: core groups, instruments and ranks; a regression looks at all variables of its separator's instrument.
-        moments: of core groups and of what operators predict.
-        rows: of this process.
+        plan: core groups, instruments and ranks; inputs of a regression are all variables of its separator's instrument.
+        moments: moments of core groups and of products below.
+        rows: rows of this process.
         first: fits the predictions.
-        directions: the directions of core features that are predicted, (core dim, m) per separator, where the features of
-            linear stage 1 are to be instruments and predictions beside them only as far as they tell significantly more;
-            None: predictions alone.
+        directions: (core dim, m) predicted directions of core features per separator. Instruments are then the features of
+            linear stage 1 and those directions of the predictions that significantly improve on them. None: the instruments
+            are the predictions.
         method: name of the method, for errors.
     """
 
@@ -56,15 +56,15 @@ class PredictedStage1(CompressedStage1):
         if directions is not None:
             self.instrument = StackedInstruments(self.instrument, plan, moments, rows)
         self._covariances = predicted_covariances(rows, regressions, self.instrument)
-        self._kept = [torch.eye(len(c.gram), dtype=torch.float64, device=rows.device) for c in self._covariances]
+        self._projections = [torch.eye(len(c.gram), dtype=torch.float64, device=rows.device) for c in self._covariances]
         if directions is not None:
-            self._kept = [
+            self._projections = [
                 significant_directions(d.mT @ c.cross, c.gram, s.rank - 1, moments.rows)
                 for s, d, c in zip(plan.separators, directions, self._covariances, strict=True)
             ]
             self._covariances = [
                 Covariance(c.mean, c.cross @ k, k.mT @ c.gram @ k)
-                for c, k in zip(self._covariances, self._kept, strict=True)
+                for c, k in zip(self._covariances, self._projections, strict=True)
             ]
         for s, c in zip(plan.separators, self._covariances, strict=True):
             if c.cross.shape[1] < s.rank - 1:
@@ -100,9 +100,11 @@ class PredictedStage1(CompressedStage1):
         plan, nodes = self.plan, range(len(self.plan.tree))
         ((root, _),) = self.moments.below([[(plan.targets(0), compressions(plan, messages, 0), ())]])
         responses = [product_regression(plan, self.moments, messages, n) for n in nodes[1:]]
-        # Stage 2 looks at predictions of y only along those of θ: no more of the instrument need meet y, which can be large.
+        # Stage 2 needs predictions of y only along those of θ. The instrument is projected first, because y can be large.
         factors = [torch.linalg.qr(messages[n].predicted.mT) for n in nodes[1:]]
-        seen = [k @ messages[n].predictor @ q for n, k, (q, _) in zip(nodes[1:], self._kept, factors, strict=True)]
+        seen = [
+            k @ messages[n].predictor @ q for n, k, (q, _) in zip(nodes[1:], self._projections, factors, strict=True)
+        ]
         covariances = predicted_covariances(self.rows, responses, self.instrument, seen)
         systems = {n: (c.cross, r.mT) for n, c, (_, r) in zip(nodes[1:], covariances, factors, strict=True)}
         sizes = {n: tuple(m.shape[1] for m in responses[n - 1].matrices) for n in systems}
@@ -115,7 +117,7 @@ class PredictedStage1(CompressedStage1):
 
 
 def product_regression(plan: Plan, moments: Moments, messages: Mapping[int, Message], node: int) -> Regression:
-    """Regression S1B of a separator: compressed features of all children together, or a leaf's own features."""
+    """Regression S1B of a separator: product of the children's compressed features, or the features of a leaf."""
     groups, matrices = plan.targets(node), compressions(plan, messages, node)
     if matrices is None:
         device = messages[node].features.device
@@ -143,10 +145,10 @@ def predicted_covariances(
     """Centred moments of targets with instruments, in one pass over the rows of all processes.
 
     Args:
-        rows: of this process.
-        regressions: what is to be explained.
-        instrument: gives ξ.
-        parts: (ξ dim, m) per separator, the linear functions of ξ to take in place of ξ.
+        rows: rows of this process.
+        regressions: regressions of the targets.
+        instrument: predictor of ξ.
+        parts: (ξ dim, m) per separator, linear functions of ξ that replace ξ.
     """
     targets = targets_of(regressions, rows)
     totals: list[list[Tensor]] = []

@@ -1,4 +1,4 @@
-"""Choosing the message rank on held-out rows."""
+"""Selection of the message rank on held-out rows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RankScore:
     Args:
         rank: the candidate.
         score: mean over rows of the summed log-probability of each observable given all others.
-        standard_error: of the difference to the best candidate.
+        standard_error: standard error of the difference from the best candidate.
     """
 
     rank: int
@@ -36,13 +36,13 @@ class RankScore:
 
 
 class HoldOut:
-    """Splits tables into rows to learn from and a bounded number of held-out rows, the same in every pass.
+    """Splits tables into training rows and a bounded number of held-out rows, identically in every pass.
 
     Args:
         tables: the data.
-        seed: of the split.
-        share: probability that a row is held out, until ``most`` rows are.
-        most: largest number of rows held out.
+        seed: seed of the split.
+        share: probability that a row is held out, up to ``most`` rows.
+        most: largest number of held-out rows.
     """
 
     def __init__(self, tables: Tables, seed: int, share: float = HELD_OUT_SHARE, most: int = HELD_OUT_ROWS) -> None:
@@ -51,10 +51,10 @@ class HoldOut:
         self.count = 0
 
     def learning_rows(self) -> Iterator[dict[str, Tensor]]:
-        """One pass over the rows to learn from.
+        """One pass over the training rows.
 
         Raises:
-            DataError: the rows come in another order than in the pass before.
+            DataError: the order of the rows differs from the previous pass.
         """
         before = self.rows if self.count else {}
         self._held, self.count = [], 0
@@ -73,7 +73,7 @@ class HoldOut:
         return {v: torch.cat([part[v] for part in self._held]) for v in self._held[0]}
 
     def check_counts(self, learning_rows: float) -> None:
-        """Raise a DataError where there are too few rows, over all processes, to learn from or to score on."""
+        """Raise a DataError for too few training or held-out rows over all processes."""
         count = int(sum_over_processes(torch.tensor(self.count, device="cpu")))
         if count < 10 or learning_rows < 10:
             raise DataError(
@@ -91,7 +91,7 @@ class HoldOut:
         return {v: x[~held] for v, x in table.items()}
 
     def _same(self, rows: Mapping[str, Tensor]) -> bool:
-        """Whether the rows held out are these, missing values included."""
+        """Whether the held-out rows equal these, including missing values."""
         return all(
             torch.equal(x.nan_to_num(), rows[v].nan_to_num()) and torch.equal(observed(x), observed(rows[v]))
             for v, x in self.rows.items()

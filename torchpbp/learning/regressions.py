@@ -1,4 +1,4 @@
-"""Regressions of the separators, and what predicts their targets for whole batches of rows."""
+"""Regressions of the separators, and predictors of their targets for batches of rows."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from torchpbp.planning.plan import Group, Plan
 
 ROWS_AT_ONCE = 8192
 LEAST_VARIANCE = 0.01
-"""Directions of a target with less variance, as a part of the largest, are not worth a net's while."""
+"""Smallest variance of a target's direction, as a share of the largest, for which a network is trained."""
 
 
 @dataclass(frozen=True)
 class Regression:
-    """What is predicted at one separator: y = ⊗_k M_kᵀφ_k − offset, from the variables ``inputs``.
+    """Regression of one separator: of y = ⊗_k M_kᵀφ_k − offset on the variables ``inputs``.
 
     Args:
-        name: the separator, for messages.
+        name: name of the separator, for errors.
         inputs: observables outside.
         groups: groups of variables inside, one per factor.
         matrices: M_k, (features of the group, m_k), one per factor.
@@ -47,8 +47,7 @@ class Regression:
 class Predictor(ABC):
     """Fitted regressions of all separators.
 
-    Predictions of the rows fitted to must come from regressions that have not seen those rows, wherever the method
-    could memorise them.
+    Methods that can memorise rows must predict training rows out of fold.
     """
 
     @abstractmethod
@@ -56,8 +55,8 @@ class Predictor(ABC):
         """Instrument or prediction of each regression, (rows, m) each.
 
         Args:
-            rows: some of the rows fitted to.
-            positions: (rows,) their numbers among all rows of this process.
+            rows: some of the training rows.
+            positions: (rows,) their indices among all rows of this process.
         """
 
 
@@ -77,7 +76,7 @@ def core_regression(plan: Plan, node: int, moments: Moments) -> tuple[Regression
 
 
 def families(regressions: Sequence[Regression], rows: TrainingRows) -> list[tuple[list[int], ProductTargets]]:
-    """Regressions of equal shape: their numbers, and the module that computes all their targets."""
+    """Groups of regressions of equal shape: their indices, and the module that computes their targets."""
     groups: dict[tuple[object, ...], list[int]] = {}
     for i, r in enumerate(regressions):
         groups.setdefault(shape_key(r.groups, r.matrices, rows), []).append(i)
@@ -93,7 +92,7 @@ def families(regressions: Sequence[Regression], rows: TrainingRows) -> list[tupl
 
 
 def targets_of(regressions: Sequence[Regression], rows: TrainingRows) -> Callable[[TrainingRows], list[Tensor]]:
-    """A function that computes the targets of all regressions, (rows, size) each, for rows of the same kind."""
+    """A function that computes the targets of all regressions, (rows, size) each, for rows with the same variables."""
     grouped = families(regressions, rows)
 
     def targets(part: TrainingRows) -> list[Tensor]:
@@ -108,14 +107,14 @@ def targets_of(regressions: Sequence[Regression], rows: TrainingRows) -> Callabl
 
 
 def leading_directions(regressions: Sequence[Regression], rows: TrainingRows, least: Sequence[int]) -> list[Tensor]:
-    """The directions in which targets vary, (size, kept) orthonormal columns for each regression.
+    """Principal directions of the targets, (size, directions) orthonormal columns for each regression.
 
-    Of whitened kernel features most have next to no variance. Regressions of equal size keep equally many.
+    Most whitened kernel features have almost no variance. Regressions of equal size have equal numbers of directions.
 
     Args:
-        regressions: with a single factor each.
-        rows: of this process.
-        least: directions to keep at least.
+        regressions: regressions with a single factor each.
+        rows: rows of this process.
+        least: smallest number of directions of each regression.
     """
     targets = targets_of(regressions, rows)
     moments = [torch.zeros(r.size, r.size, dtype=torch.float64, device=rows.device) for r in regressions]
@@ -125,18 +124,18 @@ def leading_directions(regressions: Sequence[Regression], rows: TrainingRows, le
         for moment, y in zip(moments, targets(part), strict=True):
             moment += y.T @ (weight * y)
     spectra = [torch.linalg.eigh(sum_over_processes(moment)) for moment in moments]
-    kept: dict[int, int] = {}
+    counts: dict[int, int] = {}
     for regression, (values, _), few in zip(regressions, spectra, least, strict=True):
         count = max(1, min(few, regression.size), int((values > LEAST_VARIANCE * values.amax()).sum()))
-        kept[regression.size] = max(count, kept.get(regression.size, 0))
-    return [_fixed_basis(vectors[:, -kept[r.size] :]) for r, (_, vectors) in zip(regressions, spectra, strict=True)]
+        counts[regression.size] = max(count, counts.get(regression.size, 0))
+    return [_fixed_basis(vectors[:, -counts[r.size] :]) for r, (_, vectors) in zip(regressions, spectra, strict=True)]
 
 
 def _fixed_basis(vectors: Tensor) -> Tensor:
-    """Another orthonormal basis of the same columns' span, which depends on the span alone.
+    """An orthonormal basis that depends only on the span of the columns.
 
-    Whitened indicators have equal variance in all directions, so that rounding decides which basis an eigendecomposition finds, and
-    training would depend on it.
+    Whitened indicators have equal variance in all directions, so the basis of an eigendecomposition depends on rounding errors, and
+    training would too.
     """
     generator = torch.Generator().manual_seed(0)
     reference = torch.randn(vectors.shape, generator=generator, dtype=vectors.dtype, device="cpu")
@@ -148,8 +147,8 @@ def projected(regression: Regression, directions: Tensor) -> Regression:
     """The regression of some directions of a target with a single factor.
 
     Args:
-        regression: of the whole target.
-        directions: (size, kept).
+        regression: regression of the full target.
+        directions: (size, directions).
     """
     (matrix,) = regression.matrices
     return replace(regression, matrices=((matrix @ directions).contiguous(),), offset=regression.offset @ directions)

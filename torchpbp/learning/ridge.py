@@ -18,7 +18,7 @@ from torchpbp.planning.plan import Group, Plan, SeparatorPlan
 class Ridge(Regressor):
     """Linear regression on indicator or kernel features of the instrument's groups, in closed form from moments.
 
-    Its penalty is the model's ``ridge``.
+    The penalty is the model's ``ridge``.
     """
 
     def required_tables(self, plan: Plan) -> list[Group]:
@@ -56,7 +56,7 @@ class LinearStage1(CompressedStage1):
 
     Args:
         plan: core groups, instruments and ranks.
-        moments: of the features involved.
+        moments: moments of the features.
     """
 
     def __init__(self, plan: Plan, moments: Moments) -> None:
@@ -99,7 +99,7 @@ class LinearStage1(CompressedStage1):
         for nodes, (mean, centred) in zip(groups[1:], answers, strict=True):
             predictor = torch.stack([messages[n].predictor for n in nodes])
             predicted = torch.stack([messages[n].predicted for n in nodes])
-            lead = predictor.ndim - 2  # separators and, where there are some, replicates
+            lead = predictor.ndim - 2  # dimensions of separators and, if any, replicates
             predictions = centred.flatten(lead, -2) @ predictor
             products.append(
                 PredictedProducts(nodes, tuple(mean.shape[lead:]), mean.flatten(lead), predictions, predicted)
@@ -117,7 +117,7 @@ class LinearStage1(CompressedStage1):
 
 
 def compressions(plan: Plan, messages: Mapping[int, Message], node: int) -> list[Tensor] | None:
-    """U of each of a node's children; None at a leaf, whose features are taken as they are."""
+    """U of each of a node's children; None at a leaf, whose features are not compressed."""
     if plan.tree.leaf_observables[node]:
         return None
     return [messages[c].features for c in plan.tree.children[node]]

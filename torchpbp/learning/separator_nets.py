@@ -1,4 +1,4 @@
-"""The nets of all separators with both heads, as they stay with a model."""
+"""Trained networks of all separators with both heads, as part of a model."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from torchpbp.settings import floating_dtype, several, whole
 
 
 class SeparatorNets(RegressionNets):
-    """Per separator and fold one net over the observables of the instrument, with two heads on its hidden layers.
+    """One network per separator and fold on the observables of the instrument, with two heads on its hidden layers.
 
-    S1A predicts the message, S1B the products below it. Predictions are averages over the folds. The parameters need no
-    gradient: the hidden layers have been trained, the heads solved in closed form.
+    S1A predicts the message, S1B the products below it. Predictions are averaged over the folds. The parameters have no
+    gradient: the hidden layers are trained already, and the heads are solved in closed form.
 
     Args:
         plan: core groups, instruments and ranks.
         dims: feature dimensions of each observable.
         hidden: widths of the hidden layers.
-        folds: nets per separator.
-        dtype: of the parameters.
+        folds: networks per separator.
+        dtype: dtype of the parameters.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class SeparatorNets(RegressionNets):
 
     @torch.no_grad()
     def set_heads(self, messages: Mapping[int, Tensor], products: Mapping[int, Tensor]) -> None:
-        """Copy solved heads in.
+        """Copy solved heads into the parameters.
 
         Args:
             messages: node -> (K, rank − 1, size) head of S1A, without the constant.
@@ -61,9 +61,9 @@ class SeparatorNets(RegressionNets):
         eta = torch.cat([x.unsqueeze(1).expand(-1, nets.folds, -1, -1), h], dim=2).flatten(1, 2) / nets.folds
         result: dict[int, PredictedMessage] = {}
         for nodes, *heads in zip(self.families, self.message_heads, self.product_heads, strict=True):
-            own = eta[[n - 1 for n in nodes]]
-            theta, y = ((head.transpose(1, 2).flatten(2) @ own).mT for head in heads)
-            message = torch.cat([torch.ones_like(own[:, :1].mT), theta], dim=-1)
+            inputs = eta[[n - 1 for n in nodes]]
+            theta, y = ((head.transpose(1, 2).flatten(2) @ inputs).mT for head in heads)
+            message = torch.cat([torch.ones_like(inputs[:, :1].mT), theta], dim=-1)
             result |= {
                 n: PredictedMessage(m, p.reshape(len(p), *self.sizes[n]))
                 for n, m, p in zip(nodes, message, y, strict=True)
@@ -106,7 +106,7 @@ class SeparatorNets(RegressionNets):
 
 
 def head_families(plan: Plan, dims: Mapping[str, int]) -> tuple[list[list[int]], dict[int, tuple[int, ...]]]:
-    """Nodes whose heads have equal shapes, and the sizes below each node."""
+    """Nodes grouped by the shapes of their heads, and the sizes below each node."""
     shapes = {n: s for n, s in enumerate(plan.operator_shapes(dims)) if n}
     return equal_shapes(shapes), {n: tuple(s[1:]) for n, s in shapes.items()}
 
@@ -117,11 +117,11 @@ def head_shapes(
     """Shapes of both heads of each family of separators.
 
     Args:
-        plan: with the ranks.
+        plan: plan with the ranks.
         families: nodes of equal shape.
-        sizes: below each node.
-        folds: nets per separator.
-        size: of what heads look at.
+        sizes: sizes below each node.
+        folds: networks per separator.
+        size: number of inputs of a head.
     """
     return [
         ((len(nodes), folds, plan[nodes[0]].rank - 1, size), (len(nodes), folds, math.prod(sizes[nodes[0]]), size))
@@ -130,7 +130,7 @@ def head_shapes(
 
 
 def _read(saved: Mapping[str, Any]) -> tuple[tuple[int, ...], int, torch.dtype]:
-    """Settings of nets in a file, checked."""
+    """Checked settings of networks in a file."""
     try:
         hidden = several(whole(1), expected="widths of hidden layers").check("hidden", saved["hidden"])
         folds = whole(1).check("folds", saved["folds"])

@@ -1,8 +1,8 @@
-"""Predictions stacked beside the features of linear stage 1, in the directions in which they tell significantly more.
+"""Features of linear stage 1 stacked with predictions, in the directions where predictions significantly improve on them.
 
-Each dimension of an instrument adds noise to stage 2. On most networks linear regression says all there is to say about a
-message, and predictions of nets would add noise only. What they know beyond the linear features is tested first: rows
-are predicted by nets that have not seen them, so a prediction that correlates with its target does so for a reason.
+Each dimension of an instrument adds noise to stage 2. On most graphs linear regression is sufficient for the messages, and
+predictions of networks would only add noise. Their contribution beyond the linear features is therefore tested first; the tests
+are valid because rows are predicted out of fold.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from torchpbp.moments.rows import Projections, TrainingRows
 from torchpbp.planning.plan import Plan
 
 NEGLIGIBLE = 1e-10
-"""Variance beyond the linear features, as a part of a prediction's largest, that counts as rounding."""
+"""Residual variance, as a share of a prediction's largest, that counts as rounding error."""
 
 
 class StackedInstruments(Predictor):
-    """Predictions followed by the features of the instrument's groups, on the scale that ridge penalties are meant for.
+    """Predictions followed by the features of the instrument's groups, scaled as for ridge penalties.
 
     Args:
-        predictor: the predictions.
-        plan: with the groups of each separator.
-        moments: for the scale.
-        rows: rows of the kind to be read.
+        predictor: predictor of the predictions.
+        plan: plan with the groups of each separator.
+        moments: moments that determine the scale.
+        rows: rows with the same variables as those to predict.
     """
 
     def __init__(self, predictor: Predictor, plan: Plan, moments: Moments, rows: TrainingRows) -> None:
@@ -51,21 +51,21 @@ class StackedInstruments(Predictor):
 
 
 def significant_directions(cross: Tensor, gram: Tensor, least: int, rows: float, level: float = SIGNIFICANCE) -> Tensor:
-    """The part of a stacked instrument that is worth its noise: all linear features, and what predictions add to them.
+    """Projection of a stacked instrument to all linear features and the significant directions of the predictions.
 
-    From a prediction f of y its linear regression on the features is taken. Of the principal directions v of the rest f⊥,
-    those stay in which v·f⊥ correlates with v·y, by a one-sided test of each.
+    f⊥ is the residual of a prediction f of y after linear regression on the features. Of its principal directions v, those
+    are selected in which v·f⊥ correlates with v·y, by one-sided tests.
 
     Args:
-        cross: (y, instrument) covariance of what is predicted, of unit variance at most in each direction, with the
-            instrument, whose first dimensions, as many as y has, are its prediction.
+        cross: (y, instrument) covariance of the targets, of variance at most 1 in each direction, with the instrument. The
+            first dimensions of the instrument, as many as y has, are the prediction of y.
         gram: (instrument, instrument) covariance of the instrument.
-        least: dimensions that the message needs; where fewer would stay, all do.
-        rows: behind the covariances; below 2 for a population, where nothing is left out.
-        level: chance that an uninformative dimension is kept.
+        least: number of dimensions that the message needs; if fewer are selected, the instrument is not reduced.
+        rows: number of rows; below 2 for a population, where the instrument is not reduced.
+        level: probability that an uninformative dimension is selected.
 
     Returns:
-        (instrument, kept) matrix that takes the instrument to what is kept of it.
+        (instrument, selected) matrix that projects the instrument.
     """
     every = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
     if rows < 2:
@@ -73,7 +73,7 @@ def significant_directions(cross: Tensor, gram: Tensor, least: int, rows: float,
     predicted = len(cross)
     linear = every[:, predicted:]
     slope = torch.linalg.pinv(gram[predicted:, predicted:], rtol=1e-10, hermitian=True) @ gram[predicted:, :predicted]
-    rest = every[:, :predicted] - linear @ slope  # takes the instrument to f⊥
+    rest = every[:, :predicted] - linear @ slope  # maps the instrument to f⊥
     variances, directions = torch.linalg.eigh(rest.mT @ gram @ rest)
     covariances = (directions * (cross @ rest @ directions)).sum(dim=0)
     correlations = covariances / variances.clamp(min=torch.finfo(gram.dtype).tiny).sqrt()

@@ -1,7 +1,7 @@
-"""Stage 1: what the outside of each separator predicts about its inside, and the regressors that do it.
+"""Stage 1: prediction of the inside of each separator from its outside, and the regressors for it.
 
-A regressor learns by itself: given the plan, moments and, where it needs them, rows, it returns a :class:`Stage1`, which
-gives the second moments of predictions that compression and stage 2 work on.
+A regressor takes the plan, moments and, for row regressors, rows, and returns a :class:`Stage1` with the second moments of
+predictions for compression and stage 2.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Penalties(NamedTuple):
     stage2: float | Tensor
 
     def of_nodes(self, nodes: Sequence[int]) -> Penalties:
-        """Those of some separators: numbers, or (separators, 1, 1) and (separators, 1) tensors."""
+        """Penalties of some separators: numbers, or (separators, 1, 1) and (separators, 1) tensors."""
         index = [n - 1 for n in nodes]
         first = self.stage1[index][:, None, None] if isinstance(self.stage1, Tensor) else self.stage1
         return Penalties(first, self.stage2[index][:, None] if isinstance(self.stage2, Tensor) else self.stage2)
@@ -35,17 +35,17 @@ class Penalties(NamedTuple):
 
 @dataclass(frozen=True)
 class PredictedProducts:
-    """S1B of separators with equal shapes, stacked: y, the joint features below, predicted from the same instrument as θ.
+    """S1B of separators with equal shapes, stacked: predictions of y, the joint features below, from the same instrument as θ.
 
-    Stage 2 finds W with predictions ≈ W · predicted. All tensors may have a class dimension behind that of the separators.
+    Stage 2 finds W with predictions ≈ W · predicted. Tensors may have a class dimension after the dimension of separators.
 
     Args:
         nodes: the separators' tree nodes.
-        sizes: of the factors below.
+        sizes: sizes of the factors below.
         mean: (separators, ∏ sizes below) E[y].
-        predictions: (separators, ∏ sizes below, m) of y.
-        predicted: (separators, message dim without the constant, m) of θ.
-        message_mean: (separators, message dim without the constant) E[θ]; None where messages are centred.
+        predictions: (separators, ∏ sizes below, m) predictions of y.
+        predicted: (separators, message dim without the constant, m) predictions of θ.
+        message_mean: (separators, message dim without the constant) E[θ]; None for centred messages.
     """
 
     nodes: Sequence[int]
@@ -57,15 +57,15 @@ class PredictedProducts:
 
 
 class Predictions(NamedTuple):
-    """What stage 1 hands to stage 2.
+    """Results of stage 1 for stage 2.
 
     Args:
         root: E[⊗ θ] over the root's children.
-        products: S1B of all separators that are solved for.
+        products: S1B of all solved separators.
         strengths: separator -> canonical correlations of the message's dimensions.
-        significant: separator -> dimensions of the message that are statistically significant.
+        significant: separator -> number of statistically significant dimensions of the message.
         known: operators that need no regression.
-        nets: trained nets that stay with the model, where stage 1 has them.
+        nets: trained networks to keep in the model, if any.
     """
 
     root: Tensor
@@ -77,7 +77,7 @@ class Predictions(NamedTuple):
 
 
 class Stage1(ABC):
-    """Moments of stage 1: regressions of all separators, and what messages are made of."""
+    """Moments of stage 1: regressions and messages of all separators."""
 
     @abstractmethod
     def predictions(self, penalties: Penalties) -> Predictions:
@@ -85,7 +85,7 @@ class Stage1(ABC):
 
 
 class CompressedStage1(Stage1):
-    """Messages that are the directions of core features which the outside predicts best: an SVD, without gradient."""
+    """Stage 1 whose messages are the best predicted directions of core features, by an SVD without gradient."""
 
     def predictions(self, penalties: Penalties) -> Predictions:
         messages = compress_messages(self.cores(), float(penalties.stage1))
@@ -100,12 +100,12 @@ class CompressedStage1(Stage1):
         )
 
     def nets(self, messages: Mapping[int, Message]) -> Stage1Nets | None:
-        """Nets that stay with the model, given the compressed messages; None where stage 1 has none."""
+        """Trained networks for the compressed messages, to keep in the model; None if stage 1 has none."""
         return None
 
     @abstractmethod
     def cores(self) -> list[PredictedCores]:
-        """S1A: core features predicted from instruments, equal shapes together."""
+        """S1A: covariances of core features and instruments, grouped by shape."""
 
     @abstractmethod
     def products(self, messages: Mapping[int, Message]) -> tuple[Tensor, list[PredictedProducts]]:
@@ -121,14 +121,14 @@ class Regressor(ABC):
 
     @abstractmethod
     def required_tables(self, plan: Plan) -> list[Group]:
-        """Groups of variables whose joint tables learning needs, where all variables are discrete."""
+        """Groups of variables whose joint tables learning needs, for discrete variables."""
 
     @abstractmethod
     def required_pairs(self, plan: Plan) -> list[tuple[Group, Group]]:
-        """Pairs of groups whose second moments learning needs, where some variables have kernel features."""
+        """Pairs of groups whose second moments learning needs, for variables with kernel features."""
 
     def required_separators(self, plan: Plan) -> list[tuple[SeparatorPlan, list[Group]]]:
-        """Separators, with the groups below each, whose moments with instruments learning needs of kernel features."""
+        """Separators and the groups below each, whose moments with instruments learning needs for kernel features."""
         return []
 
     @abstractmethod
@@ -137,14 +137,14 @@ class Regressor(ABC):
 
         Args:
             plan: core groups, instruments and ranks.
-            moments: what the ``required_…`` methods ask for.
-            rows: of this process, for a :class:`RowRegressor`.
-            penalties: of both stages.
+            moments: moments named by the ``required_…`` methods.
+            rows: rows of this process, for a :class:`RowRegressor`.
+            penalties: penalties of both stages.
         """
 
 
 class RowRegressor(Regressor):
-    """A method that looks at the rows themselves; moments are not enough for it."""
+    """A stage-1 method that needs the rows, not only moments."""
 
     def required_tables(self, plan: Plan) -> list[Group]:
         tables = dict.fromkeys(g for s in plan.separators for g in (s.core, *s.instrument))

@@ -1,4 +1,4 @@
-"""Nets of stage 1 that stay with a model: what the outside of each separator tells about its message."""
+"""Stage-1 networks as part of a model: predictions of each separator's message from its outside."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torchpbp.planning.plan import Plan
 
 
 class PredictedMessage(NamedTuple):
-    """What the outside of a separator tells about its inside.
+    """Predictions of the inside of a separator from its outside.
 
     Args:
-        message: (batch, rank) the message θ, predicted (S1A); its first entry is the constant 1.
-        products: (batch, sizes below…) the products of the messages below, or the joint features of a leaf's observables
-            (S1B): what stage 2 predicts from the message.
+        message: (batch, rank) prediction of the message θ (S1A); its first entry is the constant 1.
+        products: (batch, sizes below…) prediction of the products of the messages below, or of the joint features of a leaf's
+            observables (S1B), which stage 2 predicts from the message.
     """
 
     message: Tensor
@@ -26,14 +26,14 @@ class PredictedMessage(NamedTuple):
 
 
 class Stage1Nets(nn.Module, ABC):
-    """Trained nets of stage 1, a submodule of the model: in its state, in its file, on its device."""
+    """Trained networks of stage 1, a submodule of the model."""
 
     @abstractmethod
     def predict(self, leaves: LeafFeatures) -> dict[int, PredictedMessage]:
-        """Messages and products of separators, given what is seen outside of each.
+        """Predicted messages and products of separators, from the observed leaves outside of each.
 
         Args:
-            leaves: features of a batch of rows; what a row does not observe must not have any influence.
+            leaves: features of a batch of rows; implementations must ignore features of unobserved leaves.
 
         Returns:
             Tree node below each separator -> its prediction.
@@ -41,11 +41,11 @@ class Stage1Nets(nn.Module, ABC):
 
 
 class RegressionNets(Stage1Nets):
-    """Nets trained by regression, which are made again from the plan and a few settings in a file."""
+    """Networks trained by regression, which a file describes by a few settings."""
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
-        """What a file holds besides the plan and the tensors: plain numbers, strings and lists."""
+        """Settings for files, besides the plan and the tensors: plain numbers, strings and lists."""
 
     @classmethod
     @abstractmethod
@@ -53,20 +53,20 @@ class RegressionNets(Stage1Nets):
         """Shapes of the tensors in the state, by name, checked before anything is allocated.
 
         Args:
-            plan: of the model.
+            plan: plan of the model.
             dims: feature dimensions of each observable.
-            saved: from :meth:`to_dict`, read from a file.
+            saved: result of :meth:`to_dict`, read from a file.
 
         Raises:
-            CheckpointError: settings that are no settings of such nets.
+            CheckpointError: invalid settings.
         """
 
     @classmethod
     @abstractmethod
     def from_dict(cls, plan: Plan, dims: Mapping[str, int], saved: Mapping[str, Any]) -> RegressionNets:
-        """Nets of these shapes, whose numbers are yet to be copied in."""
+        """Networks with uninitialised parameters of these shapes."""
 
     @classmethod
     @abstractmethod
     def settings_of_state(cls, state: Mapping[str, Tensor]) -> dict[str, Any] | None:
-        """Settings as of :meth:`to_dict`, read off the shapes in the nets' state; None where it is not a state of such nets."""
+        """Settings as in :meth:`to_dict`, inferred from the shapes in a state dict; None for states of other classes."""

@@ -1,4 +1,4 @@
-"""Stage 1 by trained nets: their predictions as instruments, and both heads for the nets that stay."""
+"""Stage 1 by trained networks: their predictions as instruments, and both heads of the networks in the model."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from torchpbp.planning.plan import Plan
 
 
 class TrainedStage1(PredictedStage1):
-    """Regressions on what trained nets predict.
+    """Regressions on predictions of trained networks.
 
     Args:
         plan: core groups, instruments and ranks.
-        moments: of core groups and of what operators predict.
-        predictor: trained nets with heads that predict core features from complete rows.
+        moments: moments of core groups and of products below.
+        predictor: trained networks with heads that predict core features from complete rows.
         directions: as for :class:`PredictedStage1`.
-        blanks: which values are hidden from the nets when their two heads are solved.
+        blanks: masks of inputs for solving both heads.
         method: name of the method, for errors.
     """
 
@@ -43,13 +43,13 @@ class TrainedStage1(PredictedStage1):
         super().__init__(plan, moments, predictor.folded.rows, lambda *_: predictor, directions, method)
 
     def nets(self, messages: Mapping[int, Message]) -> SeparatorNets:
-        """The nets with S1A and S1B solved on rows of which a share has missing values."""
+        """The networks with S1A and S1B solved on rows, a share of them with missing values."""
         plan, predictor = self.plan, self.predictor
         folded, trained = predictor.folded, predictor.nets
         nodes = range(1, len(plan.tree))
         below = [product_regression(plan, self.moments, messages, n) for n in nodes]
-        own = [message_regression(plan, messages, n) for n in nodes]
-        of_messages, of_products = targets_of(own, folded.rows), targets_of(below, folded.rows)
+        inside = [message_regression(plan, messages, n) for n in nodes]
+        of_messages, of_products = targets_of(inside, folded.rows), targets_of(below, folded.rows)
 
         def sums() -> Iterator[Sums]:
             for number in range(self.blanks.draws):

@@ -21,15 +21,15 @@ from torchpbp.planning.plan import Plan
 
 @dataclass(frozen=True)
 class Solution:
-    """What the two stages give.
+    """Result of the two stages.
+
+    With classes, operators, strengths and significant dimensions have a leading class dimension.
 
     Args:
         tree: the operators.
-        strengths: per separator (node 1 first) the canonical correlations of the message's dimensions.
-        significant: per separator how many dimensions of the message, the constant included, are statistically significant.
-        nets: trained nets of stage 1 that stay with the model, where there are any.
-
-    With classes operators, strengths and significant dimensions have a leading class dimension.
+        strengths: canonical correlations of the message's dimensions, per separator (node 1 first).
+        significant: number of statistically significant dimensions of the message, including the constant, per separator.
+        nets: trained networks of stage 1 to keep in the model, if any.
     """
 
     tree: OperatorTree
@@ -45,20 +45,20 @@ def learn(
 
     Args:
         plan: core groups, instruments and ranks.
-        moments: what the regressor requires.
+        moments: moments required by the regressor.
         regressor: the stage-1 method.
         penalties: ridge penalties of both stages.
-        rows: of this process, for regressors that look at rows.
+        rows: rows of this process, for row regressors.
     """
     return solve(plan, regressor.learn(plan, moments, rows, penalties), penalties)
 
 
 def solve(plan: Plan, moments: Stage1, penalties: Penalties) -> Solution:
-    """Both stages in closed form: a pure function of moments and penalties, differentiable wherever messages are.
+    """Both stages in closed form: a pure function of moments and penalties, differentiable if the messages are.
 
     Args:
         plan: core groups, instruments and ranks.
-        moments: of stage 1. Those of classes give operators with a leading class dimension.
+        moments: moments of stage 1; with classes, operators have a leading class dimension.
         penalties: ridge penalties of both stages.
     """
     stage1 = moments.predictions(penalties)
@@ -73,7 +73,7 @@ def solve(plan: Plan, moments: Stage1, penalties: Penalties) -> Solution:
 
 
 def stacked(solutions: Sequence[Solution]) -> Solution:
-    """Solutions of classes on the same plan as one, with a leading class dimension."""
+    """Solutions of all classes on the same plan, stacked along a leading class dimension."""
     trees = [s.tree for s in solutions]
     nets = [s.nets for s in solutions if isinstance(s.nets, SeparatorNets)]
     operators = [torch.stack(weights) for weights in zip(*(t.operators[1:] for t in trees), strict=True)]

@@ -1,1 +1,1 @@
-"""Moments of features: joint counts and means of products, taken in passes over the rows."""
+"""Moments of features: joint counts and means of products, computed in passes over the rows."""

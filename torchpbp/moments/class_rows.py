@@ -1,7 +1,7 @@
-"""Moments of each class of an observed variable: rows are weighted, so that few rows are shrunk towards all of them.
+"""Moments of each class of an observed variable, shrunk towards the pooled moments by weights of rows.
 
-The moments of a class are those of its own rows and of ``shrinkage`` pseudo-rows drawn from the pooled distribution, which are not
-drawn: every row with a known class counts for them by an equal share.
+The moments of a class are averages over its rows and ``shrinkage`` pseudo-rows from the pooled distribution. Pseudo-rows are not
+sampled: every row with a class has an equal share of their weight.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from torchpbp.moments.joint_tables import JointTables
 
 @dataclass(frozen=True)
 class ClassRows:
-    """How many rows each class has, and how rows count for the moments of a class.
+    """Numbers of rows of each class, and weights of rows in the moments of a class.
 
     Args:
         name: the class variable.
         counts: (classes,) rows of each class; probabilities for a population.
-        missing: rows without a class, which are left out.
-        shrinkage: pseudo-rows that are added to each class.
+        missing: number of rows without a class, which are excluded.
+        shrinkage: number of pseudo-rows added to each class.
     """
 
     name: str
@@ -52,13 +52,13 @@ class ClassRows:
 
     @property
     def empty(self) -> list[int]:
-        """Classes without rows, which get the moments of all rows."""
+        """Classes without rows, which have the moments of all rows."""
         return [c for c, n in enumerate(self.counts.tolist()) if n == 0]
 
     def effective(self, label: int) -> float:
-        """Independent rows whose mean varies as much as that of the weighted ones: (Σ w)² / Σ w².
+        """Effective sample size of the weighted rows, (Σ w)² / Σ w², for ridge penalties and significance tests.
 
-        That is between the rows of the class and all rows, and what ridge penalties and tests of significance go by.
+        It lies between the number of rows of the class and that of all rows.
         """
         n, total, s = float(self.counts[label]), self.total, self.shrinkage
         if n == 0:
@@ -66,7 +66,7 @@ class ClassRows:
         return (n + s) ** 2 / (n * (1 + 2 * s / total) + s**2 / total)
 
     def weights(self, label: int) -> tuple[float, float]:
-        """Weight of a row for being of the class, and the one that every row has besides; all add up to :meth:`effective`."""
+        """Additional weight of rows of the class, and weight of every row; the total weight is :meth:`effective`."""
         n, s = float(self.counts[label]), self.shrinkage
         if n == 0:
             return 0.0, 1.0
@@ -74,13 +74,13 @@ class ClassRows:
         return scale, scale * s / self.total
 
     def row_weights(self, label: int, classes: Tensor) -> Tensor:
-        """(rows,) weights of rows whose (rows,) classes are known."""
-        own, every = self.weights(label)
-        return (classes == label).double() * own + every
+        """(rows,) weights of rows with (rows,) classes."""
+        class_weight, every = self.weights(label)
+        return (classes == label).double() * class_weight + every
 
 
 def class_tables(tables: JointTables, name: str, shrinkage: float) -> tuple[ClassRows, list[JointTables]]:
-    """Joint tables of each class, from tables of which all have the class variable.
+    """Joint tables of each class, from tables that all contain the class variable.
 
     Args:
         tables: counts, or exact probabilities.
@@ -88,7 +88,7 @@ def class_tables(tables: JointTables, name: str, shrinkage: float) -> tuple[Clas
         shrinkage: pseudo-rows from the pooled distribution.
 
     Returns:
-        Rows of each class, and for each class tables without the class variable, weighted as :class:`ClassRows` says.
+        Rows of each class, and for each class tables without the class variable, weighted by :class:`ClassRows`.
     """
     classes = tables.states[name]
     by_class = tables.sums([name])
@@ -102,9 +102,9 @@ def class_tables(tables: JointTables, name: str, shrinkage: float) -> tuple[Clas
     pooled = counts.sum(dim=0)
     result = []
     for label in range(classes):
-        own, every = rows.weights(label)
+        class_weight, every = rows.weights(label)
         of_class = JointTables(empty.scopes, states, empty.incomplete, device)
-        of_class.counts = own * counts[label] + every * pooled
+        of_class.counts = class_weight * counts[label] + every * pooled
         of_class.rows = rows.effective(label)
         result.append(of_class)
     return rows, result

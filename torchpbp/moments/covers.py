@@ -1,8 +1,8 @@
-"""Counting many small tables by way of a few larger ones.
+"""Counting of many small tables as marginals of a few larger ones.
 
-The tables that learning needs overlap: the 27 of a loopy diamond are over the same eight variables. A cover is a group of
-variables that holds several of them and still fits into a processor's cache. A row is then coded and counted once per cover
-instead of once per table, and the tables are sums over their cover, taken once at the end.
+The tables that learning needs overlap: the 27 tables of a loopy diamond are over the same eight variables. A cover is a group of
+variables that contains several tables and still fits into a processor's cache. Rows are coded and counted once per cover
+instead of once per table, and the tables are computed as marginals of their cover at the end.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from torch import Tensor
 from torchpbp.graph.domains import Scope
 
 LARGEST_COVER = 1 << 16
-"""Cells of a cover of several tables: 512 KB of counts."""
+"""Largest number of cells of a cover of several tables: 512 KB of counts."""
 COVER_BUDGET = 1 << 24
-"""Cells of all such covers: 128 MB."""
+"""Largest number of cells of all such covers: 128 MB."""
 ROWS_AT_ONCE = 1 << 18
-"""Rows coded at once."""
+"""Rows per block of codes."""
 
 
 class Cover:
@@ -29,8 +29,8 @@ class Cover:
     Args:
         variables: the group, in the order of the data.
         states: number of states of each variable.
-        counts: where to count, (cells,) of any dtype; int64 of its own by default.
-        device: of the rows.
+        counts: (cells,) tensor of any dtype to add counts to; a new int64 tensor by default.
+        device: device of the rows.
     """
 
     def __init__(
@@ -47,19 +47,19 @@ class Cover:
         self.parts = byte_parts(variables, states)
 
     def add(self, codes: Tensor) -> None:
-        """Count rows, given (rows,) joint states."""
+        """Count rows by their (rows,) joint states."""
         if len(self.counts) <= 4 * len(codes):
             self.counts += torch.bincount(codes, minlength=len(self.counts))
-        else:  # the time should depend on the rows, not on the cells
+        else:  # time proportional to rows, not to cells
             self.counts.index_add_(0, codes.long(), self.counts.new_ones(len(codes)))
 
     def marginals(self, scopes: Iterable[Scope]) -> list[Tensor]:
         """Counts of groups within the cover, each (cells of the group,).
 
-        Variables are summed out one by one, the last one first, and groups share the sums they have in common: a sum over
-        scattered dimensions at once takes many times as long.
+        Variables are summed out one by one, the last one first, and common partial sums are reused. Summing scattered
+        dimensions at once is many times slower.
         """
-        known = {self.variables: self.counts}
+        sums = {self.variables: self.counts}
         size = dict(zip(self.variables, self.sizes, strict=True))
         result = []
         for scope in scopes:
@@ -69,18 +69,18 @@ class Cover:
                     continue
                 at = left.index(v)
                 shorter = (*left[:at], *left[at + 1 :])
-                if shorter not in known:
+                if shorter not in sums:
                     after = math.prod(size[w] for w in left[at + 1 :])
-                    known[shorter] = known[left].reshape(-1, size[v], after).sum(dim=1).reshape(-1)
+                    sums[shorter] = sums[left].reshape(-1, size[v], after).sum(dim=1).reshape(-1)
                 left = shorter
-            result.append(known[left])
+            result.append(sums[left])
         return result
 
 
 def byte_parts(variables: Scope, states: Mapping[str, int]) -> list[tuple[Scope, int]]:
     """Runs of variables with at most 255 joint states, each with its number of joint states: codes of one byte.
 
-    Arithmetic on bytes is many times as fast as on 64 bits.
+    Arithmetic on bytes is many times faster than on 64 bits.
     """
     parts: list[tuple[Scope, int]] = []
     for v in variables:
@@ -92,11 +92,13 @@ def byte_parts(variables: Scope, states: Mapping[str, int]) -> list[tuple[Scope,
 
 
 class RowCounter:
-    """Counts rows in several covers. Memory for codes is allocated once: allocating it for each block takes longer than counting
-    where the C library gives freed memory back at once, as it does in Dask's workers.
+    """Counts rows in several covers.
+
+    Memory for codes is allocated once: if the C library returns freed memory at once, as in Dask's workers, allocation per block
+    takes longer than counting.
 
     Args:
-        covers: where to count.
+        covers: covers to count in.
     """
 
     def __init__(self, covers: Sequence[Cover]) -> None:
@@ -105,7 +107,7 @@ class RowCounter:
         slots: dict[Scope, int] = {}
         free: list[int] = []
         self._slots = 0
-        self._new: list[list[tuple[Scope, int]]] = []  # of each cover, the parts to be coded, and where
+        self._new: list[list[tuple[Scope, int]]] = []  # per cover the new parts and their slots
         for i, cover in enumerate(covers):
             new = [part for part, _ in cover.parts if len(part) > 1 and part not in slots]
             for part in new:
@@ -119,7 +121,7 @@ class RowCounter:
         """Count rows.
 
         Args:
-            columns: name -> (rows,) states, uint8 where there are at most 256 states, else int32.
+            columns: name -> (rows,) states, uint8 for at most 256 states, otherwise int32.
         """
         first = next(iter(columns.values()))
         block = min(len(first), ROWS_AT_ONCE)
@@ -133,41 +135,41 @@ class RowCounter:
             slots, codes = (memory[:, :rows] for memory in self._memory)
             self._add_block({(v,): c[start : start + rows] for v, c in columns.items()}, slots, *codes)
 
-    def _add_block(self, known: dict[Scope, Tensor], slots: Tensor, code: Tensor, wide: Tensor) -> None:
+    def _add_block(self, codes: dict[Scope, Tensor], slots: Tensor, code: Tensor, wide: Tensor) -> None:
         for cover, new in zip(self._covers, self._new, strict=True):
             for part, slot in new:
-                known[part] = _byte_code(known, part, cover, slots[slot])
-            code.copy_(known[cover.parts[0][0]])
+                codes[part] = _byte_code(codes, part, cover, slots[slot])
+            code.copy_(codes[cover.parts[0][0]])
             for part, size in cover.parts[1:]:
-                torch.add(wide.copy_(known[part]), code, alpha=size, out=code)
+                torch.add(wide.copy_(codes[part]), code, alpha=size, out=code)
             cover.add(code)
 
 
-def _byte_code(known: Mapping[Scope, Tensor], part: Scope, cover: Cover, out: Tensor) -> Tensor:
-    code = known[part[:1]]
+def _byte_code(codes: Mapping[Scope, Tensor], part: Scope, cover: Cover, out: Tensor) -> Tensor:
+    code = codes[part[:1]]
     for v in part[1:]:
-        code = torch.add(known[v,], code, alpha=cover.sizes[cover.variables.index(v)], out=out)
+        code = torch.add(codes[v,], code, alpha=cover.sizes[cover.variables.index(v)], out=out)
     return code
 
 
 def find_covers(scopes: Sequence[Scope], states: Mapping[str, int]) -> list[tuple[Scope, list[int]]]:
-    """Groups of variables that hold all scopes, each with the numbers of the scopes it stands for.
+    """Groups of variables that contain all scopes, each with the indices of its scopes.
 
     Covers are as large as their total memory allows.
     """
     largest = LARGEST_COVER
     while True:
-        found = _greedy_covers(scopes, states, largest)
-        if sum(math.prod(states[v] for v in group) for group, held in found if len(held) > 1) <= COVER_BUDGET:
-            return found
+        covers = _greedy_covers(scopes, states, largest)
+        if sum(math.prod(states[v] for v in group) for group, members in covers if len(members) > 1) <= COVER_BUDGET:
+            return covers
         largest //= 4
 
 
 def _greedy_covers(scopes: Sequence[Scope], states: Mapping[str, int], largest: int) -> list[tuple[Scope, list[int]]]:
     """Few covers with at most ``largest`` cells.
 
-    A cover starts with a scope and takes in one variable after the other: the one that completes most scopes, and among
-    equals the one that shares most scopes with the cover. A scope with more cells than a cover may have stays alone.
+    A cover starts with a scope and is extended one variable at a time: by the variable that completes most scopes, and among
+    equals the one that shares most scopes with the cover. A scope with more than ``largest`` cells is a cover of its own.
     """
     position = {v: i for i, v in enumerate(states)}
     members = [frozenset(s) for s in scopes]
@@ -199,6 +201,6 @@ def _greedy_covers(scopes: Sequence[Scope], states: Mapping[str, int], largest: 
         ]
         for i in held:
             del open_scopes[i]
-        used = set().union(*(members[i] for i in held))  # a variable taken in for nothing only costs time
+        used = set().union(*(members[i] for i in held))  # drop variables that completed no scope
         result.append((tuple(sorted(used, key=position.__getitem__)), sorted(held)))
     return result

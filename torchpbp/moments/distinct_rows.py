@@ -1,4 +1,4 @@
-"""Distinct rows of a table on a cluster, with the number of times each occurs: all that a likelihood of discrete variables needs."""
+"""Distinct rows of a table and their counts, which are sufficient for a likelihood of discrete variables."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from torchpbp.inputs.columns import ColumnReader
 from torchpbp.inputs.missing_values import MissingValues
 
 FEW_CODES = 8
-"""Joint states per row up to which they are marked in a table rather than sorted."""
+"""Largest number of joint states per row for which a lookup table is used instead of sorting."""
 
 
 @dataclass(frozen=True)
 class DistinctRows:
-    """Rows that differ, in lexicographic order: the same for any order and partition of the rows.
+    """Distinct rows in lexicographic order, independent of the order and partition of the data.
 
     Args:
         states: (variables, distinct rows) int32 states, -1 where missing.
-        counts: (distinct rows,) int64, how often each occurs.
-        missing: what is missing in all rows.
+        counts: (distinct rows,) int64 numbers of occurrences.
+        missing: counts of missing values in all rows.
     """
 
     states: Tensor
@@ -35,11 +35,11 @@ class DistinctRows:
 
 
 def distinct_cluster_rows(table: PartitionedTable, reader: ColumnReader) -> tuple[Tensor, Tensor]:
-    """Distinct rows of all partitions, found by the workers and merged in a tree.
+    """Distinct rows of all partitions, computed by the workers and merged in a tree.
 
     Args:
         table: the rows.
-        reader: of discrete variables, which gets labels and missing values as if it had read the rows.
+        reader: reader of discrete variables, whose labels and missing values are set as if it had read the rows.
 
     Returns:
         (variables, distinct rows) int64 states in lexicographic order, -1 where missing, and (distinct rows,) float64 counts.
@@ -57,7 +57,7 @@ def distinct_cluster_rows(table: PartitionedTable, reader: ColumnReader) -> tupl
 
 @dataclass(frozen=True)
 class _Finder:
-    """Finds the distinct rows of one partition."""
+    """Computes the distinct rows of one partition."""
 
     reader: PartitionReader
 
@@ -76,7 +76,7 @@ class _Finder:
 
 
 def merge_distinct(parts: Sequence[DistinctRows]) -> DistinctRows:
-    """Distinct rows of several sets of rows; the parts stay as they are."""
+    """Distinct rows of several sets of rows; the parts are not modified."""
     missing = MissingValues()
     for part in parts:
         missing.merge(part.missing)
@@ -89,14 +89,14 @@ def merge_distinct(parts: Sequence[DistinctRows]) -> DistinctRows:
 
 
 def counted_rows(columns: Sequence[Tensor], weights: Tensor) -> tuple[Tensor, Tensor]:
-    """The different rows of a table, in lexicographic order, and their total weights.
+    """The distinct rows of a table, in lexicographic order, and their total weights.
 
     Args:
         columns: (rows,) int64 states each, -1 where missing.
-        weights: (rows,) non-negative numbers; rows that have none in all are left out.
+        weights: (rows,) non-negative numbers; distinct rows of total weight 0 are dropped.
 
     Returns:
-        (columns, different rows) states and (different rows,) weights.
+        (columns, distinct rows) states and (distinct rows,) weights.
     """
     ends = [torch.aminmax(column) for column in columns]
     lows = [min(int(low), 0) for low, _ in ends]
@@ -104,30 +104,30 @@ def counted_rows(columns: Sequence[Tensor], weights: Tensor) -> tuple[Tensor, Te
     if math.prod(widths) > FEW_CODES * len(weights):
         number, firsts = numbered([column - low for column, low in zip(columns, lows, strict=True)])
         total = weights.new_zeros(len(firsts)).index_add_(0, number, weights)
-        there = (total > 0).nonzero().flatten()
-        return torch.stack([column[firsts[there]] for column in columns]), total[there]
+        occurring = (total > 0).nonzero().flatten()
+        return torch.stack([column[firsts[occurring]] for column in columns]), total[occurring]
     code = torch.zeros_like(columns[0])
     for column, low, width in zip(columns, lows, widths, strict=True):
         code.mul_(width).add_(column)
         if low:
             code.sub_(low)
     total = weights.new_zeros(math.prod(widths)).scatter_add_(0, code, weights)
-    there = total.nonzero().flatten()
-    states, rest = [], there
+    occurring = total.nonzero().flatten()
+    states, rest = [], occurring
     for low, width in zip(reversed(lows), reversed(widths), strict=True):
         states.append(rest.remainder(width) + low)
         rest = rest.div(width, rounding_mode="floor")
-    return torch.stack(states[::-1]), total[there]
+    return torch.stack(states[::-1]), total[occurring]
 
 
 def numbered(columns: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Number the different rows of a table in lexicographic order; far faster than ``torch.unique`` along a dimension.
+    """Number the distinct rows of a table in lexicographic order; far faster than ``torch.unique`` along a dimension.
 
     Args:
         columns: (rows,) non-negative integers each.
 
     Returns:
-        (rows,) number of each row, and (different rows,) a row that has each number.
+        (rows,) number of each row, and (distinct rows,) index of a row with each number.
     """
     code, size = columns[0], int(columns[0].max()) + 1
     for column in columns[1:]:

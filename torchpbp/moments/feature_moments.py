@@ -1,10 +1,10 @@
-"""Moments of arbitrary features, such as those of kernels, summed over the rows.
+"""Moments of arbitrary features, such as kernel features, summed over the rows.
 
-Where values are missing, each separator is learned from the rows that observe everything it predicts: its core group and
-the groups below it. Stage 1 and stage 2 then see the same rows, and these may be chosen by anything outside the separator
-without bias. The instrument need not be complete, since any function of what is seen outside will do: there a missing
-value has the mean features of its variable. Moments without an instrument, such as the root's, are those of the rows that
-observe them, which is right where values are missing completely at random.
+With missing values, each separator is learned from the rows that observe its core group and the groups below it. Stages 1 and 2
+then use the same rows, and selection of these rows by outside variables causes no bias. The instrument may be incomplete, since
+any function of the observed outside is a valid instrument: a missing value has the mean features of its variable. Moments without
+an instrument, such as the root's, are averaged over the rows that observe them, which is unbiased for values missing completely at
+random.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torchpbp.moments.table_layout import LARGEST_TABLE
 from torchpbp.planning.plan import Group, SeparatorPlan
 
 Needed = frozenset[str]
-"""Variables with missing values that a row must observe to be counted; empty: every row."""
+"""Variables with missing values that a row must observe to be counted; empty: every row is counted."""
 
 
 class FeatureMoments(Moments):
@@ -32,13 +32,13 @@ class FeatureMoments(Moments):
 
     Args:
         maps: feature map of each variable.
-        batches: gives a fresh iterator over mini-batches, name -> (rows,) values; -1 or NaN where missing.
-        pairs: pairs of groups whose second moments are needed apart from those of ``plans``.
+        batches: returns a new iterator over mini-batches, name -> (rows,) values; -1 or NaN where missing.
+        pairs: pairs of groups whose second moments are needed in addition to those of ``plans``.
         whitening: regularisation κ of the whitening (C + κI)^{-1/2}, in units of the features.
         missing_features: for each variable with missing values the (dim,) features of a missing value in an instrument.
         plans: separators with the groups below each, for :meth:`separators` and :meth:`below`.
-        weight: gives the (rows,) weights by which the rows of a mini-batch count; 1 by default.
-        device: of the mini-batches and maps.
+        weight: returns (rows,) weights for the rows of a mini-batch; 1 by default.
+        device: device of the mini-batches and maps.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class FeatureMoments(Moments):
         return frozenset(v for g in groups for v in g if v in self._missing_features)
 
     def _sum(self, wanted: Sequence[tuple[Needed, Group, Group]]) -> None:
-        """First and second moments in one pass."""
+        """Compute first and second moments in one pass."""
         by_rows: dict[Needed, list[tuple[Group, Group]]] = {}
         for needed, a, b in wanted:
             by_rows.setdefault(needed, []).append((a, b))
@@ -95,9 +95,9 @@ class FeatureMoments(Moments):
         for weights, seen, features in self._features(list(dict.fromkeys(g for x in groups.values() for g in x))):
             rows += float(weights.sum())
             for needed, pairs in by_rows.items():
-                own, chosen = _select(weights, features, groups[needed], seen, needed)
-                counts[needed] += float(own.sum())
-                weighted = {g: self._weighted(own, chosen[g]) for g in groups[needed]}
+                row_weights, chosen = _select(weights, features, groups[needed], seen, needed)
+                counts[needed] += float(row_weights.sum())
+                weighted = {g: self._weighted(row_weights, chosen[g]) for g in groups[needed]}
                 for g in groups[needed]:
                     sums[needed, g] += weighted[g].sum(dim=0)
                 for a, b in pairs:
@@ -113,7 +113,7 @@ class FeatureMoments(Moments):
         self._cross = {(n, a, b): p / self._counts[n] for (n, a, b), p in products.items()}
 
     def _features(self, groups: Sequence[Group]) -> Iterator[tuple[Tensor, dict[str, Tensor], dict[Group, Tensor]]]:
-        """For each batch the weights of its rows, where incomplete variables are observed, and features of groups."""
+        """For each batch the weights of its rows, masks of incomplete variables, and features of groups."""
         names = list(dict.fromkeys(v for g in groups for v in g))
         for batch in self._batches():
             count = len(next(iter(batch.values())))
@@ -147,7 +147,7 @@ class FeatureMoments(Moments):
         return self._cross[needed, a, b] if (needed, a, b) in self._cross else self._cross[needed, b, a].T
 
     def instrument_scale(self, group: Group) -> Tensor:
-        """Ones: a kernel's features are already scaled by how smooth they are."""
+        """Ones: kernel features are already scaled by smoothness."""
         return self._like.new_ones(self.dim(group))
 
     def whitener(self, group: Group) -> Tensor:
@@ -189,7 +189,7 @@ class FeatureMoments(Moments):
         return result
 
     def _third(self, questions: Sequence[Question], needed: Sequence[Needed]) -> list[tuple[Tensor, Tensor]]:
-        """E[y] and Cov[y, η] over the rows needed for each question."""
+        """E[y] and Cov[y, η] of each question over the rows that observe the needed variables."""
         groups = list(dict.fromkeys(g for below, _, near in questions for g in (*below, *near)))
         totals: list[tuple[Tensor, Tensor, Tensor]] = []
         for below, features, near in questions:
@@ -205,14 +205,14 @@ class FeatureMoments(Moments):
         counts = self._like.new_zeros(len(questions))
         for weights, seen, batch in self._features(groups):
             for k, ((below, features, near), total) in enumerate(zip(questions, totals, strict=True)):
-                own, chosen = _select(weights, batch, [*below, *near], seen, needed[k])
+                row_weights, chosen = _select(weights, batch, [*below, *near], seen, needed[k])
                 parts = [chosen[g] if features is None else chosen[g] @ features[i] for i, g in enumerate(below)]
-                left = self._weighted(own, row_products([own.new_ones(len(own), 1), *parts]))
+                left = self._weighted(row_weights, row_products([row_weights.new_ones(len(row_weights), 1), *parts]))
                 right = torch.cat([left[:, :0], *(chosen[g] for g in near)], dim=1)
-                counts[k] += own.sum()
+                counts[k] += row_weights.sum()
                 total[0].add_(left.sum(dim=0).reshape(total[0].shape))
                 total[1].add_((left.T @ right).reshape(total[1].shape))
-                total[2].add_(self._weighted(own, right).sum(dim=0))
+                total[2].add_(self._weighted(row_weights, right).sum(dim=0))
         sum_over_processes(counts)
         result = []
         for rows, total, inside in zip(counts.tolist(), totals, needed, strict=True):
@@ -223,7 +223,7 @@ class FeatureMoments(Moments):
 
 
 def _check_seen(count: float, needed: Needed) -> None:
-    """Raise a DataError for moments without any row behind them."""
+    """Raise a DataError for moments over no rows."""
     if count == 0:
         raise DataError(
             f"No row observes all of {', '.join(sorted(needed))}, which must be seen together to be learned. Give more rows, or "
@@ -238,7 +238,7 @@ def _select(
     seen: Mapping[str, Tensor],
     needed: Needed,
 ) -> tuple[Tensor, dict[Group, Tensor]]:
-    """Weights of the rows that observe all that is needed, and features of groups in these rows."""
+    """Weights of the rows that observe all needed variables, and features of groups in these rows."""
     wanted = dict.fromkeys(groups)
     if not needed:
         return weights, {g: features[g] for g in wanted}

@@ -4,8 +4,8 @@ With one-hot features and linear stage-1 regression every moment that learning n
 variables. The tables are sums over rows: they can be accumulated batch by batch, merged across workers, and filled
 from exact probabilities instead of counts.
 
-A missing value is one state more, behind the others. So rows with missing values are counted like all others, and what each table says
-of the rows in which its variables are known can be read off afterwards.
+A missing value is an additional last state. Rows with missing values are thus counted like all others, and the complete rows of each
+table remain separate cells.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from torchpbp.moments.table_layout import TableLayout, table_layout
 from torchpbp.moments.table_reading import reading
 
 INDEX_BUDGET = 1 << 19
-"""Indices held at once while counting few rows."""
+"""Largest number of indices in memory while counting few rows."""
 ENOUGH_ROWS = 1 << 13
-"""Rows from which on counting by covers pays; smaller mini-batches wait until there are as many."""
+"""Smallest number of rows for which counting by covers is faster; smaller mini-batches are buffered."""
 
 
 class JointTables:
     """Joint tables over several scopes, with counting by index arithmetic.
 
-    Scopes contained in others are not stored: their tables are sums over the larger one.
+    Scopes contained in others are not stored: their tables are marginals of the larger one.
 
     Args:
-        scopes: groups of variables whose joint distribution is wanted.
+        scopes: groups of variables to count jointly.
         states: number of states of each variable; its order is the order of rows in :meth:`add`.
-        incomplete: variables of which values may be missing: state number ``states[v]``.
-        device: of the counts. Empty tables follow the first rows that are counted.
+        incomplete: variables that may have missing values, which are the state ``states[v]``.
+        device: device of the counts. Empty tables move to the device of the first rows.
     """
 
     def __init__(
@@ -55,9 +55,9 @@ class JointTables:
         self.scopes, self.offsets = self.layout.scopes, self.layout.offsets
         self.rows = 0.0
         self._counts = torch.zeros(self.layout.cells, dtype=torch.float64, device=device)
-        self._waiting: list[list[Tensor]] = []  # rows not counted yet, as narrow columns
+        self._waiting: list[list[Tensor]] = []  # buffered rows, as narrow columns
         self._waiting_rows = 0
-        self._covers: list[tuple[Cover, list[int]]] = []  # with the numbers of the tables they stand for
+        self._covers: list[tuple[Cover, list[int]]] = []  # covers, and the indices of their tables
         self._counter: RowCounter | None = None
 
     def add(self, codes: Tensor | Sequence[Tensor]) -> None:
@@ -73,7 +73,7 @@ class JointTables:
             if self.rows:
                 require_device("Rows to be counted", columns[0], self._counts.device, "the rows counted before")
             self._counts = self._counts.to(columns[0].device)
-        keep = total < ENOUGH_ROWS  # those rows wait, and the caller may reuse his memory
+        keep = total < ENOUGH_ROWS  # buffered rows are copied, since the caller may reuse the memory
         sizes = self.layout.states.values()
         columns = [c.detach().to(narrow_dtype(s), copy=keep) for c, s in zip(columns, sizes, strict=True)]
         self.rows += total
@@ -84,7 +84,7 @@ class JointTables:
 
     @property
     def counts(self) -> Tensor:
-        """(cells of all tables,) counts as float64, one table after the other."""
+        """(cells of all tables,) float64 counts of the concatenated tables."""
         self.settle()
         return self._counts
 
@@ -94,7 +94,7 @@ class JointTables:
         self._counts = values
 
     def settle(self) -> None:
-        """Count rows that still wait, and bring what the covers hold into the tables."""
+        """Count buffered rows, and add the counts of covers to the tables."""
         if self._waiting_rows:
             self._count_waiting()
         for cover, members in self._covers:
@@ -117,12 +117,12 @@ class JointTables:
         self._counter.add(dict(zip(self.states, columns, strict=True)))
 
     def _cover(self, group: Scope, members: list[int]) -> Cover:
-        """A cover of a single table counts in place."""
-        own = self._counts[self.offsets[members[0]] : self.offsets[members[0] + 1]] if len(members) == 1 else None
-        return Cover(group, self.layout.states, own, self._counts.device)
+        """A cover; that of a single table counts in place."""
+        table = self._counts[self.offsets[members[0]] : self.offsets[members[0] + 1]] if len(members) == 1 else None
+        return Cover(group, self.layout.states, table, self._counts.device)
 
     def _count_directly(self, codes: Tensor) -> None:
-        """Count few rows, as many tables at once as have their cells in a processor's cache."""
+        """Count few rows, for as many tables at once as fit into the processor's cache."""
         tables = 0
         for cells in self.layout.cell_numbers(codes, max(1, INDEX_BUDGET // max(1, codes.shape[1]))):
             first, last = self.offsets[tables], self.offsets[tables + len(cells)]
@@ -152,7 +152,7 @@ class JointTables:
         self.rows += other.rows
 
     def to(self, device: torch.device | str) -> JointTables:
-        """The same counts on a device; the very same object if they are there."""
+        """The same counts on a device; the object itself if the device is unchanged."""
         counts = self.counts
         if counts.device == torch.device(device):
             return self
@@ -163,11 +163,11 @@ class JointTables:
         return _restored(self.scopes, self.states, self.incomplete, self.counts.clone(), self.rows)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Counts and what they are of; the layout is made again, once in a process."""
+        """Pickle counts, scopes and states; the layout is recomputed, once per process."""
         return _restored, (self.scopes, self.states, sorted(self.incomplete), self.counts, self.rows)
 
     def widen(self, incomplete: Iterable[str]) -> None:
-        """Make room for missing values of further variables."""
+        """Extend the tables in place for missing values of further variables."""
         wide = self.widened(incomplete)
         if wide is not self:
             self.incomplete, self.layout, self.offsets, self._counts = (
@@ -178,7 +178,7 @@ class JointTables:
             )
 
     def widened(self, incomplete: Iterable[str]) -> JointTables:
-        """The same counts, with room for missing values of further variables."""
+        """The same counts in tables extended for missing values of further variables."""
         every = self.incomplete.union(incomplete)
         if every == self.incomplete:
             return self
@@ -192,7 +192,7 @@ class JointTables:
         return result
 
     def restricted(self, scopes: Iterable[Iterable[str]]) -> JointTables:
-        """Tables of their own over some of the scopes, or parts of them."""
+        """Independent tables over some of the scopes, or subsets of them."""
         result = JointTables(scopes, self.states, self.incomplete, self._counts.device)
         if self.rows > 0:
             result.fill(self.sums)
@@ -200,24 +200,24 @@ class JointTables:
         return result
 
     def holds(self, variables: Sequence[str]) -> bool:
-        """Whether some table has all these variables."""
+        """Whether some table contains all these variables."""
         return not variables or self.layout.holder(variables) is not None
 
     def sum_over_processes(self) -> None:
-        """Add the counts of all processes, each of which has counted its share of the rows."""
+        """Replace the counts by the sum over all processes."""
         self.widen(v for theirs in gather_objects(sorted(self.incomplete)) for v in theirs)
         sum_over_processes(self.counts)
         self.rows = float(sum_over_processes(torch.tensor(self.rows, dtype=torch.float64, device="cpu")))
 
     def fill(self, joint: Callable[[Scope], Tensor]) -> None:
-        """Take exact probabilities in place of counts."""
+        """Replace the counts by exact probabilities."""
         counts = self.counts
         for i, scope in enumerate(self.scopes):
             counts[self.offsets[i] : self.offsets[i + 1]] = joint(scope).reshape(-1)
         self.rows = 1.0
 
     def table(self, variables: Sequence[str]) -> Tensor:
-        """P(variables) with dimensions in the order asked for, from the rows in which all of them are known."""
+        """P(variables) with dimensions in the order of ``variables``, from the rows that observe all of them."""
         if self.rows <= 0:
             raise NotFittedError("No rows have been counted yet.")
         if not variables:
@@ -225,11 +225,11 @@ class JointTables:
         sums = self.sums(variables)
         if self.incomplete.isdisjoint(variables):
             return sums / self.rows
-        known = sums[tuple(slice(self.states[v]) for v in variables)]
-        return known / self.known(known.sum(), variables)
+        complete = sums[tuple(slice(self.states[v]) for v in variables)]
+        return complete / self.known(complete.sum(), variables)
 
     def known(self, rows: Tensor, variables: Iterable[str]) -> Tensor:
-        """Numbers of rows in which variables are known; a DataError where there are none."""
+        """The numbers of rows that observe variables; raises a DataError if one is 0."""
         if self.incomplete and not bool((rows > 0).all()):
             raise DataError(
                 f"Learning needs rows in which {', '.join(dict.fromkeys(variables))} are all known, and there are none. Collect "
@@ -238,7 +238,7 @@ class JointTables:
         return rows
 
     def sums(self, variables: Sequence[str]) -> Tensor:
-        """Counts of the joint states of some variables, with dimensions in the order asked for."""
+        """Counts of the joint states of some variables, with dimensions in the order of ``variables``."""
         return self.layout.marginal(self.counts, variables)
 
     def marginals(self) -> dict[str, Tensor]:
@@ -247,7 +247,7 @@ class JointTables:
             raise NotFittedError("No rows have been counted yet.")
         sizes = sorted(set(self.states.values()))
         alike = [[v for v in self.states if self.states[v] == size] for size in sizes]
-        key = "marginals", tuple(self.states.values())  # a layout does not tell a missing value from a state
+        key = "marginals", tuple(self.states.values())  # layouts do not distinguish missing values from states
         read = reading(
             self.layout,
             key,
@@ -264,18 +264,18 @@ class JointTables:
         return {v: float(sums[v][-1] / self.rows) if v in sums else 0.0 for v in self.states}
 
     def constant_variables(self) -> list[str]:
-        """Variables with several states of which only one was ever seen."""
+        """Variables with several states of which only one occurs."""
         return [v for v, p in self.marginals().items() if len(p) > 1 and float(p.max()) == 1.0]
 
 
 def count_tables(
     tables: Iterable[Mapping[str, Tensor]], groups: Iterable[Iterable[str]], states: Mapping[str, int]
 ) -> JointTables:
-    """Count rows; room for missing values is made where the first ones turn up.
+    """Count rows; tables are extended when a variable's first missing value occurs.
 
     Args:
         tables: variable -> (rows,) states, ``states[v]`` where missing.
-        groups: of variables whose joint states are counted.
+        groups: groups of variables whose joint states are counted.
         states: number of states of each variable.
     """
     counts = JointTables(groups, states)
@@ -297,6 +297,6 @@ def _restored(
 def layout_of(
     scopes: Iterable[Iterable[str]], states: Mapping[str, int], incomplete: Iterable[str] = ()
 ) -> TableLayout:
-    """Where the cells of such :class:`JointTables` lie, and how many there are, before any is allocated."""
+    """The layout of the cells of such :class:`JointTables`, without allocating them."""
     wider = frozenset(incomplete)
     return table_layout(tuple(tuple(s) for s in scopes), tuple((v, n + (v in wider)) for v, n in states.items()))

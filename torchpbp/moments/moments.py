@@ -1,4 +1,4 @@
-"""Moments of features of groups of variables: what two-stage regression needs to know of the data."""
+"""Moments of features of groups of variables: the sufficient statistics of two-stage regression."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class SeparatorMoments:
         near_mean: (separators, instrument dim) E[η].
         cross: (separators, core dim, instrument dim) Cov[φ, η].
         gram: (separators, instrument dim, instrument dim) Cov[η].
-        whitener: (separators, core dim) or (separators, core dim, core dim), brings φ to unit second moment.
-        scale: (separators, instrument dim) brings η to a common scale, on which ridge penalties are meant.
+        whitener: (separators, core dim) or (separators, core dim, core dim) matrices that give φ unit second moment.
+        scale: (separators, instrument dim) factors that bring η to the scale of ridge penalties.
         ones: (separators, core dim) vectors c with c·φ = 1.
-        rows: (separators,) rows behind the cross moments.
+        rows: (separators,) numbers of rows in the cross moments.
     """
 
     core_mean: Tensor
@@ -45,7 +45,7 @@ class Moments(ABC):
 
     Attributes:
         dims: feature dimensions of each variable.
-        rows: number of rows behind the moments.
+        rows: number of rows in the moments.
     """
 
     dims: Mapping[str, int]
@@ -65,11 +65,11 @@ class Moments(ABC):
 
     @abstractmethod
     def instrument_scale(self, group: Group) -> Tensor:
-        """(dim,) factors that bring an instrument to a common scale, on which ridge penalties are meant."""
+        """(dim,) factors that bring an instrument to the scale of ridge penalties."""
 
     @abstractmethod
     def whitener(self, group: Group) -> Tensor:
-        """Factors (dim,) or a matrix (dim, dim) that bring features to unit second moment."""
+        """Factors (dim,) or a matrix (dim, dim) that give features unit second moment."""
 
     def near_dim(self, group: Group) -> int:
         """Dimensions of a group's features as part of an instrument."""
@@ -83,8 +83,8 @@ class Moments(ABC):
     def below(self, wanted: Sequence[Sequence[Question]]) -> list[tuple[Tensor, Tensor]]:
         """E[y] and Cov[y, η] of y = ⊗_k θ_k, for lists of questions with equal shapes.
 
-        θ_k = features_kᵀ φ_{below_k}, or θ_k = φ_{below_k} where there are no compressions.
+        θ_k = features_kᵀ φ_{below_k}, or θ_k = φ_{below_k} without compressions.
 
         Returns:
-            For each list (questions, sizes of θ…) and (questions, sizes of θ…, instrument dim).
+            For each list a (questions, sizes of θ…) and a (questions, sizes of θ…, instrument dim) tensor.
         """

@@ -1,4 +1,4 @@
-"""Counting on a cluster: joint tables of each partition, counted by the workers and added up in a tree."""
+"""Counting on a cluster: joint tables of each partition, counted by the workers and summed in a tree."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class PartitionCounter:
     """Counts one partition.
 
     Args:
-        reader: of partitions.
-        groups: of variables whose joint states are counted.
+        reader: reader of partitions.
+        groups: groups of variables whose joint states are counted.
         states: number of states of each variable.
     """
 
@@ -31,19 +31,19 @@ class PartitionCounter:
     def __call__(self, partition: Any) -> Counted:
         tables, missing = self.reader.tables(partition, narrow=True)
         counts = count_tables(tables, self.groups, self.states)
-        counts.settle()  # from here on only read, perhaps by several threads
+        counts.settle()  # later reads may come from several threads
         return counts, missing
 
 
 def count_partitions(
     table: PartitionedTable, reader: PartitionReader, groups: Iterable[Iterable[str]], states: Mapping[str, int]
 ) -> Counted:
-    """Joint tables of all rows, the same as from one process, and what is missing in them.
+    """Joint tables of all rows, equal to those of a single process, and counts of missing values.
 
     Args:
         table: the rows.
-        reader: of its partitions.
-        groups: of variables whose joint states are counted.
+        reader: reader of the partitions.
+        groups: groups of variables whose joint states are counted.
         states: number of states of each variable.
 
     Raises:
@@ -57,7 +57,7 @@ def count_partitions(
 
 
 def merge_counted(parts: Sequence[Counted]) -> Counted:
-    """Counts of several sets of rows, added up; the parts stay as they are."""
+    """Sum of the counts of several sets of rows; the parts are not modified."""
     counts, missing = parts[0][0].copy(), MissingValues()
     for other, _ in parts[1:]:
         counts.merge(other)

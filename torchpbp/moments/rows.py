@@ -15,14 +15,14 @@ from torchpbp.planning.plan import Group
 
 
 class TrainingRows:
-    """Rows as regressors see them: states where all variables are discrete, otherwise features of all variables.
+    """Training rows of regressors: states if all variables are discrete, otherwise features of all variables.
 
     Args:
         names: variables, in the order of columns.
         maps: feature map of each variable.
         states: (rows, variables) int64, if all maps are one-hot.
         features: (rows, all feature dimensions + 1) otherwise; the last column is 0.
-        weights: (rows,) how much each row counts; all the same by default.
+        weights: (rows,) weights of the rows; equal by default.
         reals: (rows, variables) states and values as float64, if some variable is continuous; a vector or image has a column
             for each entry.
     """
@@ -56,7 +56,7 @@ class TrainingRows:
 
     @property
     def content(self) -> Tensor:
-        """States, or features where some variable is continuous."""
+        """States, or features if some variable is continuous."""
         content = self.features if self.states is None else self.states
         assert content is not None
         return content
@@ -78,7 +78,7 @@ class TrainingRows:
         return self.weights.double()
 
     def positions(self, size: int) -> tuple[Tensor, ...]:
-        """Numbers of the rows, so many at a time."""
+        """Indices of the rows, in batches of ``size``."""
         return torch.split(torch.arange(len(self), device=self.device), size)
 
     def __getitem__(self, index: Tensor | slice) -> TrainingRows:
@@ -92,14 +92,14 @@ class TrainingRows:
         return TrainingRows(self.names, self.maps, *[None if t is None else change(t) for t in tensors])
 
     def distinct(self) -> TrainingRows:
-        """Rows of states that differ, each weighted by how often it occurs."""
+        """Distinct rows of states, weighted by their numbers of occurrences."""
         assert self.states is not None
         number, chosen = numbered(self.states.unbind(dim=1))
         counts = number.bincount(minlength=len(chosen)).double()
         return TrainingRows(self.names, self.maps, self.states[chosen], weights=counts)
 
     def given(self, name: str, state: int | None) -> TrainingRows:
-        """Weighted rows of states of the other variables in which one has a state, or in all rows for None; weights add up to 1."""
+        """Rows of the other variables in which ``name`` has a state (None: all rows), with weights that sum to 1."""
         assert self.states is not None
         assert self.weights is not None
         column = self.names.index(name)
@@ -111,17 +111,17 @@ class TrainingRows:
         return TrainingRows(names, maps, self.states[chosen][:, others], weights=weights / weights.sum())
 
     def value_columns(self) -> dict[str, slice]:
-        """Where each variable is in ``values``."""
+        """Columns of each variable in ``values``."""
         result, start = {}, 0
         for v in self.names:
-            own = self.maps[v]
-            width = math.prod(own.shape) if isinstance(own, EncodedMap) else 1
+            feature_map = self.maps[v]
+            width = math.prod(feature_map.shape) if isinstance(feature_map, EncodedMap) else 1
             result[v] = slice(start, start + width)
             start += width
         return result
 
     def columns(self) -> dict[str, slice]:
-        """Where each variable's features are in ``features``."""
+        """Columns of each variable's features in ``features``."""
         result, start = {}, 0
         for v in self.names:
             result[v] = slice(start, start + self.maps[v].dim)
@@ -130,15 +130,15 @@ class TrainingRows:
 
 
 class Projections(nn.Module):
-    """θ_s = M_sᵀφ_s for S groups of variables of equal size, whole batches at once.
+    """θ_s = M_sᵀφ_s for S groups of variables of equal size, for batches of rows.
 
-    The feature of a group is the outer product of its variables' features. For one-hot features that is a lookup: row
+    The feature of a group is the outer product of its variables' features. For one-hot features the projection is a lookup: row
     ``code`` of M_s, where ``code`` numbers the group's joint states.
 
     Args:
         groups: S groups of variables.
         matrices: (S, features of a group, m).
-        rows: rows of the kind to be projected.
+        rows: rows with the same variables as those to project.
     """
 
     matrices: Tensor
@@ -185,7 +185,7 @@ class Projections(nn.Module):
 
 
 def shape_key(groups: Sequence[Group], matrices: Sequence[Tensor], rows: TrainingRows) -> tuple[object, ...]:
-    """What must agree for several products of projections to be computed at once."""
+    """Key that is equal for products of projections that can be computed at once."""
     shapes = tuple(tuple(m.shape) for m in matrices)
     if rows.states is not None:
         return shapes
@@ -196,7 +196,7 @@ class ProductTargets(nn.Module):
     """y_s = ⊗_k θ_{s,k} − offset_s for S separators of equal shape.
 
     Args:
-        factors: for each k the projections of all S separators.
+        factors: projections of all S separators, for each k.
         offset: (S, size of y).
     """
 

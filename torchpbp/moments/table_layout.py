@@ -1,6 +1,6 @@
-"""Where the cells of many joint tables lie in one vector.
+"""Layout of the cells of many joint tables in one vector.
 
-All of this follows from the groups of variables alone. It is worked out once for a structure and shared by all fits.
+The layout depends on the groups of variables alone. It is computed once per structure and shared by all fits.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from torchpbp.graph.domains import Scope
 from torchpbp.moments.covers import find_covers
 
 LARGEST_TABLE = 1 << 31
-"""Most cells of one table, 16 GiB: the last limit, where the budget of a plan has been lifted."""
+"""Largest number of cells of one table, 16 GiB: it holds even for plans without a budget."""
 
 
 class TableLayout:
-    """Tables over several scopes, one after the other in a vector. Scopes contained in others are not stored.
+    """Concatenated tables over several scopes in a vector. Scopes contained in others are not stored.
 
     Args:
-        scopes: groups of variables whose joint distribution is wanted.
+        scopes: groups of variables to count jointly.
         states: number of states of each variable, in the order of the data.
     """
 
@@ -45,7 +45,7 @@ class TableLayout:
             self.offsets.append(self.offsets[-1] + size)
         self._members = [frozenset(s) for s in self.scopes]
         self._steps: dict[int, dict[str, tuple[int, int]]] = {}
-        self._own = {m: i for i, m in enumerate(self._members)}
+        self._index = {m: i for i, m in enumerate(self._members)}
         self._holders: dict[Scope, list[int]] = {}  # smallest table first
         for i in sorted(range(len(sizes)), key=sizes.__getitem__):
             for part in _parts(self.scopes[i]):
@@ -53,17 +53,17 @@ class TableLayout:
 
     @property
     def cells(self) -> int:
-        """Cells of all tables."""
+        """Number of cells of all tables."""
         return self.offsets[-1]
 
     @cached_property
     def covers(self) -> list[tuple[Scope, list[int]]]:
-        """Groups of variables by which tables are counted, with the numbers of the tables they stand for."""
+        """Covers of the tables: groups of variables, and the indices of the tables in each."""
         return find_covers(self.scopes, self.states)
 
     @cached_property
     def index_arithmetic(self) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """Scopes grouped by size: (rows of the data, strides, offsets), so that one product codes a whole group."""
+        """Scopes grouped by size: (rows of the data, strides, offsets), for coding a group at once."""
         groups: dict[int, list[int]] = {}
         for i, scope in enumerate(self.scopes):
             groups.setdefault(len(scope), []).append(i)
@@ -77,11 +77,11 @@ class TableLayout:
         return result
 
     def cell_numbers(self, codes: Tensor, at_once: int | None = None) -> Iterator[Tensor]:
-        """Cells in which rows are counted: (tables, rows) numbers, tables in their order, several of one size at once.
+        """Cells in which rows are counted: (tables, rows) numbers, for several tables of one size at a time, in order.
 
         Args:
             codes: (variables, rows) states.
-            at_once: most tables at once; all of one size by default.
+            at_once: largest number of tables at a time; all of one size by default.
         """
         for index in self.index_arithmetic:
             for start in range(0, len(index[0]), at_once or len(index[0])):
@@ -92,10 +92,10 @@ class TableLayout:
                 yield cells
 
     def holder(self, variables: Sequence[str]) -> int | None:
-        """Number of the smallest table with all these variables, of which there is at least one."""
+        """Index of the smallest table with all these variables (at least one); None if there is no such table."""
         wanted = frozenset(variables)
-        if wanted in self._own:
-            return self._own[wanted]
+        if wanted in self._index:
+            return self._index[wanted]
         if not wanted <= self.position.keys():
             return None
         part = tuple(sorted(wanted, key=self.position.__getitem__)[:2])
@@ -117,11 +117,11 @@ class TableLayout:
         return self.offsets[best], self._steps[best]
 
     def marginal(self, counts: Tensor, variables: Sequence[str]) -> Tensor:
-        """Counts of the joint states of some variables, with dimensions in the order asked for.
+        """Counts of the joint states of some variables, with dimensions in the order of ``variables``.
 
         Args:
             counts: (cells of all tables,).
-            variables: that some table holds.
+            variables: variables of some table.
         """
         offset, steps = self.steps(variables)
         sizes = [size for size, _ in steps.values()]
@@ -134,30 +134,30 @@ class TableLayout:
 
 @lru_cache(maxsize=64)
 def table_layout(scopes: tuple[Scope, ...], states: tuple[tuple[str, int], ...]) -> TableLayout:
-    """The layout of some scopes, made once."""
+    """The cached layout of some scopes."""
     return TableLayout(scopes, dict(states))
 
 
 def _maximal(scopes: Iterable[Scope]) -> tuple[Scope, ...]:
     """Scopes that no other scope contains, larger ones first."""
-    kept: list[Scope] = []
+    maximal: list[Scope] = []
     holders: dict[Scope, list[frozenset[str]]] = {}
     for scope in sorted(scopes, key=lambda s: (-len(s), s)):
         members = frozenset(scope)
         if scope and not any(members <= other for other in holders.get(scope[:2], [])):
-            kept.append(scope)
+            maximal.append(scope)
             for part in _parts(scope):
                 holders.setdefault(part, []).append(members)
-    return tuple(kept)
+    return tuple(maximal)
 
 
 def _parts(scope: Scope) -> Iterable[Scope]:
-    """Single variables and pairs of a scope, by which the tables that hold a group are found: few tables hold a pair."""
+    """Single variables and pairs of a scope, the keys of a search for tables: few tables contain the same pair."""
     return chain(combinations(scope, 1), combinations(scope, 2))
 
 
 def strides(sizes: Sequence[int]) -> list[int]:
-    """Distance in a vector between neighbours along each dimension of a table."""
+    """Strides of the dimensions of a contiguous table."""
     result = [1] * len(sizes)
     for i in range(len(sizes) - 2, -1, -1):
         result[i] = result[i + 1] * sizes[i + 1]

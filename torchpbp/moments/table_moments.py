@@ -19,16 +19,15 @@ from torchpbp.planning.plan import Group, SeparatorPlan
 class TableMoments(Moments):
     """Moments of one-hot features, read off joint probability tables.
 
-    Blocks are computed once: neighbouring separators share most of them.
+    Blocks are cached, since neighbouring separators share most of them.
 
-    Where values are missing, "missing" is one more state of an instrument's variables, so that it is known for every row. A
-    moment of core groups, or of what operators predict, is taken over the rows in which these are known. That is right
-    where values are missing completely at random; it stays right where whether an outside value is missing depends on the
-    value itself.
+    In instruments, "missing" is an additional state of each variable, so every row has an instrument. Moments of core groups
+    and of products below are averaged over the rows that observe these. They are unbiased for values missing completely at
+    random, and also if the missingness of an outside value depends on the value itself.
 
     Args:
-        tables: joint tables of all groups asked for. Counts of shape (cells, replicates), of which all moments of separators then
-            have a dimension behind that of the separators, are those of as many tables of equally many rows.
+        tables: joint tables of all groups. Counts may have the shape (cells, replicates), for several tables of equal numbers
+            of rows; moments of separators then have a dimension of replicates after the dimension of separators.
     """
 
     def __init__(self, tables: JointTables) -> None:
@@ -49,7 +48,7 @@ class TableMoments(Moments):
         return self._mean[group]
 
     def whitener(self, group: Group) -> Tensor:
-        """1/√p of each joint state; 0 where it never occurs. Rare states then weigh as much as common ones."""
+        """1/√p of each joint state, 0 for p = 0; it gives rare and common states equal weight."""
         if group not in self._scale:
             self._scale[group] = _inverse_root(self.mean(group))
         return self._scale[group]
@@ -75,7 +74,7 @@ class TableMoments(Moments):
         return result
 
     def third(self, below: Sequence[Group], features: Sequence[Tensor] | None, near: Sequence[Group]) -> Tensor:
-        """E[(⊗_k θ_k) ηᵀ], not centred: (sizes of θ…, dims of the instrument's groups, joined)."""
+        """Uncentred E[(⊗_k θ_k) ηᵀ]: (sizes of θ…, instrument dim)."""
         names = [v for g in below for v in g]
         sizes = [self.dim(g) for g in below]
         table = torch.cat([self.tables.table((*names, *g)).reshape(*sizes, self.dim(g)) for g in near], dim=-1)
@@ -119,7 +118,7 @@ class TableMoments(Moments):
         return [_in_order(arrays, order) for arrays in zip(*parts, strict=True)]
 
     def _gram_cells(self, near: Sequence[list[Group]], number: Number) -> Cells:
-        """(separators, instrument dim, instrument dim) cells of E[ηηᵀ], given each position's groups."""
+        """(separators, instrument dim, instrument dim) cells of E[ηηᵀ], from each position's groups."""
         rows: list[list[Cells]] = [[] for _ in near]
         for i, a in enumerate(near):
             for j, b in enumerate(near):
@@ -127,7 +126,7 @@ class TableMoments(Moments):
         return np.concatenate([np.concatenate(row, axis=2) for row in rows], axis=1)
 
     def _pair_cells(self, a: Sequence[Group], b: Sequence[Group], number: Number) -> Cells:
-        """Cells of E[η_a η_bᵀ]; where groups share variables, states that contradict each other have the cell 0."""
+        """Cells of E[η_a η_bᵀ]; contradictory states of groups with common variables have the cell 0."""
         states, (first, second) = self.tables.layout.states, (a[0], b[0])
         unions = [tuple(dict.fromkeys((*x, *y))) for x, y in zip(a, b, strict=True)]
         cells = number(unions, [states[v] for v in unions[0]])
@@ -140,7 +139,7 @@ class TableMoments(Moments):
         return result
 
     def _joint_cells(self, inside: Sequence[Sequence[str]], near: Sequence[Group], number: Number) -> Cells:
-        """(tables, inside dim, near dim) cells of tables of known states of inside variables, and all of an instrument's."""
+        """(tables, inside dim, near dim) cells for observed states of inside variables, and all states of an instrument's."""
         wide = self.tables.layout.states
         sizes = [*(self.dims[v] for v in inside[0]), *(wide[v] for v in near[0])]
         cells = number([(*x, *y) for x, y in zip(inside, near, strict=True)], sizes)
@@ -153,7 +152,7 @@ class TableMoments(Moments):
         key = self._sizes, tuple((tuple(below), tuple(near)) for below, _, near in questions)
         read = reading(self.tables.layout, key, lambda number: self._below_cells(questions, number))
         (both,) = read(self.tables.counts)  # (questions, …, dims of the groups…, 1 + instrument dim)
-        lead = self.tables.counts.ndim  # of questions and, where there are some, replicates
+        lead = self.tables.counts.ndim  # dimensions of questions and, if any, replicates
         leading, sizes = both.shape[:lead], both.shape[lead:-1]
         flat = both.flatten(lead, -2)
         rows = self.tables.known(flat[..., 0].sum(dim=-1), (v for below, _, _ in questions for g in below for v in g))
@@ -169,7 +168,7 @@ class TableMoments(Moments):
         return mean, joint[..., 1:] - mean.unsqueeze(-1) * near_mean.reshape(*leading, *[1] * len(sizes), -1)
 
     def _below_cells(self, questions: Sequence[Question], number: Number) -> list[Cells]:
-        """Cells of E[y] and, behind it, E[yηᵀ], with y the joint features of all groups below; questions stacked."""
+        """Cells of E[y] followed by E[yηᵀ], where y are the joint features of all groups below; questions stacked."""
         inside = [tuple(v for g in below for v in g) for below, _, _ in questions]
         parts, order = [], self._alike([(x, *near) for x, (_, _, near) in zip(inside, questions, strict=True)])
         for members in order:
@@ -180,7 +179,7 @@ class TableMoments(Moments):
         return [cells.reshape(len(questions), *(self.dim(g) for g in questions[0][0]), cells.shape[-1])]
 
     def _alike(self, groups: Sequence[Sequence[Group]]) -> list[list[int]]:
-        """Numbers of lists of groups that differ in nothing but the names of their variables, together."""
+        """Indices of lists of groups, grouped by equality up to names of variables."""
         wide, result = self.tables.layout.states, dict[Hashable, list[int]]()
         for i, several in enumerate(groups):
             place = {v: k for k, v in enumerate(dict.fromkeys(v for group in several for v in group))}
@@ -190,7 +189,7 @@ class TableMoments(Moments):
 
 
 def _in_order(parts: Sequence[Cells], order: Sequence[Sequence[int]]) -> Cells:
-    """Arrays joined along the first dimension, in the order of these numbers."""
+    """Arrays concatenated along the first dimension and sorted by these indices."""
     return parts[0] if len(parts) == 1 else np.concatenate(parts)[np.argsort(np.concatenate(order))]
 
 

@@ -1,4 +1,4 @@
-"""Reading many arrays of joint counts at once: covariance matrices of all separators instead of table after table."""
+"""Simultaneous reading of many arrays of joint counts, such as covariance matrices of all separators."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from torchpbp.graph.domains import Scope
 from torchpbp.moments.table_layout import TableLayout
 
 Cells = npt.NDArray[np.int64]
-"""Numbers of cells; 0 stands for a cell that is always 0."""
+"""Numbers of cells; cell 0 is always 0."""
 Number = Callable[[Sequence[Scope], Sequence[int]], npt.NDArray[Any]]
-"""Numbers the cells of joint tables, see :meth:`Reading.number`; or gives what is in them, see :class:`DirectReading`."""
+"""Function of the cells of joint tables: their numbers (:meth:`Reading.number`) or their values (:class:`DirectReading`)."""
 
 KEPT_INDICES = 1 << 20
-"""Size of a reading that is kept for the next fit: 8 MB."""
+"""Largest number of indices of a cached reading: 8 MB."""
 KEPT_READINGS = 256
-"""Readings kept for one layout."""
+"""Largest number of cached readings per layout."""
 LARGE_TABLES = 1 << 14
-"""Mean number of cells of tables from which on it pays to sum and copy table after table."""
+"""Mean number of cells per table above which direct reading is faster."""
 
 
 class Reading:
-    """Arrays whose entries are sums of a layout's cells, all read in two steps: sums, then copies.
+    """Arrays whose entries are sums of a layout's cells, computed in two steps: sums, then copies.
 
     Args:
-        layout: of the counts to read from.
-        make: given a function that numbers the cells of a table (see :meth:`number`), gives the arrays.
+        layout: layout of the counts.
+        make: function of :meth:`number` that returns the arrays of cell numbers.
     """
 
     def __init__(self, layout: TableLayout, make: Callable[[Number], Sequence[npt.NDArray[Any]]]) -> None:
@@ -57,11 +57,11 @@ class Reading:
 
     @property
     def indices(self) -> int:
-        """Numbers held, a measure of its memory."""
+        """Number of stored indices, a measure of memory."""
         return 2 * self._sums.nnz + len(self._copied)
 
     def __call__(self, counts: Tensor) -> list[Tensor]:
-        """The arrays, given (cells of the layout,) counts; (cells, replicates) give arrays with replicates as second dimension."""
+        """The arrays of (cells of the layout,) counts; counts (cells, replicates) add replicates as second dimension."""
         cells = self._cells(counts) if counts.device.type == "cpu" else self._gathered(counts)
         parts = zip(torch.split(cells, self._lengths), self._shapes, strict=True)
         if counts.ndim == 1:
@@ -69,11 +69,11 @@ class Reading:
         return [part.reshape(*shape, -1).movedim(-1, 1).contiguous() for part, shape in parts]
 
     def _cells(self, counts: Tensor) -> Tensor:
-        """(entries of all arrays,) on the CPU."""
+        """(entries of all arrays,) values on the CPU."""
         return torch.from_numpy((self._sums @ counts.numpy()).take(self._copied, axis=0))
 
     def _gathered(self, counts: Tensor) -> Tensor:
-        """The same on any device, where the indices are kept."""
+        """(entries of all arrays,) values on another device, with cached indices."""
         if counts.device not in self._on_device:
             index = (np.repeat(np.arange(self._size), np.diff(self._sums.indptr)), self._sums.indices, self._copied)
             target, source, copied = (torch.as_tensor(x, dtype=torch.int64, device=counts.device) for x in index)
@@ -83,11 +83,11 @@ class Reading:
         return sums.index_select(0, copied)
 
     def number(self, scopes: Sequence[Scope], sizes: Sequence[int]) -> Cells:
-        """(tables, *sizes) numbers of the cells of joint tables, their dimensions in the order asked for.
+        """(tables, *sizes) numbers of the cells of joint tables, with dimensions in the order of the scopes.
 
         Args:
             scopes: variables of each table.
-            sizes: states that are wanted of the variables, the first ones; the same for all tables.
+            sizes: number of leading states of each variable to read; the same for all tables.
         """
         first = self._first.setdefault(tuple(sizes), {})
         new = [scope for scope in dict.fromkeys(scopes) if scope not in first]
@@ -95,14 +95,14 @@ class Reading:
         alike: dict[tuple[Any, ...], tuple[list[int], list[Scope]]] = {}
         for scope in new:
             offset, steps = layout.steps(scope)
-            kept = tuple([steps[v][1] for v in scope])
+            table_strides = tuple([steps[v][1] for v in scope])
             rest = () if len(steps) == len(scope) else tuple([step for v, step in steps.items() if v not in scope])
-            offsets, members = alike.setdefault((kept, rest), ([], []))
+            offsets, members = alike.setdefault((table_strides, rest), ([], []))
             offsets.append(offset)
             members.append(scope)
-        for (kept, rest), (offsets, members) in alike.items():
+        for (table_strides, rest), (offsets, members) in alike.items():
             source = np.array(offsets, dtype=np.int64)
-            for size, step in (*zip(sizes, kept, strict=True), *rest):
+            for size, step in (*zip(sizes, table_strides, strict=True), *rest):
                 source = (source[:, None] + np.arange(size) * step).reshape(-1)
             numbers = np.arange(self._size, self._size + len(members) * cells)
             self._sources.append(source)
@@ -114,10 +114,10 @@ class Reading:
 
 
 class DirectReading:
-    """The same for few large tables, whose cells are summed and copied without being numbered.
+    """A :class:`Reading` of few large tables, which sums and copies cells without numbering them.
 
     Args:
-        layout: of the counts to read from.
+        layout: layout of the counts.
         make: as for :class:`Reading`.
     """
 
@@ -125,7 +125,7 @@ class DirectReading:
         self._layout, self._make = layout, make
 
     def __call__(self, counts: Tensor) -> list[Tensor]:
-        """The arrays, as of :class:`Reading`, which reads counts of replicates and those of other devices."""
+        """The arrays; counts with replicates or on other devices are read by :class:`Reading`."""
         if counts.ndim > 1 or counts.device.type != "cpu":
             return Reading(self._layout, self._make)(counts)
 
@@ -136,25 +136,25 @@ class DirectReading:
         return [torch.from_numpy(array) for array in self._make(values)]
 
 
-_KEPT: WeakKeyDictionary[TableLayout, dict[Hashable, Reading]] = WeakKeyDictionary()
+_CACHE: WeakKeyDictionary[TableLayout, dict[Hashable, Reading]] = WeakKeyDictionary()
 
 
 def reading(
     layout: TableLayout, key: Hashable, make: Callable[[Number], Sequence[npt.NDArray[Any]]]
 ) -> Reading | DirectReading:
-    """A reading, made once for each key unless it is very large.
+    """A reading, cached by key unless it is very large.
 
     Args:
-        layout: of the counts to read from.
-        key: tells readings of one layout apart.
-        make: gives its arrays.
+        layout: layout of the counts.
+        key: identifies a reading of the layout.
+        make: as for :class:`Reading`.
     """
     if layout.cells > LARGE_TABLES * len(layout.scopes):
         return DirectReading(layout, make)
-    kept = _KEPT.setdefault(layout, {})
-    if key in kept:
-        return kept[key]
+    cached = _CACHE.setdefault(layout, {})
+    if key in cached:
+        return cached[key]
     made = Reading(layout, make)
-    if made.indices <= KEPT_INDICES and len(kept) < KEPT_READINGS:
-        kept[key] = made
+    if made.indices <= KEPT_INDICES and len(cached) < KEPT_READINGS:
+        cached[key] = made
     return made

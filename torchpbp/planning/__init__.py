@@ -1,4 +1,4 @@
-"""Planning: junction tree, core groups, instruments and message sizes of a model, before any data are seen."""
+"""Planning: junction tree, core groups, instruments and message sizes of a model, from its structure alone."""
 
 from torchpbp.planning.plan import Plan, PlanOptions, SeparatorPlan
 from torchpbp.planning.planner import plan_graph, plan_tree

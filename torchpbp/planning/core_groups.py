@@ -1,9 +1,8 @@
-"""Minimal core groups: the fewest observables below a separator that determine all of them, linearly.
+"""Minimal core groups: the fewest observables below a separator that linearly determine all of them.
 
-At a leaf the group is all of the leaf's observables. Higher up it is a subset of the children's groups: together these
-determine everything below, so a subset that reaches the same rank always exists, and the tables that learning needs
-stay small. Definition 1 of [PBP] asks for a conditional independence that latent models do not have; rank is what the
-algorithm uses.
+At a leaf the group is all of the leaf's observables. At inner nodes it is a subset of the children's groups: together these
+determine all observables below, so a subset of the same rank always exists, and the tables that learning needs stay small.
+Definition 1 of [PBP] requires a conditional independence that latent models do not have; the algorithm uses rank.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ def minimal_core_group(
     while rest and rank < needed:
         scored = [(min(rank_of((*group, v)), needed), -states[v], -i, v) for i, v in enumerate(rest)]
         best, *_, chosen = max(scored)
-        if best <= rank:  # nobody helps alone: take the nearest and go on, for pairs may
+        if best <= rank:  # no single member raises the rank, but pairs may: take the nearest
             chosen = rest[0]
         group = (*group, chosen)
         rank = max(best, rank)
@@ -67,10 +66,10 @@ def choose_core(
 
     Args:
         tree: the junction tree.
-        node: below the separator.
+        node: node below the separator.
         needed: rank to reach.
         cores: groups of the nodes below.
-        core_rank: rank of P(group, all observables outside), given a node and a group.
+        core_rank: function of a node and a group, the rank of P(group, all observables outside).
         states: number of states (or features) of each observable.
     """
     return tree.leaf_observables[node] or minimal_core_group(

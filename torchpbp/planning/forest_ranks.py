@@ -1,10 +1,10 @@
 """Generic ranks of forests in closed form: trees of variables whose separators are single variables.
 
-Seen from a variable h with k states, each branch of the tree gives a generic subspace of the functions of h, which contains the
-constant. For almost all parameters such subspaces are as independent as numbers of states allow: what branches of ranks
-r₁, r₂, … express together has dimension min(k, r₁ r₂ …), and what they express one by one min(k, 1 + Σ (rᵢ − 1)). The rank of
-P(inside, outside) across h is the smaller one of both sides. Only for products of some observables, but not of all, is there
-no such formula; their functions of h are drawn at random, along the few edges that lead from them to h.
+For a variable h with k states, each branch of the tree expresses a generic subspace of the functions of h, which contains the
+constant. For almost all parameters such subspaces are as independent as numbers of states allow: the joint functions of branches
+of ranks r₁, r₂, … have dimension min(k, r₁ r₂ …), and the sums of their single functions min(k, 1 + Σ (rᵢ − 1)). The rank of
+P(inside, outside) across h is the smaller one of both sides. Products of some observables, but not of all, have no such formula;
+their functions of h are drawn at random, along the few edges from them to h.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class ForestRanks:
 
     Args:
         tree: the junction tree; all its variables must have a number of states.
-        bounds: of its separators, which are exact.
-        seed: of the random draws for products of observables.
+        bounds: exact rank bounds of its separators.
+        seed: seed of the random draws for products of observables.
     """
 
     def __init__(self, tree: JunctionTree, bounds: RankBounds, seed: int) -> None:
@@ -64,7 +64,7 @@ class ForestRanks:
         return min(self._spanned(node, core, math.prod), self.bounds.outside[node])
 
     def groups(self, search: GroupSearch) -> tuple[Group, tuple[Group, ...], int]:
-        """Core group, instrument and the rank they reach. Separators that look alike are planned once."""
+        """Core group, instrument and the rank they reach. Equivalent separators are planned once."""
         return search.core(self.core_rank), *self._instrument(search)
 
     def _instrument(self, search: GroupSearch) -> tuple[tuple[Group, ...], int]:
@@ -80,10 +80,10 @@ class ForestRanks:
         places, reached = self._chosen[key]
         return tuple(tuple(names[i] for i in group) for group in places), reached
 
-    # -- ways to the separator's variable ------------------------------------------------------------------------
+    # -- paths to the separator's variable -----------------------------------------------------------------------
 
     def _alone_rank(self, node: int, groups: Iterable[Group]) -> int:
-        """Dimension of what groups express one by one; 1 where it takes a draw to know."""
+        """Dimension of the sums of single groups' functions; 1 for groups of several observables, which need a draw."""
         if any(len(g) > 1 for g in groups):
             return 1
         return self._spanned(node, [v for g in groups for v in g], lambda ranks: 1 + sum(r - 1 for r in ranks))
@@ -92,22 +92,22 @@ class ForestRanks:
         """Dimension of the functions of the separator's variable that observables express.
 
         Args:
-            node: below the separator.
-            observables: that express them.
-            joined: dimension of what several branches express, up to the number of states.
+            node: node below the separator.
+            observables: observables that express the functions.
+            joined: dimension of the functions of several branches as a function of their ranks.
         """
         (h,) = self.tree.separators[node] or ("",)
-        given = set(observables)
+        members = set(observables)
         incoming: dict[str, list[int]] = {}
-        for v, towards in self._ways(h, given):
-            rank = self._states[v] if v in given else min(self._states[v], joined(incoming.get(v, [])))
+        for v, towards in self._ways(h, members):
+            rank = self._states[v] if v in members else min(self._states[v], joined(incoming.get(v, [])))
             incoming.setdefault(towards, []).append(rank)
-        if h in given:
+        if h in members:
             return self._states[h]
         return min(self._states[h], joined(incoming.get(h, []))) if h else 1
 
     def _ways(self, h: str, observables: Iterable[str]) -> list[tuple[str, str]]:
-        """(variable, next one towards h) on the ways from observables to h, farthest first."""
+        """(variable, next variable towards h) on the paths from observables to h, farthest first."""
         steps: dict[str, tuple[int, str]] = {}
         for v in observables:
             way = self._way(v, h)
@@ -116,7 +116,7 @@ class ForestRanks:
         return [(v, towards) for v, (_, towards) in sorted(steps.items(), key=lambda s: (s[1][0], self._number[s[0]]))]
 
     def _way(self, v: str, h: str) -> list[str]:
-        """Variables from v to h, both included; empty where they are not connected."""
+        """Path of variables from v to h, inclusive; empty if they are not connected."""
         up, down = [v], [h]
         while h and up[-1] != down[-1]:
             side = up if self._depth[up[-1]] >= self._depth[down[-1]] else down
@@ -127,7 +127,7 @@ class ForestRanks:
         return up + down[-2::-1] if h else []
 
     def _likeness(self, search: GroupSearch) -> tuple[Hashable, list[str]]:
-        """A key equal for separators with equal ways to equal observables, and these observables in order."""
+        """A key that is equal for separators with equal paths to equal observables, and these observables in order."""
         near, states = search.near, search.states
         (h,) = self.tree.separators[search.node] or ("",)
         numbers, ways = {h: 0}, list[tuple[int, int]]()
@@ -145,24 +145,24 @@ class ForestRanks:
     # -- draws ---------------------------------------------------------------------------------------------------
 
     def _block(self, node: int, group: Group) -> Tensor:
-        """(states of the separator's variable, joint states of the group) random functions that a group expresses."""
+        """(states of the separator's variable, joint states of the group) random functions of a group."""
         (h,) = self.tree.separators[node] or ("",)
-        given = set(group)
+        members = set(group)
         incoming: dict[str, Matrix] = {}
 
         def seen_at(v: str) -> Matrix:
-            own = np.eye(self._states[v]) if v in given else np.ones((self._states[v], 1))
-            return _pointwise(own, incoming[v]) if v in incoming else own
+            indicators = np.eye(self._states[v]) if v in members else np.ones((self._states[v], 1))
+            return _pointwise(indicators, incoming[v]) if v in incoming else indicators
 
-        for v, towards in self._ways(h, given):
+        for v, towards in self._ways(h, members):
             message = self._edge(v, towards) @ seen_at(v)
             incoming[towards] = _pointwise(incoming[towards], message) if towards in incoming else message
         return torch.from_numpy(seen_at(h) if h else np.ones((1, 1)))
 
     def _edge(self, v: str, towards: str) -> Matrix:
-        """(states of ``towards``, states of ``v``) random matrix whose rows sum to 1, well conditioned.
+        """(states of ``towards``, states of ``v``) well-conditioned random matrix whose rows sum to 1.
 
-        Not a conditional distribution, but ranks are generic among all such matrices, and long ways stay within rounding.
+        It is not a conditional distribution, but ranks are generic among all such matrices, and long paths stay accurate.
         """
         if (v, towards) not in self._edges:
             rng = np.random.default_rng([self._seed, self._number[v], self._number[towards]])

@@ -1,4 +1,4 @@
-"""What is known about a separator when its core group and instrument are looked for."""
+"""Inputs of the search for the core group and the instrument of a separator."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class GroupSearch:
 
     Args:
         tree: the junction tree.
-        node: below the separator.
+        node: node below the separator.
         needed: rank to reach.
         cores: core groups of the nodes below.
         near: observables of outside leaves, nearest first.
         states: number of states (or features) of each observable.
-        options: of the plan.
+        options: options of the plan.
     """
 
     tree: JunctionTree
@@ -36,10 +36,10 @@ class GroupSearch:
     options: PlanOptions
 
     def core(self, core_rank: Callable[[int, Group], int]) -> Group:
-        """The core group, given the rank of P(group, all observables outside) by node and group."""
+        """The core group; ``core_rank`` is the rank of P(group, all observables outside) by node and group."""
         return choose_core(self.tree, self.node, self.needed, self.cores, core_rank, self.states)
 
     def instrument(self, block: Callable[[Group], Tensor]) -> tuple[tuple[Group, ...], int]:
-        """The instrument and the rank it reaches, given the cross moment of the core group with a group."""
+        """The instrument and the rank it reaches; ``block`` is the cross moment of the core group with a group."""
         singles, pool, largest = self.options.singles, self.options.pool, self.options.largest_group
         return choose_instruments(self.near, self.needed, block, self.states, singles, pool, largest)

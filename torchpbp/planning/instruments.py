@@ -1,8 +1,8 @@
 """Instruments: groups of outside observables from which the inside of a separator is predicted.
 
-An instrument is a union of product features. The observables of every near leaf are in it; groups that span leaves
-are added until the cross moment with the core group has full rank. Singles alone carry no interaction, so a separator with two
-variables needs at least one pair.
+An instrument is a union of product features. It contains the observables of every near leaf; groups that span leaves are added
+until the cross moment with the core group has full rank. Single leaves have no interactions, so a separator with two variables needs
+at least one pair.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ def choose_instruments(
     pool: int,
     largest: int,
 ) -> tuple[tuple[Group, ...], int]:
-    """The nearest leaves by themselves, then product groups until the rank is reached.
+    """The nearest leaves as separate groups, then product groups until the rank is reached.
 
     Args:
         near: observables of outside leaves, nearest first.
         needed: rank to reach.
         block: cross moment of the core group with a group.
         states: number of states (or features) of each observable.
-        singles: how many leaves enter alone.
-        pool: how many of the nearest observables product groups are made of.
-        largest: most joint states a group may have.
+        singles: number of leaves that enter as separate groups.
+        pool: number of nearest observables in product groups.
+        largest: largest number of joint states of a group.
 
     Returns:
         The groups and the rank they reach.
@@ -51,7 +51,7 @@ def choose_instruments(
     span = Span.of(blocks[chosen[0]])
     for group in chosen[1:]:
         blocks[group] = block(group)
-        if span.rank < needed:  # further singles steady the estimate, but need no test
+        if span.rank < needed:  # further single leaves reduce variance and need no test
             span = span.with_columns(blocks[group])
     leaves = len(chosen)
     for size in range(2, len(observables) + 1):
@@ -64,7 +64,7 @@ def choose_instruments(
         while added := _added_groups(span, needed, chosen, candidates, states):
             more = blocks | {g: candidates.pop(g) for g in added}
             exact = Span.of(torch.cat(list(more.values()), dim=1), span.scale)
-            if exact.rank <= span.rank:  # what seemed to be gained was rounding
+            if exact.rank <= span.rank:  # the gain was a rounding error
                 break
             span, blocks, chosen = exact, more, [*chosen, *added]
     rank = min(span.rank, needed)
@@ -74,14 +74,15 @@ def choose_instruments(
 def _added_groups(
     span: Span, needed: int, chosen: Sequence[Group], candidates: Mapping[Group, Tensor], states: Mapping[str, int]
 ) -> list[Group]:
-    """Product groups to add until the rank is reached, each time the one that gains most.
+    """Product groups to add until the rank is reached, greedily by largest gain.
 
-    What a group gains can only shrink while others are added. So gains are computed only while the largest one is a bound.
+    The gain of a group never grows when others are added, so earlier gains are bounds, and a gain is recomputed only while its bound
+    is the largest.
 
     Args:
-        span: of the groups chosen so far.
+        span: span of the groups chosen so far.
         needed: rank to reach.
-        chosen: groups so far.
+        chosen: groups chosen so far.
         candidates: further groups with their cross moments.
         states: number of states (or features) of each observable.
     """
@@ -89,10 +90,10 @@ def _added_groups(
     gains = {g: _new_functions(g, chosen, states) for g in candidates}
     added: list[Group] = []
     while gains and span.rank < needed:
-        missing, known = needed - span.rank, set[Group]()
-        while (best := max(gains, key=lambda g: (min(gains[g], missing), order[g]))) not in known and gains[best]:
+        missing, exact = needed - span.rank, set[Group]()
+        while (best := max(gains, key=lambda g: (min(gains[g], missing), order[g]))) not in exact and gains[best]:
             gains[best] = min(gains[best], span.gain(candidates[best]))
-            known.add(best)
+            exact.add(best)
         if not gains.pop(best):
             break
         span = span.with_columns(candidates[best])
@@ -101,33 +102,33 @@ def _added_groups(
 
 
 def _new_functions(group: Group, chosen: Sequence[Group], states: Mapping[str, int]) -> int:
-    """Dimension of the functions of a group that are no sums of functions of what it has in common with groups chosen."""
+    """Dimension of a group's functions modulo sums of functions of its intersections with the chosen groups."""
     parts = {frozenset(group).intersection(g) for g in chosen}
     return sum(
         math.prod(states[v] - 1 for v in part)
         for size in range(1, len(group) + 1)
         for part in combinations(group, size)
-        if not any(whole.issuperset(part) for whole in parts)
+        if not any(larger.issuperset(part) for larger in parts)
     )
 
 
 def _without_idle_groups(
     blocks: Mapping[Group, Tensor], leaves: int, rank: int, states: Mapping[str, int]
 ) -> tuple[Group, ...]:
-    """Drop product groups (all but the first ``leaves``) that later ones have made superfluous."""
+    """Drop product groups (all but the first ``leaves``) that are redundant given later ones."""
     products = list(blocks)[leaves:]
-    kept = list(blocks)[:leaves]
-    spans = [Span.of(torch.cat([blocks[g] for g in kept], dim=1))]
+    selected = list(blocks)[:leaves]
+    spans = [Span.of(torch.cat([blocks[g] for g in selected], dim=1))]
     for group in reversed(products):
         spans.append(spans[-1].with_columns(blocks[group]))
     for group, later in zip(products, reversed(spans[:-1]), strict=True):
-        before = [blocks[g] for g in kept[leaves:]]
+        before = [blocks[g] for g in selected[leaves:]]
         if later.rank + (later.gain(torch.cat(before, dim=1)) if before else 0) < rank:
-            kept.append(group)
-    dropped = {g: blocks[g] for g in products if g not in kept}
-    # The rounding of many steps may have let one go that is needed.
-    while dropped and (span := Span.of(torch.cat([blocks[g] for g in kept], dim=1))).rank < rank:
-        for group in _added_groups(span, rank, kept, dropped, states) or list(dropped):
-            kept.append(group)
+            selected.append(group)
+    dropped = {g: blocks[g] for g in products if g not in selected}
+    # Accumulated rounding errors may have dropped a needed group.
+    while dropped and (span := Span.of(torch.cat([blocks[g] for g in selected], dim=1))).rank < rank:
+        for group in _added_groups(span, rank, selected, dropped, states) or list(dropped):
+            selected.append(group)
             del dropped[group]
     return tuple(g for g in blocks if g not in dropped)

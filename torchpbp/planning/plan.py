@@ -1,4 +1,4 @@
-"""Plan: the junction tree of a model, and what is learned at each of its separators. Made before any data are seen."""
+"""Plan: the junction tree of a model, with groups and ranks of its separators, made from the structure alone."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ Group = tuple[str, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions(Settings):
-    """How a plan is made.
+    """Options of planning.
 
     Args:
-        rank: most dimensions of a message; None: what the latents' numbers of states imply.
-        singles: number of nearest outside observables that enter an instrument by themselves.
+        rank: largest number of dimensions of a message; None: the number implied by the latents' states.
+        singles: number of nearest outside observables that enter an instrument as separate groups.
         pool: number of nearest outside observables from which product groups are formed.
-        largest_group: most joint states of one product group.
-        strict: raise where the rank condition cannot be met, instead of a warning.
-        seed: of the random draws behind generic ranks.
-        budget: most bytes that planning and a fit may take, by an estimate made beforehand; None: no limit.
+        largest_group: largest number of joint states of a product group.
+        strict: raise an error instead of a warning if the rank condition cannot be met.
+        seed: seed of the random draws for generic ranks.
+        budget: limit of the estimated bytes of planning and a fit; None: no limit.
     """
 
     rank: int | None = setting(None, optional(whole(1)))
@@ -42,7 +42,7 @@ class PlanOptions(Settings):
 
 @dataclass(frozen=True)
 class SeparatorPlan:
-    """What is learned at one separator.
+    """Groups and ranks of one separator.
 
     Args:
         node: the tree node below the separator.
@@ -93,7 +93,7 @@ class Plan:
         return tuple(self[child].rank for child in self.tree.children[0])
 
     def targets(self, node: int) -> list[Group]:
-        """Groups whose joint features an operator predicts: the children's core groups, or a leaf's own observables."""
+        """Groups whose joint features an operator predicts: the children's core groups, or the observables of a leaf."""
         if self.tree.leaf_observables[node]:
             return [(v,) for v in self.tree.leaf_observables[node]]
         return [self[child].core for child in self.tree.children[node]]
@@ -111,7 +111,7 @@ class Plan:
         return shapes
 
     def cost(self, dims: Mapping[str, int] | None = None) -> Cost:
-        """What a fit by linear regression would take.
+        """Estimated cost of a fit by linear regression.
 
         Args:
             dims: feature dimensions of each observable; its number of states by default.
@@ -142,7 +142,7 @@ class Plan:
         """The inverse of :meth:`to_list`.
 
         Raises:
-            StructureError: separators that are not numbered like the nodes, or whose ranks are not numbers.
+            StructureError: separators numbered differently from the nodes, or with invalid ranks.
         """
         separators = []
         for node, s in enumerate(saved, 1):

@@ -1,4 +1,4 @@
-"""Estimates of what plans cost: of a plan that is made, and of a junction tree before the expensive part of planning.
+"""Cost estimates: of a complete plan, and of a junction tree before the expensive part of planning.
 
 Constants are fitted to measurements of discrete models: a star of 10,000 leaves, and four observables of 200 states.
 """
@@ -15,18 +15,18 @@ from torchpbp.graph.junction_tree import JunctionTree
 from torchpbp.planning.rank_bounds import RankBounds
 
 SMALL_BYTES, LARGE_BYTES = 50.0, 24.0
-"""Bytes for each entry of a moment, of small tables, whose cells are numbered, and of large ones."""
+"""Bytes per entry of a moment: of small tables, with numbered cells, and of large tables."""
 LARGE = 1 << 16
-"""Entries of the moments of a separator with large tables."""
+"""Number of moment entries above which a separator's tables count as large."""
 SEPARATOR_SECONDS, ENTRY_SECONDS, SOLVE_SECONDS = 1e-3, 5e-8, 1e-9
-"""Seconds for each separator, for each entry of a moment, and for each instrument by the cube of its size."""
+"""Seconds per separator, per entry of a moment, and per cube of an instrument's size."""
 
 PROBING_SECONDS = 1.2e-8
-"""Seconds to find groups of a separator by random draws, by the cube of its states."""
+"""Seconds to find groups of a separator by random draws, per cube of its states."""
 
 
 class SeparatorSizes(NamedTuple):
-    """What the cost of a separator depends on: joint states of the core group and of the instrument's groups, and the rank."""
+    """Joint states of the core group and of the instrument's groups, and the rank of a separator."""
 
     core: int
     near: Sequence[int]
@@ -38,8 +38,8 @@ def fit_cost(tree: JunctionTree, sizes: Mapping[int, SeparatorSizes], dims: Mapp
 
     Args:
         tree: the junction tree.
-        sizes: of the separators, by node.
-        dims: feature dimensions of each observable. Products of kernel features are compressed before they are averaged.
+        sizes: sizes of the separators, by node.
+        dims: feature dimensions of each observable. Products of kernel features are compressed before averaging.
     """
     compressed = any(dims[v] != tree.graph.num_states(v) for v in tree.leaf_of)
     largest, widest = 0, 0
@@ -57,31 +57,29 @@ def fit_cost(tree: JunctionTree, sizes: Mapping[int, SeparatorSizes], dims: Mapp
         )
         memory += saturated(entries) * (LARGE_BYTES if entries > LARGE else SMALL_BYTES)
         seconds += SEPARATOR_SECONDS + ENTRY_SECONDS * saturated(entries) + SOLVE_SECONDS * saturated(width) ** 3
-        if below * max(near) >= largest:  # the root comes first and may have no variables of its own
+        if below * max(near) >= largest:  # >=: the root comes first, and its clique may be empty
             largest, widest = below * max(near), node
     clique = tuple(sorted(tree.cliques[widest]))
     return Cost(clique, largest, moments, operators, memory + 24.0 * saturated(operators), seconds)
 
 
 def tree_cost(tree: JunctionTree, bounds: RankBounds, dims: Mapping[str, int]) -> Cost:
-    """The least that planning and a fit would take where ranks are as large as their bounds.
+    """Lower bound of the cost of planning and a fit, for ranks equal to their bounds.
 
-    A message of rank r takes a core group of at least r joint states; of more where an observable has more states than it can
-    tell apart, because the latents that it depends on have few. Both are estimated without a look at any group.
+    A message of rank r needs a core group of at least r joint states, and of more if an observable has more states than the latents
+    that it depends on. The estimate uses no groups.
 
     Args:
         tree: the junction tree; all its variables have a number of states.
-        bounds: of its ranks.
+        bounds: bounds of its ranks.
         dims: feature dimensions of each observable.
     """
     states = {v: tree.graph.num_states(v) for v in tree.graph.names}
-    dearest = [math.inf] * len(
-        tree
-    )  # log of the features of a core group by log of its rank, of the best observable below
+    dearest = [math.inf] * len(tree)  # smallest ratio of log features to log rank over the observables below
     for leaf in tree.leaves:
-        told = math.prod(states[v] for v in tree.separators[leaf])
+        distinguishable = math.prod(states[v] for v in tree.separators[leaf])
         for v in tree.leaf_observables[leaf]:
-            useful = min(told, states[v])
+            useful = min(distinguishable, states[v])
             if useful > 1:
                 dearest[leaf] = min(dearest[leaf], max(1.0, math.log(dims[v]) / math.log(useful)))
     sizes = {}

@@ -1,7 +1,7 @@
-"""Making plans: core groups and instruments by generic rank, bottom-up. Ranks have a closed form on forests, else they are probed.
+"""Planning of core groups and instruments by generic rank, bottom-up. Ranks have a closed form on forests and are probed otherwise.
 
-A plan depends on structure and options only, and models of one structure are made again and again (one per class, fold or
-seed), so junction trees and plans are cached.
+A plan depends on structure and options only, and many models have the same structure (one per class, fold or seed), so junction
+trees and plans are cached.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from torchpbp.planning.probed_ranks import ProbedRanks
 from torchpbp.planning.rank_bounds import rank_bounds
 
 CANDIDATE_RANKS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
-"""Ranks to choose from where the rank is selected on data."""
+"""Candidates for a rank selected on data."""
 REMEDY = "Give variables fewer states or fewer neighbours, or pass budget=<bytes> (None: no limit) to go on."
 
 
 def plan_graph(
     graph: LatentGraph, dims: Mapping[str, int], options: PlanOptions, root: tuple[str, ...] | None = None
 ) -> Plan:
-    """The plan of a graph. Latents of unknown cardinality get ``options.rank`` states.
+    """The plan of a graph. Latents of unknown cardinality are assigned ``options.rank`` states.
 
-    Generic ranks are found on a discrete stand-in, in which a continuous variable has enough states to distinguish those
-    of any latent.
+    Generic ranks are computed on a discrete stand-in, in which a continuous variable has enough states to distinguish the
+    states of any latent.
 
     Args:
         graph: the structure.
         dims: feature dimensions of each observable.
-        options: of the plan.
+        options: options of the plan.
         root: variables the root clique must contain; None: chosen by cost.
     """
     if options.rank is not None:
@@ -52,7 +52,7 @@ def plan_graph(
 def candidate_plans(
     graph: LatentGraph, dims: Mapping[str, int], options: PlanOptions, root: tuple[str, ...] | None, most: int
 ) -> dict[int, Plan]:
-    """Plans to choose from, by rank, up to a largest rank or to where the structure cannot use more."""
+    """Candidate plans by rank, up to ``most`` or to the largest rank of the structure."""
     plans: dict[int, Plan] = {}
     for rank in CANDIDATE_RANKS:
         if rank > most:
@@ -66,12 +66,12 @@ def candidate_plans(
 
 
 def plan_tree(tree: JunctionTree, options: PlanOptions | None = None, dims: Mapping[str, int] | None = None) -> Plan:
-    """The plan of a junction tree; a structure that falls short of a rank is reported.
+    """The plan of a junction tree; instruments of insufficient rank are reported.
 
     Args:
         tree: junction tree of a graph whose variables all have a number of states.
-        options: of the plan.
-        dims: feature dimensions of each observable, by which groups are limited; its number of states by default.
+        options: options of the plan.
+        dims: feature dimensions of each observable, which limit groups; its number of states by default.
 
     Raises:
         BudgetError: planning or a fit would take more than ``options.budget``.
@@ -95,7 +95,7 @@ def plan_tree(tree: JunctionTree, options: PlanOptions | None = None, dims: Mapp
 
 
 def clear_cached_plans() -> None:
-    """Forget all plans, so that the next ones are made from scratch."""
+    """Clear the caches of plans and junction trees."""
     _cached.cache_clear()
     _junction_tree.cache_clear()
 
@@ -124,7 +124,7 @@ def _cached(tree: JunctionTree, options: PlanOptions, items: tuple[tuple[str, in
 
 
 def _near_leaves(tree: JunctionTree, node: int, options: PlanOptions, sizes: Mapping[str, int]) -> list[Group]:
-    """Observables of each outside leaf, nearest leaf first; a leaf too large for one group is taken apart."""
+    """Observables of each outside leaf, nearest leaf first; leaves too large for one group are split."""
     most = max(options.singles, options.pool)
     leaves = dict.fromkeys(tree.leaf_of[v] for _, v in tree.distances(node, most))
     groups = [tree.leaf_observables[leaf] for leaf in islice(leaves, most)]

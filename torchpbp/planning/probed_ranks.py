@@ -1,4 +1,4 @@
-"""Ranks of any junction tree by random draws, where no closed form is known."""
+"""Ranks of any junction tree by random draws, for trees without a closed form."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torchpbp.planning.ranks import StructureProbe
 
 
 class ProbedRanks:
-    """Two draws of random parameters; the second is made only where the first falls short of the possible rank.
+    """Ranks by two draws of random parameters; the second is used only if the first is below the bound.
 
     Args:
         tree: the junction tree; all its variables must have a number of states.
-        bounds: of its ranks.
-        seed: of the first draw.
+        bounds: bounds of its ranks.
+        seed: seed of the first draw.
     """
 
     def __init__(self, tree: JunctionTree, bounds: RankBounds, seed: int) -> None:

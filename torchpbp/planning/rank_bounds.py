@@ -1,7 +1,7 @@
 """Bounds of the rank of each message from numbers of states alone; on forests they are the generic ranks.
 
-What lies on one side of a separator tells no more of it apart than the separator has states, nor more than the product of what
-passes the separators behind it. Two passes over the junction tree give these bounds for both sides.
+The rank of one side of a separator is bounded by the states of the separator, and by the product of the bounds of the separators
+behind it. Two passes over the junction tree compute these bounds for both sides.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ class RankBounds(NamedTuple):
     """Bounds by tree node, of the separator above it; entry 0 is unused.
 
     Args:
-        inside: of what observables below the separator tell apart.
-        outside: of what all others do.
-        exact: whether the smaller one is the generic rank.
+        inside: bounds for the observables below the separator.
+        outside: bounds for all other observables.
+        exact: whether the smaller bound is the generic rank.
     """
 
     inside: list[int]
@@ -51,7 +51,7 @@ def rank_bounds(tree: JunctionTree) -> RankBounds:
     inside, outside = [1] * len(tree), [1] * len(tree)
 
     def passed(node: int, sources: Iterable[tuple[Iterable[str], int]], target: frozenset[str]) -> int:
-        """What of several (variables, rank) gets through a clique to a separator of it."""
+        """Rank bound at a separator of a clique, from (variables, rank) sources at the same clique."""
         total, at = 1, dict[str, int]()
         for variables, rank in sources:
             total *= rank
@@ -62,9 +62,9 @@ def rank_bounds(tree: JunctionTree) -> RankBounds:
         return min(total, math.prod(states[v] for v in target))
 
     for node in range(len(tree) - 1, 0, -1):
-        own = [((v,), states[v]) for v in tree.leaf_observables[node]]
+        leaf = [((v,), states[v]) for v in tree.leaf_observables[node]]
         below = [(tree.separators[c], inside[c]) for c in tree.children[node]]
-        inside[node] = passed(node, [*own, *below], tree.separators[node])
+        inside[node] = passed(node, [*leaf, *below], tree.separators[node])
     for node in range(1, len(tree)):
         above = tree.parent[node]
         sources = [(tree.separators[c], inside[c]) for c in tree.children[above] if c != node]
@@ -81,9 +81,9 @@ def _flow(
     at: Mapping[str, int],
     target: str,
 ) -> int:
-    """What gets to one variable of a clique along the edges between its variables, which form a forest."""
+    """Rank bound at one variable of a clique, propagated along the edges between its variables, which form a forest."""
     order, towards = [target], {target: ""}
-    for v in order:  # grows while it is walked: a queue
+    for v in order:  # a queue, extended during iteration
         for u in clique & near[v]:
             if u not in towards:
                 towards[u] = v

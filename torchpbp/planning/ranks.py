@@ -1,9 +1,9 @@
-"""Generic ranks: what a structure can tell apart, found by probing it with random parameters.
+"""Generic ranks of a structure, computed with random parameters.
 
-For almost all parameters the rank of a table such as P(inside, outside) takes one maximal value, so a random draw finds
-it. Enumerating all observables is out of the question; instead each observable gets random weights, row by row, and
-one exact upward and downward pass turns them into messages. Products of random weights span all functions of the
-observables, so the messages span all that evidence inside or outside can say about a separator.
+For almost all parameters the rank of a table such as P(inside, outside) has one maximal value, which a random draw attains.
+Enumeration of all observables is infeasible; instead each observable has random weights in each row, and one exact upward and
+downward pass turns them into messages. Products of random weights span all functions of the observables, so the messages span
+all messages of evidence inside or outside of a separator.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ _PROBE = object()
 
 
 class StructureProbe:
-    """One random draw of parameters on a junction tree's structure, asked for ranks.
+    """Ranks of one random draw of parameters on a junction tree's structure.
 
     Args:
         tree: the junction tree; all its variables must have a number of states.
-        seed: of the draw.
+        seed: seed of the draw.
     """
 
     def __init__(self, tree: JunctionTree, seed: int) -> None:
         self.tree = tree
-        # An undirected model multiplies many tables, and sharp ones hide rank below rounding.
+        # An undirected model multiplies many tables, and near-deterministic tables hide rank below rounding errors.
         sharpness = 0.5 if tree.graph.directed else 1.0
         self.network = DiscreteNetwork.random(tree.graph, seed=seed, concentration=sharpness)
         self._seed = seed
 
     @cached_property
     def _model(self) -> PotentialTree:
-        """The draw on the junction tree itself, whose nodes have few neighbours: observables below one are near each other."""
+        """The draw on the junction tree, whose nodes have few neighbours, so observables below a node are close to each other."""
         return potential_tree(self.tree.full_tree(), self.network.states, self.network.factors)
 
     @cached_property
@@ -51,7 +51,7 @@ class StructureProbe:
 
     @cached_property
     def _messages(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """Per separator: (probes, states) messages from inside, and from outside relative to no evidence at all."""
+        """Per separator (probes, states) messages from inside, and from outside relative to those without evidence."""
         states = self.network.states
         largest = max(math.prod(states[v] for v in s) for s in self.tree.separators)
         generator = torch.Generator().manual_seed(self._seed)
@@ -86,19 +86,19 @@ class StructureProbe:
     def core_factor(self, node: int, core: Sequence[str]) -> Tensor:
         """(at most core states, separator states) R of P(core | separator) = Q R, with rows scaled as in :func:`scaled_cross`.
 
-        Given the separator, core group and outside are independent, and Q changes no singular value: R in place of the core group
-        keeps matrices as small as the separator.
+        Given the separator, core group and outside are independent, and Q does not affect singular values: with R in place of the
+        core group, matrices are as small as the separator.
         """
         joint = self._cross(core, sorted(self.tree.separators[node]))
-        given = joint / joint.sum(dim=0, keepdim=True)
-        return torch.linalg.qr(given / joint.sum(dim=1, keepdim=True).sqrt()).R
+        conditional = joint / joint.sum(dim=0, keepdim=True)
+        return torch.linalg.qr(conditional / joint.sum(dim=1, keepdim=True).sqrt()).R
 
     def instrument_block(self, node: int, factor: Tensor, group: Sequence[str]) -> Tensor:
-        """(rows of the factor, group states) cross moment, scaled so that rare states count as much as common ones.
+        """(rows of the factor, group states) cross moment, scaled to equal weight of rare and common states.
 
         Args:
-            node: below the separator.
-            factor: of the core group, see :meth:`core_factor`.
+            node: node below the separator.
+            factor: factor of the core group, see :meth:`core_factor`.
             group: outside observables.
         """
         joint = self._cross(sorted(self.tree.separators[node]), group)
@@ -124,7 +124,7 @@ class StructureProbe:
 
 
 def scaled_cross(table: Tensor) -> Tensor:
-    """A joint table P(a, b) divided by √(P(a) P(b)): rare states then count as much as common ones."""
+    """A joint table P(a, b) divided by √(P(a) P(b)), which gives rare and common states equal weight."""
     return table / (table.sum(dim=1, keepdim=True) * table.sum(dim=0, keepdim=True)).sqrt()
 
 

@@ -1,4 +1,4 @@
-"""Numerical ranks, and spans of columns that grow."""
+"""Numerical ranks, and incremental spans of columns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 TOLERANCE = 1e-12
-"""Singular values below this part of the largest count as zero."""
+"""Singular values below this share of the largest count as zero."""
 
 
 def numerical_rank(matrix: Tensor, tolerance: float = TOLERANCE) -> int:
@@ -21,11 +21,11 @@ def numerical_rank(matrix: Tensor, tolerance: float = TOLERANCE) -> int:
 
 @dataclass(frozen=True)
 class Span:
-    """What the columns of a matrix span, kept as its orthogonal complement: what further columns add is a small matrix.
+    """The column span of a matrix, stored as a basis of its orthogonal complement.
 
     Args:
         complement: (rows, codimension) orthonormal basis.
-        scale: largest singular value, by which others count as zero.
+        scale: largest singular value, to which the tolerance is relative.
     """
 
     complement: Tensor
@@ -37,7 +37,7 @@ class Span:
 
         Args:
             matrix: the columns.
-            scale: as above, if it is larger than that of the columns.
+            scale: lower bound of the span's scale.
         """
         if matrix.shape[1] > matrix.shape[0]:  # the same singular values and left vectors
             matrix = torch.linalg.qr(matrix.T).R.T
@@ -47,21 +47,21 @@ class Span:
 
     @property
     def rank(self) -> int:
-        """Its dimension."""
+        """Dimension of the span."""
         return self.complement.shape[0] - self.complement.shape[1]
 
     def scaled_for(self, blocks: Sequence[Tensor]) -> Span:
-        """The same span, with the scale of blocks of columns that it is to be compared with."""
+        """The same span, with a scale that includes blocks of further columns."""
         if not blocks:
             return self
         squares = torch.linalg.eigvalsh(sum((b @ b.T for b in blocks), blocks[0].new_zeros(())))
         return Span(self.complement, math.hypot(self.scale, math.sqrt(max(float(squares[-1]), 0.0))))
 
     def gain(self, columns: Tensor) -> int:
-        """How many dimensions further columns would add."""
+        """Number of dimensions that further columns would add."""
         return int((torch.linalg.svdvals(self.complement.T @ columns) > TOLERANCE * self.scale).sum())
 
     def with_columns(self, columns: Tensor) -> Span:
-        """The span of these and further columns."""
+        """The span extended by further columns."""
         basis, values, _ = torch.linalg.svd(self.complement.T @ columns)
         return Span(self.complement @ basis[:, int((values > TOLERANCE * self.scale).sum()) :], self.scale)

@@ -1,4 +1,4 @@
-"""Normal graphs: diverters, blocks and messages, and four rules by which blocks learn [NG]."""
+"""Normal graphs: diverters, blocks and messages, and four learning rules of blocks [NG]."""
 
 from torchpbp.baselines.normal_graph.block_learning import learn, learn_block
 from torchpbp.baselines.normal_graph.conversion import convert

@@ -1,4 +1,4 @@
-"""Learning all blocks of a normal graph: messages, then matrices, epoch by epoch [NG 3, 7.1]."""
+"""Learning of all blocks of a normal graph: messages, then matrices, in each epoch [NG 3, 7.1]."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class BlockRows:
     Args:
         evidence: branch -> (N, states) weights.
         mask: (N,) the learning mask L[n]: weight of each row in learning; or (starts, N), a mask for each start.
-        held_out: (N,) or (starts, N) weight of each row in what is measured on rows not learned from.
+        held_out: (N,) or (starts, N) weight of each row in held-out measures.
     """
 
     evidence: Mapping[str, Tensor]
@@ -36,7 +36,7 @@ class BlockRows:
         return self.mask.shape[-1]
 
     def merged(self) -> BlockRows:
-        """Equal rows once, with their weights added. What is learned from exact messages stays the same."""
+        """Distinct rows with summed weights, equivalent for learning from exact messages."""
         if not self.evidence:
             return self
         wide = torch.cat(list(self.evidence.values()), dim=1)
@@ -50,13 +50,13 @@ class BlockRows:
 
 @dataclass
 class LearningTrace:
-    """What happened after each epoch, for each start.
+    """Measures after each epoch, for each start.
 
     Attributes:
-        aggregated, evidence: (starts,) per epoch, summed over rows learned from: Σ_n Σ_i log P(x_i | all other observables)
+        aggregated, evidence: (starts,) per epoch, summed over training rows: Σ_n Σ_i log P(x_i | all other observables)
             [NG eq. 28], and Σ_n log P(x).
-        held_out_aggregated, held_out_evidence: the same over rows held out.
-        thetas: matrices after each epoch, if they were asked for.
+        held_out_aggregated, held_out_evidence: the same over held-out rows.
+        thetas: matrices after each epoch, if requested.
     """
 
     aggregated: list[Tensor] = field(default_factory=list)
@@ -79,18 +79,18 @@ def learn(
     """Learn the matrices of all blocks, from several starts at once.
 
     Args:
-        graph: what to learn.
-        rows: what to learn from.
-        rule: how each block learns.
-        epochs: how often messages are renewed and all blocks learn from them.
-        seeds: one for each start.
-        start: "messages" – uniform matrices, and random messages on which the first epoch learns; "parameters" – random
-            matrices; "uniform" – uniform matrices and true messages, which leave the states of a hidden variable alike.
-        history: keep the matrices of every epoch.
+        graph: the graph.
+        rows: training and test rows.
+        rule: learning rule of the blocks.
+        epochs: number of epochs, each of one update of messages and of all blocks.
+        seeds: seed of each start.
+        start: "messages" – uniform matrices, and random messages in the first epoch; "parameters" – random
+            matrices; "uniform" – uniform matrices and true messages, which do not distinguish states of a hidden variable.
+        history: store the matrices of every epoch.
         on_epoch: called after each epoch.
 
     Returns:
-        Block -> (starts, X, Y) matrices, and the course of learning.
+        Block -> (starts, X, Y) matrices, and the trace of learning.
     """
     lead = (len(seeds),)
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
@@ -103,7 +103,7 @@ def learn(
         messages, mask = propagate(graph, thetas, few.evidence, len(few), lead), few.mask
     for _ in range(epochs):
         thetas = _learn_blocks(graph, thetas, messages, mask, rule)
-        messages, mask = propagate(graph, thetas, few.evidence, len(few), lead), few.mask  # serve the next epoch too
+        messages, mask = propagate(graph, thetas, few.evidence, len(few), lead), few.mask  # also used in the next epoch
         _record(trace, messages, few)
         if history:
             trace.thetas.append({name: t.clone() for name, t in thetas.items()})
@@ -114,18 +114,18 @@ def learn(
 def learn_block(
     f: Tensor, b: Tensor, mask: Tensor, rule: Rule, iterations: int, held_out: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """A single block between messages that do not change [NG 6], from a uniform matrix.
+    """Learn a single block between fixed messages [NG 6], from a uniform matrix.
 
     Args:
         f: (…, N, X) forward messages.
         b: (…, N, Y) backward messages.
         mask: (N,) learning mask.
-        rule: its number of iterations is not used.
-        iterations: steps; the rules "vit" and "var" reach the same matrix in each.
-        held_out: (N,) weight of rows not learned from.
+        rule: learning rule, without its number of iterations.
+        iterations: number of steps; for the rules "vit" and "var" all give the same matrix.
+        held_out: (N,) weight of held-out rows.
 
     Returns:
-        (iterations + 1, …) log-likelihood of the block at the start and after each step, the same on rows held out, and the
+        (iterations + 1, …) log-likelihood of the block at the start and after each step, the same on held-out rows, and the
         matrices (iterations + 1, …, X, Y).
     """
     single = replace(rule, iterations=1)
@@ -139,7 +139,7 @@ def learn_block(
 
 
 def random_messages(graph: NormalGraph, rows: BlockRows, generators: Sequence[torch.Generator]) -> BranchMessages:
-    """Messages of independent uniform numbers, normalised; at free ends, what really enters there."""
+    """Normalised messages of independent uniform numbers, and the true messages at free ends."""
     result = BranchMessages(graph)
     fixed = _messages_at_free_ends(graph, rows, len(generators))
     for branch, states in graph.states.items():
@@ -155,7 +155,7 @@ def random_messages(graph: NormalGraph, rows: BlockRows, generators: Sequence[to
 
 
 def _messages_at_free_ends(graph: NormalGraph, rows: BlockRows, starts: int) -> dict[Message, Tensor]:
-    """Messages at the free ends: weights given, or no information."""
+    """Messages at the free ends: evidence weights, or uniform messages."""
     result: dict[Message, Tensor] = {}
     for branch, direction in graph.free_ends():
         states = graph.states[branch]
@@ -180,7 +180,7 @@ def _initial_thetas(graph: NormalGraph, generators: Sequence[torch.Generator], s
 def _learn_blocks(
     graph: NormalGraph, thetas: Mapping[str, Tensor], messages: BranchMessages, mask: Tensor, rule: Rule
 ) -> dict[str, Tensor]:
-    """All blocks at once, those of one shape in one call; each sees only its own messages."""
+    """Learn all blocks, with one call per shape; each block uses only its own messages."""
     groups: dict[tuple[int, int], list[str]] = defaultdict(list)
     for name, shape in graph.learnable.items():
         groups[shape].append(name)

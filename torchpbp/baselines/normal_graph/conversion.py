@@ -1,4 +1,4 @@
-"""From a directed graph of variables to its normal graph [NG 2.1]."""
+"""Conversion of a directed graph of variables to its normal graph [NG 2.1]."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from torchpbp.graph.latent_graph import LatentGraph, require_states
 
 @dataclass(frozen=True)
 class Converted:
-    """A normal graph and where the variables of the original graph are found in it.
+    """A normal graph, with the branches of the original graph's variables.
 
     Args:
-        graph: with a block of each variable's name, P(variable | parents).
+        graph: normal graph, with a block P(variable | parents) named after each variable.
         entry: observable -> branch with a free end, where its evidence enters.
-        branch: variable -> branch on which its posterior is read.
+        branch: variable -> branch of its posterior.
     """
 
     graph: NormalGraph
@@ -34,14 +34,14 @@ class Converted:
 def convert(graph: LatentGraph) -> Converted:
     """Build the normal graph of a directed graph without loops.
 
-    A variable with several readers (children, and the place where its evidence enters) gets a diverter. A variable with
-    several parents reads their product space, to which fixed blocks lead.
+    A variable with several outgoing branches (to children, and to its evidence) has a diverter. The input of a variable with
+    several parents is their product space, connected by fixed blocks.
 
     Args:
-        graph: directed, discrete, each variable with a number of states; no loop even if arrows are ignored.
+        graph: directed, discrete graph without undirected loops, with a number of states for each variable.
 
     Raises:
-        StructureError: for all other graphs.
+        StructureError: any other graph.
     """
     check_structure(graph)
     states = {v: graph.num_states(v) for v in graph.names}
@@ -81,7 +81,7 @@ def convert(graph: LatentGraph) -> Converted:
 
 
 def _branch(states: dict[str, int], name: str, size: int) -> str:
-    """Add a branch under a name that neither a variable nor another branch has."""
+    """Add a branch with a unique name."""
     while name in states:
         name += "'"
     states[name] = size
@@ -89,7 +89,7 @@ def _branch(states: dict[str, int], name: str, size: int) -> str:
 
 
 def check_structure(graph: LatentGraph) -> None:
-    """Refuse graphs whose normal graph has loops, or whose variables have no finite number of states."""
+    """Raise a StructureError for graphs whose normal graph has loops, or with variables without a number of states."""
     if not graph.directed:
         raise StructureError(
             "Normal graph: expected a directed graph, whose blocks are conditional probabilities, got an undirected one. "

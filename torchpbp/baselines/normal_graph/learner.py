@@ -1,4 +1,4 @@
-"""Latent trees learned as normal graphs, behind the interface of the other learners."""
+"""Learner of latent trees as normal graphs, with the interface of the other learners."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class NormalGraphRun:
     """One run from one start; each tuple holds one value per epoch, a sum over rows.
 
     Args:
-        seed: of the start.
-        aggregated: Σ log P(x_i | all other observables) over observables and rows learned from [NG eq. 28].
-        log_evidence: Σ log P(row) over rows learned from.
+        seed: seed of the start.
+        aggregated: Σ log P(x_i | all other observables) over observables and training rows [NG eq. 28].
+        log_evidence: Σ log P(row) over training rows.
         held_out_aggregated, held_out_log_evidence: the same over rows with a mask of 0.
     """
 
@@ -65,27 +65,27 @@ class NormalGraphLearner(NetworkLearner):
     """A network without loops, learned block by block from messages [NG].
 
     With ``rule="ml"`` and ``inner_iterations=1`` this is expectation maximisation. All starts run as one batch; the one
-    with the highest log-likelihood of the rows learned from is kept.
+    with the highest log-likelihood of the training rows is selected.
 
     Args:
-        graph: directed, discrete, without loops (arrows ignored), with a number of states for each latent.
+        graph: directed, discrete graph without undirected loops, with a number of states for each latent.
         rule: "ml", "kl", "vit" or "var"; see :class:`torchpbp.baselines.normal_graph.rules.Rule`.
-        epochs: how often messages are renewed and all blocks learn.
-        inner_iterations: steps of "ml" and "kl" in each epoch.
-        restarts: random starts.
+        epochs: number of epochs, each of one update of messages and of all blocks.
+        inner_iterations: number of steps of "ml" and "kl" in each epoch.
+        restarts: number of random starts.
         start: "messages" (random messages in the first epoch, as in the paper), "parameters" (random matrices), or
             "uniform", from which hidden variables learn nothing.
-        delta: smallest entry of a matrix ("ml", "kl"), or what is added to messages ("vit") and counts ("var").
-        history: keep the matrices of each epoch in ``trace``.
-        seed: of the starts.
+        delta: smallest entry of a matrix ("ml", "kl"), or addend of messages ("vit") and counts ("var").
+        history: store the matrices of each epoch in ``trace``.
+        seed: seed of the starts.
         progress: show a progress bar.
 
     Attributes:
-        settings: as a :class:`NormalGraphSettings`.
-        rule: by which blocks learn.
-        runs: how each start went; not part of a model file.
+        settings: the arguments as :class:`NormalGraphSettings`.
+        rule: learning rule of the blocks.
+        runs: course of each start; not part of a model file.
         trace: the same as tensors, with the matrices if ``history``.
-        best: number of the run that was kept.
+        best: index of the selected run.
 
     Example:
         >>> from torchpbp import templates
@@ -140,22 +140,22 @@ class NormalGraphLearner(NetworkLearner):
 
         Args:
             data: as for :meth:`torchpbp.EM.fit`.
-            mask: (rows,) learning mask L[n]: 1 for rows to learn from, 0 for rows that are only measured. All by default.
+            mask: (rows,) learning mask L[n]: 1 for training rows, 0 for held-out rows; 1 by default.
 
         Returns:
             The learner itself.
         """
         reader = ColumnReader(self._states(), self.graph.labels, missing=True, device=self._device)
         codes = torch.cat(list(reader.batches(data)), dim=1)
-        known = informative(self._states(), codes)
-        codes = known if mask is None else codes  # the entries of a mask keep their rows
+        non_empty = informative(self._states(), codes)
+        codes = non_empty if mask is None else codes  # rows must match the entries of a mask
         self.fit_evidence(Evidence(codes.shape[1], dict(zip(self._states(), codes, strict=True))), mask)
         self.labels, self.missing = reader.labels, reader.missing_values.shares
         self.network.labels = reader.labels
         return self
 
     def fit_evidence(self, evidence: EvidenceLike, mask: Any = None) -> NormalGraphLearner:
-        """Learn from rows that may observe some variables only, or observe them through weights over their states.
+        """Learn from rows with partial observations, or with weights over states.
 
         Args:
             evidence: see :data:`torchpbp.inputs.EvidenceLike`.
@@ -165,15 +165,16 @@ class NormalGraphLearner(NetworkLearner):
             raise StructureError(
                 "NormalGraphLearner works in a single process; torchpbp.EM and torchpbp.PBP share rows among several."
             )
-        given = _device_of(evidence)
-        read = read_evidence(evidence, self._states(), latent=self.graph.latent, labels=self.labels, device=given)
-        device = self._device or given
-        weights = self._weights(read, device)
+        evidence_device = _device_of(evidence)
+        states, latent = self._states(), self.graph.latent
+        checked = read_evidence(evidence, states, latent=latent, labels=self.labels, device=evidence_device)
+        device = self._device or evidence_device
+        weights = self._weights(checked, device)
         if not weights:
             raise DataError("fit_evidence: expected evidence on at least one observable, got none.")
-        learned_from = _checked_mask(mask, read.batch).to(device)
+        learning_mask = _checked_mask(mask, checked.batch).to(device)
         entry = self.converted.entry
-        rows = BlockRows({entry[v]: w for v, w in weights.items()}, learned_from, (learned_from == 0).double())
+        rows = BlockRows({entry[v]: w for v, w in weights.items()}, learning_mask, (learning_mask == 0).double())
         seeds = [self.settings.seed * 1_000_003 + restart for restart in range(self.settings.restarts)]
         settings = self.settings
         name = f"normal graph, {settings.rule}"
@@ -201,7 +202,7 @@ class NormalGraphLearner(NetworkLearner):
         return self
 
     def diagnostics(self) -> pd.DataFrame:
-        """One row per start: seed, epochs, what it reached in the last one, and whether it was kept."""
+        """One row per start: seed, epochs, final measures, and whether it was selected (``kept``)."""
         self.require_fitted()
         rows = [
             (r.seed, len(r.aggregated), r.aggregated[-1], r.log_evidence[-1], i == self.best)
@@ -224,14 +225,14 @@ class NormalGraphLearner(NetworkLearner):
 
     @classmethod
     def unpack(cls, content: Mapping[str, Any], name: object) -> NormalGraphLearner:
-        """The model with default settings but for the rule: files do not hold the others."""
+        """The model with the saved rule and default values of the other settings, which are not saved."""
         graph = LatentGraph.from_dict(content["graph"])
         DiscreteNetwork(graph, content["tables"])  # raises before product spaces of the declared sizes are allocated
         return cls(graph, rule=content["rule"])._restore(content, name)
 
 
 def _device_of(evidence: EvidenceLike) -> torch.device:
-    """Where the first tensor of some evidence is; the CPU if there is none."""
+    """Device of the first tensor of some evidence; the CPU if there is none."""
     if isinstance(evidence, Evidence):
         return device_of((*evidence.hard.values(), *evidence.soft.values()))
     return device_of(evidence.values() if isinstance(evidence, Mapping) else ())

@@ -1,6 +1,6 @@
 """Fixed matrices between variables and their product space [NG eq. 30–31].
 
-States of the product space are numbered with the last variable running fastest.
+States of the product space are numbered in row-major order: the last variable varies fastest.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def from_product(sizes: Sequence[int]) -> list[Tensor]:
 
 
 def to_product(sizes: Sequence[int]) -> list[Tensor]:
-    """P(X_1 … X_D | X_j) for each j, uniform over what X_j leaves open [NG eq. 31].
+    """P(X_1 … X_D | X_j) for each j, uniform over the joint states with X_j [NG eq. 31].
 
     Args:
         sizes: number of states of each variable.

@@ -1,7 +1,7 @@
 """Message passing on a normal graph, for all rows and all starts at once [NG 2].
 
-Messages are kept normalised; the constants taken out are added up in logarithms, so the probability of the evidence can
-be read off any branch.
+Messages are normalised, and the logarithms of the constants are summed, so the probability of the evidence can be computed at any
+branch.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class BranchMessages:
     """All messages of a normal graph.
 
     Args:
-        graph: whose branches carry them.
-        value: message -> (…, N, states), each summing to 1 (or all 0, where the evidence is impossible).
+        graph: the graph.
+        value: message -> (…, N, states), each summing to 1 (or all 0 for impossible evidence).
         log_scale: message -> (…, N) logarithm of the sum before normalisation.
     """
 
@@ -35,7 +35,7 @@ class BranchMessages:
     log_scale: dict[Message, Tensor] = field(default_factory=dict)
 
     def posterior(self, branch: str) -> Tensor:
-        """(…, N, states): the product rule, forward times backward. All zeros where the evidence is impossible."""
+        """(…, N, states) normalised products of forward and backward messages; all zeros for impossible evidence."""
         return _normalise(self.value[branch, "forward"] * self.value[branch, "backward"])[0]
 
     def agreement(self, branch: str) -> Tensor:
@@ -52,7 +52,7 @@ class BranchMessages:
         return torch.stack(parts).sum(dim=0) - self.graph.log_constant
 
     def put(self, message: Message, unnormalised: Tensor, log_scale: Tensor | float) -> None:
-        """Normalise a message and keep it, with the (…, N) logarithm of what was taken out of it before."""
+        """Normalise a message and store it; ``log_scale`` is the (…, N) logarithm of earlier constants."""
         value, log_sum = _normalise(unnormalised)
         self.value[message] = value
         self.log_scale[message] = log_sum + log_scale
@@ -61,13 +61,12 @@ class BranchMessages:
 def propagate(
     graph: NormalGraph, thetas: Thetas, evidence: Mapping[str, Tensor], rows: int, lead: tuple[int, ...] = ()
 ) -> BranchMessages:
-    """Send every message once, in an order in which each is final.
+    """Send every message once, after all messages that it depends on.
 
     Args:
-        graph: without loops.
+        graph: graph without loops.
         thetas: matrices of the blocks that learn, each (*lead, X, Y).
-        evidence: branch with a free end -> (…, N, states) non-negative weights that enter there; branches left out get
-            no information.
+        evidence: branch with a free end -> (…, N, states) non-negative weights that enter there; uniform by default.
         rows: N.
         lead: leading dimensions, such as the number of starts.
 
@@ -86,7 +85,9 @@ def propagate(
         states = graph.states[branch]
         weights = evidence.get(branch)
         if weights is None or (direction == "forward" and (branch, "backward") in ends):
-            weights = torch.ones(rows, states, dtype=torch.float64, device=device)  # evidence enters a lone branch once
+            weights = torch.ones(
+                rows, states, dtype=torch.float64, device=device
+            )  # evidence enters an isolated branch once
         if weights.shape[-2:] != (rows, states):
             raise ShapeError(
                 f"Evidence at branch '{branch}': expected (…, {rows}, {states}), got {tuple(weights.shape)}."
@@ -126,22 +127,25 @@ def _send_blocks(result: BranchMessages, senders: list[Round], thetas: Thetas) -
 
 
 def _send_diverters(result: BranchMessages, senders: list[Round]) -> None:
-    """Each outgoing message is the product of the incoming ones on all other branches.
+    """Each outgoing message is the product of the incoming messages on all other branches.
 
-    Products are taken in logarithms, from both sides, so that neither many branches nor zeros harm.
+    Products are computed in logarithms, from both sides, which is stable for many branches and for zeros.
     """
     groups: dict[tuple[int, int, int], list[tuple[Diverter, list[str], tuple[str, ...]]]] = defaultdict(list)
     for sender in senders:
         node = sender.node
         if not isinstance(node, Diverter):
             continue
-        known = [b for b in node.branches if (b, _towards(node, b)) in result.value]
-        groups[len(known), len(node.branches), result.graph.states[known[0]]].append((node, known, sender.outgoing))
+        received = [b for b in node.branches if (b, _towards(node, b)) in result.value]
+        groups[len(received), len(node.branches), result.graph.states[received[0]]].append(
+            (node, received, sender.outgoing)
+        )
     for (heard, total, _), items in groups.items():
         logs = torch.stack(
-            [torch.stack([result.value[b, _towards(node, b)] for b in known]).log() for node, known, _ in items], dim=1
+            [torch.stack([result.value[b, _towards(node, b)] for b in received]).log() for node, received, _ in items],
+            dim=1,
         )  # (heard, diverters, …, N, states)
-        if heard < total:  # one branch is silent: it alone is sent to, from all the others
+        if heard < total:  # one branch is missing: only it receives a message, from all others
             others = logs.sum(dim=0, keepdim=True)
         else:
             empty = torch.zeros_like(logs[:1])
@@ -151,21 +155,21 @@ def _send_diverters(result: BranchMessages, senders: list[Round]) -> None:
         top = others.amax(dim=-1, keepdim=True)
         top = torch.where(top.isfinite(), top, torch.zeros_like(top))
         values = (others - top).exp()
-        for position, (node, known, outgoing) in enumerate(items):
-            scales = {b: result.log_scale[b, _towards(node, b)] for b in known}
+        for position, (node, received, outgoing) in enumerate(items):
+            scales = {b: result.log_scale[b, _towards(node, b)] for b in received}
             everything = torch.stack(list(scales.values())).sum(dim=0)
             for branch in outgoing:
-                row = known.index(branch) if heard == total else 0
-                # A scale of -inf cannot be taken away again; only impossible evidence has one.
-                own = scales.get(branch)
-                rest = everything if own is None else _without(scales, branch, everything, own)
+                row = received.index(branch) if heard == total else 0
+                # A scale of -inf, of impossible evidence, cannot be subtracted.
+                branch_scale = scales.get(branch)
+                rest = everything if branch_scale is None else _without(scales, branch, everything, branch_scale)
                 away: Direction = "forward" if branch in node.outputs else "backward"
                 result.put((branch, away), values[row, position], rest + top[row, position, ..., 0])
 
 
-def _without(scales: Mapping[str, Tensor], branch: str, everything: Tensor, own: Tensor) -> Tensor:
-    if bool(own.isfinite().all()):
-        return everything - own
+def _without(scales: Mapping[str, Tensor], branch: str, everything: Tensor, branch_scale: Tensor) -> Tensor:
+    if bool(branch_scale.isfinite().all()):
+        return everything - branch_scale
     return torch.stack([s for b, s in scales.items() if b != branch]).sum(dim=0)
 
 
@@ -174,6 +178,6 @@ def _towards(node: Diverter, branch: str) -> Direction:
 
 
 def _normalise(values: Tensor) -> tuple[Tensor, Tensor]:
-    # A product with ones is several times as fast as a sum over so short a dimension. All zeros stay zeros.
+    # A product with ones is several times faster than a sum over so short a dimension. Zeros remain zeros.
     total = values @ values.new_ones(values.shape[-1])
     return values / total.clamp(min=1e-300).unsqueeze(-1), total.log()

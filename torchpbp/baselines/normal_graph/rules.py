@@ -1,7 +1,7 @@
-"""Four rules by which a block learns its matrix from the messages that reach it [NG 3, 4].
+"""Four learning rules of a block's matrix from its messages [NG 3, 4].
 
-A block knows only the forward messages f at its input and the backward messages b at its output. All rules take any
-number of leading dimensions, so that blocks of one shape, or several starts, learn in one call.
+The rules use only the forward messages f at the block's input and the backward messages b at its output. They support any number
+of leading dimensions, so that blocks of one shape, or several starts, learn in one call.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from torchpbp.errors import ShapeError
 from torchpbp.settings import Settings, choice, non_negative, setting, whole
 
 RULES = ("ml", "kl", "vit", "var")
-"""Names of the rules, in the order in which the paper finds them to do."""
+"""Names of the rules, best first according to the paper."""
 
 
 @dataclass(frozen=True)
 class Rule(Settings):
-    """How a block learns.
+    """Learning rule of a block.
 
     Args:
         name: "ml" maximises Σ log fᵀθb, "kl" minimises Σ KL(b ‖ θᵀf), both step by step; "vit" counts the most probable
             states, "var" averages outer products, both in one step.
-        iterations: steps of "ml" and "kl" each time messages have been renewed.
-        delta: small number that "vit" adds to the messages and "var" to the counts. "ml" and "kl" keep it as the smallest
-            entry of a matrix, so that no later row becomes impossible.
+        iterations: number of steps of "ml" and "kl" per update of messages.
+        delta: small number that "vit" adds to the messages and "var" to the counts. For "ml" and "kl" it is the smallest entry
+            of a matrix, so that no later row is impossible.
     """
 
     name: str = setting("ml", choice(*RULES))
@@ -38,10 +38,10 @@ class Rule(Settings):
         """The matrix after learning.
 
         Args:
-            theta: (…, X, Y) row-stochastic, where learning starts.
+            theta: (…, X, Y) row-stochastic initial matrix.
             f: (…, N, X) forward messages at the input.
             b: (…, N, Y) backward messages at the output.
-            mask: (N,) or (…, N) weight of each row, the learning mask L[n]; 0 leaves a row out.
+            mask: (N,) or (…, N) weight of each row, the learning mask L[n]; 0 excludes a row.
         """
         _check(theta, f, b, mask)
         if self.name == "vit":
@@ -57,7 +57,7 @@ class Rule(Settings):
 
 def ml_step(theta: Tensor, f: Tensor, b: Tensor, mask: Tensor) -> Tensor:
     """One step of the ML algorithm; never lowers Σ_n L[n] log f[n]ᵀ θ b[n]. Shapes as in :class:`Rule`."""
-    # The algorithm's division by Σ_n L[n] f[n] is undone by the normalisation of rows, and left out.
+    # The algorithm's division by Σ_n L[n] f[n] is omitted, because the normalisation of rows cancels it.
     likelihood = ((f @ theta) * b).sum(dim=-1)
     return normalised(theta * (_scaled(f, mask, likelihood).mT @ b), theta)
 
@@ -70,7 +70,7 @@ def kl_step(theta: Tensor, f: Tensor, b: Tensor, mask: Tensor) -> Tensor:
 
 
 def viterbi_step(theta: Tensor, f: Tensor, b: Tensor, mask: Tensor, delta: float) -> Tensor:
-    """Counts of the most probable states at input and output; the first of equally probable ones."""
+    """Counts of the most probable states at input and output; ties go to the first state."""
     sharp_f, sharp_b = sharpened(f) + delta, sharpened(b) + delta
     return normalised((sharp_f * mask.unsqueeze(-1)).mT @ sharp_b, theta)
 
@@ -81,7 +81,7 @@ def variational_step(theta: Tensor, f: Tensor, b: Tensor, mask: Tensor, delta: f
 
 
 def block_log_likelihood(theta: Tensor, f: Tensor, b: Tensor, mask: Tensor) -> Tensor:
-    """(…,) Σ_n L[n] log f[n]ᵀ θ b[n]; rows left out do not count even where they are impossible."""
+    """(…,) Σ_n L[n] log f[n]ᵀ θ b[n]; excluded rows do not count even if they are impossible."""
     return _masked_sum(((f @ theta) * b).sum(dim=-1).log(), mask)
 
 
@@ -91,7 +91,7 @@ def sharpened(message: Tensor) -> Tensor:
 
 
 def normalised(counts: Tensor, otherwise: Tensor) -> Tensor:
-    """Rows divided by their sums; a row of zeros, about which nothing was learned, is taken from ``otherwise``."""
+    """Rows divided by their sums; rows of zeros are replaced by those of ``otherwise``."""
     total = counts.sum(dim=-1, keepdim=True)
     return torch.where(total > 0, counts / total.clamp(min=1e-300), otherwise)
 

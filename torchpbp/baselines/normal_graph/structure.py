@@ -1,4 +1,4 @@
-"""Normal graphs: branches that carry variables, and the blocks and diverters that they join [NG 2]."""
+"""Normal graphs: branches that carry variables, and the blocks and diverters that they connect [NG 2]."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torchpbp.errors import StructureError
 
 Direction = Literal["forward", "backward"]
 Message = tuple[str, Direction]
-"""A message: its branch, and whether it goes with the branch's arrow."""
+"""A message: its branch, and its direction relative to the branch's arrow."""
 
 
 def messages_on(branch: str) -> tuple[Message, Message]:
@@ -27,10 +27,10 @@ class Block:
     A source is a block whose input has one state: its only row is the prior.
 
     Args:
-        name: of its matrix among the parameters.
-        input: branch that leads into it.
-        output: branch that leaves it.
-        fixed: (states of input, states of output) matrix that is not learned; None for one that is.
+        name: name of the block's matrix among the parameters.
+        input: branch that leads into the block.
+        output: branch that leaves the block.
+        fixed: (states of input, states of output) matrix that is not learned; None for a learned matrix.
     """
 
     name: str
@@ -48,8 +48,8 @@ class Diverter:
     """An equality constraint: all its branches carry the same variable.
 
     Args:
-        inputs: branches that lead into it.
-        outputs: branches that leave it.
+        inputs: branches that lead into the diverter.
+        outputs: branches that leave the diverter.
     """
 
     inputs: tuple[str, ...]
@@ -62,7 +62,7 @@ class Diverter:
 
 @dataclass(frozen=True)
 class Round:
-    """What one node sends once it has heard enough: messages out along ``outgoing``."""
+    """Messages of one node along the branches ``outgoing``."""
 
     node: Block | Diverter
     outgoing: tuple[str, ...]
@@ -80,8 +80,7 @@ class NormalGraph:
         log_constant: logarithm of the factor by which fixed matrices scale all joint probabilities.
 
     Attributes:
-        rounds: which node sends what, in an order in which each message needs only earlier ones. Nodes of one round
-            do not need each other.
+        rounds: nodes and their outgoing messages, in an order in which each message depends on earlier rounds only.
 
     Raises:
         StructureError: unknown branches, an end joined twice, matrices or diverters of different sizes, or a loop.
@@ -102,8 +101,8 @@ class NormalGraph:
             self.blocks[block.name] = block
         self.diverters = tuple(diverters)
         self.log_constant = log_constant
-        self.head: dict[str, Block | Diverter] = {}  # where a branch leads to
-        self.tail: dict[str, Block | Diverter] = {}  # where it comes from
+        self.head: dict[str, Block | Diverter] = {}  # node at the end of a branch
+        self.tail: dict[str, Block | Diverter] = {}  # node at its beginning
         nodes: list[Block | Diverter] = [*self.blocks.values(), *self.diverters]
         for node in nodes:
             inputs = node.inputs if isinstance(node, Diverter) else (node.input,)
@@ -122,15 +121,15 @@ class NormalGraph:
         return {b.name: (self.states[b.input], self.states[b.output]) for b in self.blocks.values() if b.fixed is None}
 
     def free_ends(self) -> list[Message]:
-        """Messages that come from outside: one for each end of a branch that no node holds."""
+        """Messages from outside: one for each end of a branch without a node."""
         ends: list[Message] = [(branch, "forward") for branch in self.states if branch not in self.tail]
         return ends + [(branch, "backward") for branch in self.states if branch not in self.head]
 
     def split(self, branch: str, tap: str) -> NormalGraph:
-        """The same graph with a diverter on a branch, and a new free branch where one can listen in or inject [NG 2.2].
+        """The same graph with a diverter on a branch, and a new free branch for reading or injecting messages [NG 2.2].
 
         Args:
-            branch: to split; its first half keeps the name, the second is called ``<branch>'`` (or more primes).
+            branch: branch to split; its first half keeps the name, the second is named ``<branch>'`` (or more primes).
             tap: name of the new branch.
         """
         self._require_known(branch)
@@ -151,9 +150,11 @@ class NormalGraph:
     # -- order of messages ---------------------------------------------------------------------------------------
 
     def _rounds(self) -> tuple[tuple[Round, ...], ...]:
-        """A node sends along a branch once it has heard from all others: leaves first, then inward, then outward."""
+        """Rounds of messages: a node sends along a branch after it has received messages from all other branches."""
         nodes: list[Block | Diverter] = [*self.blocks.values(), *self.diverters]
-        missing = {id(n): dict.fromkeys(n.branches) for n in nodes}  # branches not heard from, in a fixed order
+        missing = {
+            id(n): dict.fromkeys(n.branches) for n in nodes
+        }  # branches without a received message, in a fixed order
         unsent = {id(n): dict.fromkeys(n.branches) for n in nodes}
         for branch, direction in self.free_ends():
             node = self.head.get(branch) if direction == "forward" else self.tail.get(branch)
@@ -182,9 +183,9 @@ class NormalGraph:
         return tuple(rounds)
 
     def _components(self) -> tuple[str, ...]:
-        """One branch of each connected part; a loop raises a StructureError.
+        """One branch of each connected component; a loop raises a StructureError.
 
-        In a graph of branches and nodes without loops, walking on never meets a node twice.
+        In a graph of branches and nodes without loops, a traversal visits no node twice.
         """
         seen_branches: set[str] = set()
         seen_nodes: set[int] = set()
