@@ -78,7 +78,7 @@ def test_results_become_files(tmp_path: Path) -> None:
     result = Result(
         {"none": math.inf, "name": "<PBP>", "kl/PBP/10": 0.5},
         pd.DataFrame({"rows": [10], "kl": [0.5]}),
-        main=("kl/PBP/10",),
+        main=("kl/PBP/10", "not measured in this run"),
         pictures={"kl": Picture(figure, "KL by rows & <more>.")},
         tables={"more": pd.DataFrame({"a": range(300)})},
         models={"model": model},

@@ -70,7 +70,7 @@ class Result:
                 picture.figure.savefig(temporary, format="png", dpi=130)
         for name, model in self.models.items():
             model.save(folder / f"{name}.pt")
-        ordered = {name: self.metrics[name] for name in self.main} | self.metrics
+        ordered = {name: self.metrics[name] for name in self.main if name in self.metrics} | self.metrics
         with replacing(folder / "metrics.json") as temporary:
             temporary.write_text(json.dumps(finite(ordered), indent=2) + "\n", encoding="utf-8")
 
