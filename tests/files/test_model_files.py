@@ -18,6 +18,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 import torchpbp
+from tests.closeness import assert_same_up_to_rounding
 from tests.files.model_zoo import GRAPH, MAKERS, answers, fitted, load
 from torchpbp import PBP, KernelPBP, MaximumLikelihood
 from torchpbp.errors import CheckpointError, NotFittedError
@@ -35,7 +36,7 @@ def test_a_model_comes_back_with_equal_answers(name: str, suffix: str, tmp_path:
         assert type(loaded) is type(model)
         assert answers(loaded).dtype == answers(model).dtype
         torch.testing.assert_close(
-            answers(loaded), answers(model), rtol=1e-12, atol=0
+            answers(loaded), answers(model), rtol=1e-10, atol=1e-12
         )  # tables are normalised once more
         assert getattr(loaded, "labels", None) == getattr(model, "labels", None)
         assert getattr(loaded, "missing", None) == getattr(model, "missing", None)
@@ -98,20 +99,27 @@ def test_a_loaded_model_can_do_what_modules_do(tmp_path: Path) -> None:
     evidence = {"x1": torch.tensor([0, 1, -1])}
     before = model.log_evidence(evidence).detach()
     for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model)), model.to("cpu")):
-        assert torch.equal(other.log_evidence(evidence), before)
+        assert_same_up_to_rounding(other.log_evidence(evidence), before)
     fresh = PBP(model.graph)
     fresh.load_state_dict(model.state_dict())
-    assert torch.equal(fresh.log_evidence(evidence), before)
+    assert_same_up_to_rounding(fresh.log_evidence(evidence), before)
     single = copy.deepcopy(model).float()
     single.save(tmp_path / "single.pt")
     assert torchpbp.load(tmp_path / "single.pt").root.weight.dtype == torch.float32
-    assert torch.equal(torchpbp.load(tmp_path / "single.pt").log_evidence(evidence), single.log_evidence(evidence))
+    assert_same_up_to_rounding(
+        torchpbp.load(tmp_path / "single.pt").log_evidence(evidence),
+        single.log_evidence(evidence),
+        rtol=1e-5,
+        atol=1e-5,
+    )
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     (-model.log_evidence(evidence).sum()).backward()
     optimizer.step()
     assert not torch.equal(model.log_evidence(evidence), before)
     model.save(tmp_path / "model.pt")
-    assert torch.equal(torchpbp.load(tmp_path / "model.pt").log_evidence(evidence), model.log_evidence(evidence))
+    assert_same_up_to_rounding(
+        torchpbp.load(tmp_path / "model.pt").log_evidence(evidence), model.log_evidence(evidence)
+    )
 
 
 @pytest.mark.parametrize("name", ["PBP", "EM", "SpectralJunctionTree", "NormalGraphLearner", "KernelPBP", "GenerativeClassifier"])  # fmt: skip
