@@ -26,6 +26,7 @@ PAGES = (
     "torchpbp.contract.latent_model",
     "torchpbp.contract.abilities",
     "torchpbp.inference.density",
+    "torchpbp.inference.operator_net",
     "torchpbp.inference.operator_tree",
     "torchpbp.inputs.evidence",
     "torchpbp.inputs.sources",

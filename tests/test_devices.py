@@ -315,7 +315,7 @@ def test_a_module_step_runs_on_a_device_without_values(make, table, target):
 
 
 def test_an_operator_tree_stays_on_a_device_without_values(discrete):
-    tree = copy.deepcopy(discrete).to("meta").operator_tree
+    tree = copy.deepcopy(discrete).to("meta").operators.tree
     logs = tree.log_mass(Evidence(4, {"a1": torch.empty(4, dtype=torch.int64, device="meta")}))
     assert logs.is_meta
     logs.sum().backward()

@@ -49,7 +49,7 @@ UPWARD = {
     ("io.py", "baselines"): "load() reads files of every class",
     ("io.py", "exact"): "load() reads files of every class",
     ("io.py", "classifier"): "load() reads files of every class",
-    ("models/saved_nets.py", "neural"): "PBP model files rebuild the package's own encoders",
+    ("models/saved_pbp.py", "neural"): "PBP model files rebuild the package's own encoders",
 }
 """(file, part that it names in a string and loads by importlib) -> why it may do so although the part is below it."""
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from torchpbp import PBP, LatentGraph
+from torchpbp.inference.operator_tree import OperatorTree
 from torchpbp.learning.compression import ridge_factor
 from torchpbp.learning.fitting import clipping_floor
 from torchpbp.learning.least_squares import least_squares
@@ -60,8 +61,7 @@ def fit_uncompressed(
     cores = [plan[c].core for c in tree.children[0]]
     root = features(tuple(v for g in cores for v in g)).mean(dim=0).reshape([size(g) for g in cores])
     with torch.no_grad():
-        model.build(plan, torch.float64)
-        model.set_operators(operators, root)
-        model.floor.fill_(clipping_floor(rows))
-        model.set_marginals()
+        model.operators.set_tree(OperatorTree(plan, operators, root))
+        model.operators.floor.fill_(clipping_floor(rows))
+        model.operators.set_marginals()
     return model

@@ -1,8 +1,8 @@
 """Files: atomic replacement, and model files in the format of safetensors, which contain no executable code.
 
-A model file holds tensors under the paths of their keys, such as ``state.root.weight`` or, in a classifier, ``models.3.state.root.weight``,
+A model file holds tensors under the paths of their keys, such as ``state.operators.root.weight`` or, in a classifier, ``models.3.state.operators.root.weight``,
 and one JSON text with all other values, in the entry ``torchpbp`` of the metadata of safetensors. Values without a JSON type are
-written as an object with a single key: ``{"$tuple": […]}``, ``{"$tensor": "state.root.weight"}``. The text begins with a checksum of
+written as an object with a single key: ``{"$tuple": […]}``, ``{"$tensor": "state.operators.root.weight"}``. The text begins with a checksum of
 the whole file, computed with zeros in place of its own digits.
 """
 

@@ -133,8 +133,9 @@ def test_a_copied_model_has_encoders_of_its_own() -> None:
         for p in twin.encoders.parameters():
             p.zero_()
     assert float(model.observables["a"].map.features(draws(2, 2))[:, 1:].abs().max()) > 0
-    assert "encoders.modules_.0.layers.0.weight" in model.state_dict()
-    assert not [name for name in model.state_dict() if name.startswith("_observables") and "modules_" in name]
+    assert [name for name in model.state_dict() if name.endswith("modules_.0.layers.0.weight")] == [
+        "operators.encoders.modules_.0.layers.0.weight"
+    ]
 
 
 def test_a_copied_map_alone_shares_its_encoders() -> None:

@@ -122,17 +122,17 @@ def with_states(graph: dict[str, Any], states: int) -> None:
 
 CONTRADICTIONS: dict[tuple[str, str], tuple[Callable[[dict[str, Any]], object], str]] = {
     ("PBP", "graph"): (lambda c: with_states(c["graph"], 3), r"expected shape \(3,"),
-    ("PBP", "rank"): (lambda c: c["specification"][1].update(rank=3), r"operators.1.weight: expected shape \(3, 2\)"),
+    ("PBP", "rank"): (lambda c: c["specification"][1].update(rank=3), r"operators.separators.1.weight: expected shape \(3, 2\)"),
     ("PBP", "node"): (lambda c: c["specification"][0].update(node=7), "Plan of node 1"),
-    ("PBP", "weight"): (lambda c: c["state"].update({"root.weight": torch.zeros(2, 2)}), r"root.weight: expected shape"),
+    ("PBP", "weight"): (lambda c: c["state"].update({"operators.root.weight": torch.zeros(2, 2)}), r"root.weight: expected shape"),
     ("PBP", "type"): (lambda c: c["state"].update(rows=torch.tensor(3.0)), "rows: expected torch.int64, got torch.float32"),
     ("PBP", "one less"): (lambda c: c["state"].pop("rows"), "rows: missing"),
     ("PBP", "one more"): (lambda c: c["state"].update(more=torch.zeros(1)), "more: missing in the file, or unknown"),
     ("Nystroem", "features"): (lambda c: c["features"].update(size=5), "expected shape"),
     ("EM", "graph"): (lambda c: with_states(c["graph"], 3), "CPT of 'x2': expected shape"),
     ("NormalGraphLearner", "graph"): (lambda c: with_states(c["graph"], 3), "CPT of 'x2': expected shape"),
-    ("SpectralJunctionTree", "graph"): (lambda c: with_states(c["graph"], 3), "do not fit the tree"),
-    ("SpectralJunctionTree", "root"): (lambda c: c.update(root=torch.zeros(2, 2)), "root of shape"),
+    ("SpectralJunctionTree", "graph"): (lambda c: with_states(c["graph"], 3), r"expected shape \(3,"),
+    ("SpectralJunctionTree", "root"): (lambda c: c["state"].update({"root.weight": torch.zeros(2, 2)}), "root.weight: expected shape"),
     ("KernelPBP", "operators"): (lambda c: c.update(operators={}), "expected operators of nodes"),
     ("KernelPBP", "sizes"): (lambda c: c["operators"].update({k: [x[:3], y] for k, (x, y) in c["operators"].items()}), "expected values at 15 training rows"),
     ("KernelPBP", "states"): (lambda c: c["examples"].fill_(7.0), "examples of 'x1': expected states from 0 to 1"),
@@ -196,32 +196,34 @@ def test_labels_that_states_cannot_have_raise(name: str, labels: Any, message: s
 Reach = Callable[[Any], Tensor]
 
 IN_MODELS: dict[tuple[str, str], Reach] = {
-    ("PBP", "operators.1.weight"): lambda m: m.operators[1].weight,
-    ("PBP", "floor"): lambda m: m.floor,
-    ("PBP", "_observables.2.marginal"): lambda m: m._observables[2].marginal,
-    ("Nystroem", "_observables.0.map.whitener"): lambda m: m._observables[0].map.whitener,
-    ("Nystroem", "_observables.2.bounds"): lambda m: m._observables[2].bounds,
+    ("PBP", "separators.1.weight"): lambda m: m.operators.separators[1].weight,
+    ("PBP", "floor"): lambda m: m.operators.floor,
+    ("PBP", "variables.2.marginal"): lambda m: m.operators.variables[2].marginal,
+    ("Nystroem", "variables.0.map.whitener"): lambda m: m.operators.variables[0].map.whitener,
+    ("Nystroem", "variables.2.bounds"): lambda m: m.operators.variables[2].bounds,
     ("EM", "tables.x2"): lambda m: m.network.cpts["x2"],
     ("NormalGraphLearner", "tables.x1"): lambda m: m.thetas["x1"],
-    ("SpectralJunctionTree", "operators.2"): lambda m: m.representation.operators[2],
-    ("SpectralJunctionTree", "root"): lambda m: m.representation.root,
+    ("SpectralJunctionTree", "separators.1.weight"): lambda m: m.operators.separators[1].weight,
+    ("SpectralJunctionTree", "root.weight"): lambda m: m.operators.root.weight,
     ("KernelPBP", "examples"): lambda m: m.examples,
     ("KernelPBP", "evidence_widths"): lambda m: m.evidence_widths,
-    ("GenerativeClassifier", "model of class b.*root.weight"): lambda m: m.models_[1].root.weight,
+    ("GenerativeClassifier", "model of class b.*root.weight"): lambda m: m.models_[1].operators.root.weight,
     ("GenerativeClassifier", "log_prior"): lambda m: torch.from_numpy(m._log_prior),
     ("Counts", "counts"): lambda m: m.tables.counts,
 }  # fmt: skip
 """Model and name of a tensor -> where it lies in the model."""
 
 IN_FILES: dict[tuple[str, str], Reach] = {
-    ("PBP", "operators.1.weight"): lambda c: c["state"]["operators.1.weight"],
-    ("PBP", "floor"): lambda c: c["state"]["floor"],
-    ("Nystroem", "_observables.0.map.whitener"): lambda c: c["state"]["_observables.0.map.whitener"],
+    ("PBP", "separators.1.weight"): lambda c: c["state"]["operators.separators.1.weight"],
+    ("PBP", "floor"): lambda c: c["state"]["operators.floor"],
+    ("Nystroem", "variables.0.map.whitener"): lambda c: c["state"]["operators.variables.0.map.whitener"],
     ("EM", "'x2'"): lambda c: c["tables"]["x2"],
-    ("SpectralJunctionTree", "operators.2"): lambda c: c["operators"][2],
+    ("SpectralJunctionTree", "separators.1.weight"): lambda c: c["state"]["separators.1.weight"],
     ("KernelPBP", "examples"): lambda c: c["examples"],
     ("KernelPBP", "widths"): lambda c: c["scales"][0],
-    ("GenerativeClassifier", "model of class b.*root.weight"): lambda c: c["models"][1]["state"]["root.weight"],
+    ("GenerativeClassifier", "model of class b.*root.weight"): lambda c: c["models"][1]["state"][
+        "operators.root.weight"
+    ],
     ("GenerativeClassifier", "log_prior"): lambda c: c["log_prior"],
     ("Counts", "counts"): lambda c: c["counts"],
 }
@@ -263,11 +265,11 @@ def test_a_file_of_no_numbers_is_not_read(name: str, where: str, bad: float, tmp
 def test_numbers_that_no_answer_uses_may_be_nan(tmp_path: Path) -> None:
     """Strengths are shown by diagnostics; the map from which those of the variables are copied is never fitted."""
     model = copy.deepcopy(fitted("Nystroem"))
-    model.operators[0].strengths.fill_(math.nan)
+    model.operators.separators[0].strengths.fill_(math.nan)
     assert model.kernel_map.mean.isnan()
     model.save(tmp_path / "model.pt")
     loaded = torchpbp.load(tmp_path / "model.pt")
-    assert loaded.operators[0].strengths.isnan().all()
+    assert loaded.operators.separators[0].strengths.isnan().all()
     evidence = {"a": [0.1, math.nan], "b": [math.nan, 1.0]}
     assert_same_up_to_rounding(loaded.log_evidence(evidence), model.log_evidence(evidence))
 

@@ -62,10 +62,10 @@ def test_a_file_holds_tensors_and_one_text(name: str, tmp_path: Path) -> None:
     assert (header["format"], header["version"]) == ("torchpbp", 1)
     assert header["content"]["class"] == type(fitted(name)).__name__
     expected = {
-        "PBP": "state.root.weight",
+        "PBP": "state.operators.root.weight",
         "EM": "tables.x1",
         "KernelPBP": "examples",
-        "GenerativeClassifier": "models.1.state.root.weight",
+        "GenerativeClassifier": "models.1.state.operators.root.weight",
         "Counts": "counts",
     }
     assert expected.get(name, next(iter(names))) in names
@@ -105,7 +105,7 @@ def test_a_loaded_model_can_do_what_modules_do(tmp_path: Path) -> None:
     assert_same_up_to_rounding(fresh.log_evidence(evidence), before)
     single = copy.deepcopy(model).float()
     single.save(tmp_path / "single.pt")
-    assert torchpbp.load(tmp_path / "single.pt").root.weight.dtype == torch.float32
+    assert torchpbp.load(tmp_path / "single.pt").operators.root.weight.dtype == torch.float32
     assert_same_up_to_rounding(
         torchpbp.load(tmp_path / "single.pt").log_evidence(evidence),
         single.log_evidence(evidence),
@@ -207,7 +207,7 @@ def test_tensors_that_safetensors_does_not_hold_raise(kind: str, tmp_path: Path)
 
 def test_a_model_with_sparse_parameters_raises(tmp_path: Path) -> None:
     model = copy.deepcopy(fitted("PBP"))
-    model.root.weight = torch.nn.Parameter(model.root.weight.detach().to_sparse())
+    model.operators.root.weight = torch.nn.Parameter(model.operators.root.weight.detach().to_sparse())
     with pytest.raises(CheckpointError, match="was not written: expected dense tensors"):
         model.save(tmp_path / "model.pt")
     assert not list(tmp_path.iterdir())

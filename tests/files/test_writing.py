@@ -256,4 +256,4 @@ def test_processes_may_save_to_one_file_at_the_same_time(tmp_path: Path) -> None
     children = [forked(save, tmp_path / f"log{i}") for i in range(4)]
     assert [ended(child) for child in children] == [0] * 4, [(tmp_path / f"log{i}").read_text() for i in range(4)]
     assert [p.name for p in path.parent.iterdir()] == ["model.pt"]
-    assert torch.equal(PBP.load(path).root.weight, model.root.weight)
+    assert torch.equal(PBP.load(path).operators.root.weight, model.operators.root.weight)

@@ -8,9 +8,8 @@ from torch import Tensor
 
 from torchpbp import PBP, DiscreteNetwork, Evidence, templates
 from torchpbp.graph.latent_graph import LatentGraph
-from torchpbp.inference.class_trees import ClassTrees
 from torchpbp.inference.observable import Observable, make_map
-from torchpbp.inference.operator_tree import own_estimate
+from torchpbp.inference.operator_tree import OperatorTree, variable_estimate
 
 PRIOR = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
 GRAPHS = {
@@ -20,15 +19,15 @@ GRAPHS = {
 }
 
 
-def make(graph: LatentGraph, dtype: torch.dtype = torch.float64) -> tuple[ClassTrees, list[DiscreteNetwork], PBP]:
+def make(graph: LatentGraph, dtype: torch.dtype = torch.float64) -> tuple[OperatorTree, list[DiscreteNetwork], PBP]:
     """Three classes with networks of their own on one graph."""
     networks = [DiscreteNetwork.random(graph, seed=seed) for seed in range(3)]
     models = [PBP(graph).fit_population(network) for network in networks]
     plan = models[0].plan
     operators = [
-        torch.stack([m.operator_tree.operators[n].detach().to(dtype) for m in models]) for n in range(len(plan.tree))
+        torch.stack([m.operators.tree.operators[n].detach().to(dtype) for m in models]) for n in range(len(plan.tree))
     ]
-    return ClassTrees(plan, operators, operators[0], PRIOR.to(dtype), "class"), networks, models[0]
+    return OperatorTree(plan, operators, operators[0], "class", PRIOR.to(dtype)), networks, models[0]
 
 
 def rows(graph: LatentGraph, network: DiscreteNetwork, count: int = 20) -> dict[str, Tensor]:
@@ -74,7 +73,7 @@ def test_mass_and_estimates_are_those_of_the_mixture(name, own):
             Observable(u, graph.num_states(u), make_map(graph.num_states(u), None)).zeta(evidence, trees.root)
             for u in group
         ]
-        estimate = own_estimate(tables[leaf_of[v]], group.index(v), zetas)
+        estimate = variable_estimate(tables[leaf_of[v]], group.index(v), zetas)
         joint = torch.stack([n.posterior(v, rest) * n.log_evidence(rest).exp().unsqueeze(1) for n in networks], dim=1)
         expected = torch.einsum("nc,ncs->ns", PRIOR * weights, joint)
         found = estimate / estimate.sum(dim=1, keepdim=True)
@@ -88,15 +87,15 @@ def test_long_chains_mix_by_their_probabilities():
     known = networks[1].sample(6, seed=2)
     known = {v: x.masked_fill(torch.tensor([v == "x7"] * 6), -1) for v, x in known.items()}
     evidence = Evidence(6, known)
-    each = torch.stack([trees.tree(c).log_mass(evidence) for c in range(3)], dim=1)
+    each = torch.stack([trees.of_class(c).log_mass(evidence) for c in range(3)], dim=1)
     assert float(each.max()) < -150  # exp(-104) is 0
     assert torch.allclose(trees.log_mass(evidence), (each + PRIOR.log().float()).logsumexp(dim=1), rtol=1e-5)
     leaf = model.tree.leaf_of["x7"]
-    single = trees.tree(1).estimates(evidence, [leaf])[leaf].flatten(1)  # the only class that matters
+    single = trees.of_class(1).estimates(evidence, [leaf])[leaf].flatten(1)  # the only class that matters
     mixed = trees.estimates(evidence, [leaf])[leaf].flatten(1)
     assert torch.allclose(mixed / mixed.sum(1, keepdim=True), single / single.sum(1, keepdim=True), atol=1e-4)
     forced = Evidence(6, {**known, "class": torch.zeros(6, dtype=torch.int64)})  # the others are far more probable
-    single = trees.tree(0).estimates(evidence, [leaf])[leaf].flatten(1)
+    single = trees.of_class(0).estimates(evidence, [leaf])[leaf].flatten(1)
     mixed = trees.estimates(forced, [leaf])[leaf].flatten(1)
     assert torch.allclose(mixed / mixed.sum(1, keepdim=True), single / single.sum(1, keepdim=True), atol=1e-4)
 
@@ -104,12 +103,12 @@ def test_long_chains_mix_by_their_probabilities():
 def test_impossible_classes_and_evidence():
     trees, networks, _ = make(GRAPHS["diamond"])
     known = networks[0].sample(2, seed=0)
-    certain = ClassTrees(trees.plan, trees.operators, trees.root, torch.tensor([1.0, 0.0, 0.0]).double(), "class")
+    certain = OperatorTree(trees.plan, trees.operators, trees.root, "class", torch.tensor([1.0, 0.0, 0.0]).double())
     evidence = Evidence(2, {**known, "class": torch.tensor([1, 0])})
     log_mass = certain.log_mass(evidence)
     assert float(log_mass[0]) == -torch.inf
     assert torch.allclose(log_mass[1], networks[0].log_evidence(known)[1], rtol=1e-7)
-    alone = trees.tree(1).estimates(Evidence(2, known))  # given a class that never occurs, its tree is asked
+    alone = trees.of_class(1).estimates(Evidence(2, known))  # given a class that never occurs, its tree is asked
     for leaf, table in certain.estimates(evidence).items():
         expected = alone[leaf][0] / alone[leaf][0].sum()
         assert torch.allclose(table[0] / table[0].sum(), expected, atol=1e-9)
@@ -123,7 +122,7 @@ def test_gradients_agree_with_finite_differences():
     own = torch.rand(3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).requires_grad_()
 
     def answers(prior: Tensor, soft: Tensor, own: Tensor, root: Tensor, *operators: Tensor) -> tuple[Tensor, ...]:
-        moved = ClassTrees(trees.plan, [root, *operators], root, prior, "class")
+        moved = OperatorTree(trees.plan, [root, *operators], root, "class", prior)
         evidence = Evidence(3, {v: x for v, x in known.items() if v != "x1"}, {"x1": soft, "class": own})
         tables = [t.flatten(1) for t in moved.estimates(evidence).values()]
         shares = [t / t.sum(dim=1, keepdim=True) for t in (*tables, moved.class_estimates(evidence))]
@@ -142,7 +141,7 @@ def test_single_precision_and_without_data():
     assert small.log_mass(evidence).dtype == torch.float32
     assert torch.allclose(small.log_mass(evidence).double(), trees.log_mass(exact), atol=1e-3)
     empty = [w.to("meta") for w in trees.operators]
-    nowhere = ClassTrees(trees.plan, empty, empty[0], PRIOR.to("meta"), "class")
+    nowhere = OperatorTree(trees.plan, empty, empty[0], "class", PRIOR.to("meta"))
     assert nowhere.log_mass(Evidence(20, {v: x.to("meta") for v, x in known.items()})).shape == (20,)
 
 
@@ -154,7 +153,7 @@ def test_operators_of_leaves_that_all_classes_share(name, share):
     shared = set(model.tree.leaves[:: 1 if share == "all" else 2])
     few = [w[:1] if n in shared else w for n, w in enumerate(trees.operators)]
     many = [w.expand(3, *w.shape[1:]) for w in few]
-    a, b = (ClassTrees(trees.plan, operators, trees.root, PRIOR, "class") for operators in (few, many))
+    a, b = (OperatorTree(trees.plan, operators, trees.root, "class", PRIOR) for operators in (few, many))
     evidence = Evidence(20, rows(networks[0].graph, networks[0]))
     torch.testing.assert_close(a.class_estimates(evidence), b.class_estimates(evidence))
     torch.testing.assert_close(a.log_mass(evidence), b.log_mass(evidence))

@@ -13,10 +13,10 @@ from torchpbp.inference.observable import as_distribution, negative_mass
 
 def direct(model, evidence_states):
     """Contract every operator at once, with one-hot vectors at the leaves."""
-    tree, operands, modes = model.tree, [model.root.weight], [tuple(("s", c) for c in model.tree.children[0])]
+    tree, operands, modes = model.tree, [model.operators.root.weight], [tuple(("s", c) for c in model.tree.children[0])]
     for node in range(1, len(tree)):
         below = [("s", c) for c in tree.children[node]] or [("x", v) for v in tree.leaf_observables[node]]
-        operands.append(model.operators[node - 1].weight)
+        operands.append(model.operators.separators[node - 1].weight)
         modes.append((("s", node), *below))
     for v, state in evidence_states.items():
         operands.append(torch.eye(model.states[v], dtype=torch.float64)[state])
@@ -44,7 +44,7 @@ def test_states_and_weights_of_the_same_leaves_mean_the_same(chosen):
     hard = {v: torch.where(torch.arange(6) % 3 == i % 3, -1, x) for i, (v, x) in enumerate(drawn)}
     soft = {v: 1e-3 * weights_of(hard[v], model.states[v]) for v in chosen}
     rest = {v: x for v, x in hard.items() if v not in soft}
-    tree, exact, mixed = model.operator_tree, Evidence(6, hard), Evidence(6, rest, soft)
+    tree, exact, mixed = model.operators.tree, Evidence(6, hard), Evidence(6, rest, soft)
     scale = len(chosen) * torch.tensor(1e-3, dtype=torch.float64).log()
     torch.testing.assert_close(tree.log_mass(mixed), tree.log_mass(exact) + scale)
     for leaf in model.tree.leaves:  # alone, and with all others
@@ -97,7 +97,7 @@ def test_the_way_to_some_leaves_gives_what_the_way_to_all_does(name, classes):
     observed = list(model.tree.leaf_of)
     hard = {v: torch.where(torch.arange(5) % 3 == i % 3, -1, rows[v][:5]) for i, v in enumerate(observed[1:])}
     evidence = Evidence(5, hard, {observed[0]: weights_of(rows[observed[0]][:5], model.states[observed[0]]) + 0.1})
-    tree = model.operator_tree.stacked if classes else model.operator_tree
+    tree = model.operators.tree
     expected = tree.scaled_estimates(evidence)
     leaves = model.tree.leaves
     for chosen in [*((leaf,) for leaf in leaves), *itertools.combinations(leaves, 2), leaves[::2], leaves[::-1]]:
@@ -116,7 +116,7 @@ def test_routes_are_remembered_within_bounds(monkeypatch):
     first = {v: model.posterior(v) for v in model.states}
     for v, p in first.items():
         torch.testing.assert_close(model.posterior(v), p)
-    assert len(model._schedule._routes) <= 3
+    assert len(model.operators.tree.schedule._routes) <= 3
 
 
 def test_clipping():

@@ -36,7 +36,7 @@ def attached(model: PBP) -> MessageNets:
 def random_leaves(model: PBP, rows: int = 30, missing: float = 0.0, seed: int = 0) -> LeafFeatures:
     """Random features of a model's leaves."""
     generator = torch.Generator().manual_seed(seed)
-    reader = model.leaf_reader()
+    reader = model.operators.reader
     features: dict[str, Tensor] = {}
     for v, dim in reader.dims().items():
         values = torch.randn(rows, dim, generator=generator, dtype=torch.float64)

@@ -10,9 +10,7 @@ from tests.models.structures import STRUCTURES
 from torchpbp import PBP, Continuous, DiscreteNetwork, LatentGraph, Messages, templates
 from torchpbp.errors import ArgumentError, StructureError
 from torchpbp.features.maps import OneHot
-from torchpbp.learning import Ridge
 from torchpbp.learning.messages import outside_messages
-from torchpbp.learning.population import learn_population
 from torchpbp.moments.rows import TrainingRows
 
 
@@ -41,7 +39,7 @@ def test_messages_are_predictions_given_all_outside():
     graph = templates.naive_bayes(4, states=2, observed_states=3)
     network = DiscreteNetwork.random(graph, seed=3)
     model = PBP(graph).fit_population(network)
-    tree = learn_population(model.plan, network, Ridge()).tree
+    tree = model.fitter().fit_population(model.plan, network).solution.tree
     table = network.sample(50, seed=4)
     rows = TrainingRows.of(table, {v: OneHot(s) for v, s in model.states.items()})
     messages = outside_messages(tree, rows)

@@ -76,7 +76,7 @@ def test_all_stay_in_the_population_and_where_the_message_needs_them():
 def operators(regressor: MLP | None, graph, data) -> list[torch.Tensor]:
     model = PBP(graph, regressor=regressor).fit(data)
     assert (model.stage1 is None) == (regressor is None)
-    return [model.root.weight.detach(), *(op.weight.detach() for op in model.separator_operators)]
+    return [model.operators.root.weight.detach(), *(op.weight.detach() for op in model.operators.separator_operators)]
 
 
 @pytest.mark.parametrize("name", ["tree", "parity"])

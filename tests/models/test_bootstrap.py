@@ -37,12 +37,12 @@ def test_replicates_are_models_of_resampled_rows(missing):
             drawn = np.repeat(different, occurrences, axis=1)
             table = {v: np.where(x == 3, -1, x) for v, x in zip(rows, drawn, strict=True)}
             single = PBP(TRUTH.graph).fit(table)
-            single.floor.copy_(model.floor)
+            single.operators.floor.copy_(model.operators.floor)
             for v, o in single.observables.items():
                 o.marginal.copy_(model.observables[v].marginal)
             for names in ((), ("d1",), ("c1", "d2")):
                 together = answers(model, tree, names, evidence)[replicate]
-                assert torch.allclose(together, answers(single, single.operator_tree, names, evidence), atol=1e-9)
+                assert torch.allclose(together, answers(single, single.operators.tree, names, evidence), atol=1e-9)
 
 
 def test_a_marginal_has_the_width_of_a_proportion():

@@ -40,7 +40,7 @@ def descend(model: PBP) -> None:
 
 def scale_data(model: PBP) -> None:
     """A change that version counters do not see."""
-    for operator in model.separator_operators:
+    for operator in model.operators.separator_operators:
         operator.weight.data[..., 0] *= 1.5
 
 
@@ -102,4 +102,4 @@ def test_equal_graphs_share_plans_but_not_operators() -> None:
     assert one.tree is two.tree
     one.fit(DiscreteNetwork.random(GRAPH, seed=1).sample(500, seed=0))
     assert not two.fitted
-    assert not two.root.weight.any()
+    assert not two.operators.root.weight.any()

@@ -57,7 +57,7 @@ def patterns(graph: LatentGraph, rows: int, seed: int) -> dict[str, torch.Tensor
 
 def classes_of(model: PBP) -> list[torch.Tensor]:
     """Operators and root with their class dimension."""
-    return [model.root.weight.detach(), *(op.weight.detach() for op in model.separator_operators)]
+    return [model.operators.root.weight.detach(), *(op.weight.detach() for op in model.operators.separator_operators)]
 
 
 @pytest.fixture(autouse=True)
@@ -323,7 +323,10 @@ def test_saved_models_answer_the_same(labelled, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda content: content["state"].update(prior=torch.ones(4)), r"prior: expected shape \(3,\), got \(4,\)"),
+        (
+            lambda content: content["state"].update({"operators.prior": torch.ones(4)}),
+            r"prior: expected shape \(3,\), got \(4,\)",
+        ),
         (lambda content: content["settings"].update(condition="A"), "condition='A': it is latent"),
         (lambda content: content["settings"].update(condition=None), "its two graphs have different variables"),
     ],
@@ -365,7 +368,7 @@ def test_diagnostics_are_those_of_the_worst_class(labelled):
     table = labelled.diagnostics()
     assert set(table["class"]) <= {"low", "middle", "high"}
     for node, row in table.iterrows():
-        operator = labelled.separator_operators[int(node) - 1]
+        operator = labelled.operators.separator_operators[int(node) - 1]
         assert row["significant"] == int(operator.significant.min())
         label = ["low", "middle", "high"].index(row["class"])
         assert row["weakest"] == pytest.approx(float(operator.strengths[label].min()))

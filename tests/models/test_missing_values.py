@@ -54,10 +54,10 @@ def test_exact_moments_with_gaps_give_exact_answers(name):
     shares = {v: 0.1 + 0.6 * i / len(graph.observed) for i, v in enumerate(graph.observed) if i != 1}
     moments = TableMoments(exact_tables(model, network, shares))
     tree = learn(model.plan, moments, Ridge(), Penalties(0.0, 0.0)).tree
-    model.set_operators(tree.operators, tree.root)
-    model.floor.fill_(1e-300)
+    model.operators.set_tree(tree)
+    model.operators.floor.fill_(1e-300)
     model.fitted = True
-    model.set_marginals()
+    model.operators.set_marginals()
     evidence = with_gaps(network.sample(40, seed=2), 0.4, seed=3)
     with torch.no_grad():
         assert torch.allclose(model.log_evidence(evidence), network.log_evidence(evidence), atol=1e-8, rtol=0)

@@ -187,7 +187,7 @@ def test_state_dict_moves_between_models(model):
 
 def test_diagnostics(model, network):
     table = model.diagnostics()
-    assert len(table) == len(model.operators)
+    assert len(table) == len(model.operators.separators)
     assert (table["needed"] == table["reached"]).all()
     assert (table["condition"] >= 1).all()
     leaves = table["clipped_mass"].notna()

@@ -33,7 +33,7 @@ def same(a: PBP, b: PBP, evidence=None) -> bool:
 def test_messages_and_products_have_the_shapes_of_the_operators(fitted):
     predicted = fitted.predicted_messages(EVIDENCE)
     assert list(predicted) == fitted.diagnostics()["separator"].tolist()
-    for operator, (message, products) in zip(fitted.separator_operators, predicted.values(), strict=True):
+    for operator, (message, products) in zip(fitted.operators.separator_operators, predicted.values(), strict=True):
         rank, *below = operator.weight.shape
         assert message.shape == (3, rank)
         assert products.shape == (3, *below)
@@ -98,7 +98,7 @@ def test_in_the_population_stage_two_leads_from_one_head_to_the_other(name):
     regressor = MLP(hidden=[6], epochs=1, missing=0.0, dtype=torch.float64, trainer=QUIET)
     model = PBP(graph, regressor=regressor).fit_population(network)
     predicted = model.predicted_messages(network.sample(20, seed=1))
-    for operator, (message, products) in zip(model.separator_operators, predicted.values(), strict=True):
+    for operator, (message, products) in zip(model.operators.separator_operators, predicted.values(), strict=True):
         led = torch.einsum("bm,m...->b...", message, operator.weight)
         torch.testing.assert_close(led.detach(), products, atol=1e-6, rtol=0)
 
@@ -153,7 +153,7 @@ def test_a_model_of_classes_has_nets_of_each():
     model = PBP(graph, condition="c", regressor=regressor).fit(network.sample(2_000, seed=0))
     evidence = {"x": [0, 1, -1], "y": [2, -1, -1]}
     for operator, (message, products) in zip(
-        model.separator_operators, model.predicted_messages(evidence).values(), strict=True
+        model.operators.separator_operators, model.predicted_messages(evidence).values(), strict=True
     ):
         classes, rank, *below = operator.weight.shape
         assert message.shape == (classes, 3, rank)

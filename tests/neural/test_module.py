@@ -31,7 +31,10 @@ from torchpbp.neural.support import solve_support
 
 
 def operators(model: PBP) -> list[Tensor]:
-    return [model.root.weight.detach().clone(), *(o.weight.detach().clone() for o in model.separator_operators)]
+    return [
+        model.operators.root.weight.detach().clone(),
+        *(o.weight.detach().clone() for o in model.operators.separator_operators),
+    ]
 
 
 # -- what hidden leaves are -------------------------------------------------------------------------------------------
@@ -273,7 +276,7 @@ def test_seeds_decide_and_nothing_else() -> None:
         module = PBPModule(point_model(graph, condition="y"), hidden=[4], seed=seed)
         torch.rand(seed + 3)  # moves the global generator
         train(module, table, 1, 50)
-        return module.model.root.weight.detach()
+        return module.model.operators.root.weight.detach()
 
     torch.testing.assert_close(weights(1), weights(1), rtol=1e-9, atol=1e-9)
     assert float((weights(1) - weights(2)).abs().max()) > 1e-3

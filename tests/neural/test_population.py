@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from torchpbp import PBP, Continuous, DiscreteNetwork, LatentGraph, PBPModule, templates
 from torchpbp.learning.message_nets import Masking
-from torchpbp.learning.net_fitting import Rows
+from torchpbp.learning.net_fitting import NetFitter, Rows
 from torchpbp.learning.population import population_rows
+from torchpbp.models.pbp import evaluation_mode
 
 EXACT = 1e-8
 GRAPHS = {
@@ -77,7 +78,7 @@ OWN = {  # leaves that are their own messages, the same for all classes
 def test_classes(name: str, kind: str) -> None:
     truth = DiscreteNetwork.random(with_class({**GRAPHS, **OWN}[name], kind), seed=3)
     model = exact_module(PBP(truth.graph, condition="class")).model.fit_population(truth)
-    assert model.root.weight.shape[0] == 3
+    assert model.operators.root.weight.shape[0] == 3
     check_answers(model, truth)
 
 
@@ -135,7 +136,11 @@ def test_one_hot_encoders(name: str, condition: bool, left_out: int) -> None:
     module = exact_module(model, target)
     joint = population_rows(truth, states, "the test")
     table = one_hot(dict(zip(joint.names, joint.content.unbind(1), strict=True)), states, (target,))
-    model.fit_nets(lambda: iter([Rows(table, joint.weights)]), 1e-15, Masking(0.0, 0.0), shrinkage=0.0)
+    fitter = model.fitter()
+    assert isinstance(fitter, NetFitter)
+    with evaluation_mode(model.encoders, model.stage1):
+        result = fitter.solve(lambda: iter([Rows(table, joint.weights)]), Masking(0.0, 0.0), shrinkage=0.0)
+    model._adopt(result, {}, {})
 
     rows = truth.sample(100, seed=1)
     evidence = {v: x for v, x in half_hidden(rows).items() if v != target}

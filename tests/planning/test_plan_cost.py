@@ -56,7 +56,9 @@ def test_costs_count_what_a_fit_holds():
     model = PBP(templates.naive_bayes(4, 3, 20))
     cost = model.plan.cost()
     assert cost.entries == 20**3
-    assert cost.operators == model.root.weight.numel() + sum(op.weight.numel() for op in model.separator_operators)
+    assert cost.operators == model.operators.root.weight.numel() + sum(
+        op.weight.numel() for op in model.operators.separator_operators
+    )
     counts = model.count({v: torch.zeros(1, dtype=torch.int64) for v in model.graph.observed})
     assert counts.tables.layout.cells <= cost.moments <= 3 * counts.tables.layout.cells
 

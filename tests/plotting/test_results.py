@@ -72,7 +72,9 @@ def test_diagnostics_show_correlations_and_ranks(model: PBP) -> None:
     assert (table["significant"] > 1).any()
     for place, (node, line) in enumerate(table.iterrows()):
         sure, unsure = ([x for x, y in zip(*dots.get_data(), strict=True) if y == place] for dots in ax.lines)
-        assert sure + unsure == pytest.approx(model.operators[node - 1].strengths[1:].tolist())  # without the constant
+        assert sure + unsure == pytest.approx(
+            model.operators.separators[node - 1].strengths[1:].tolist()
+        )  # without the constant
         assert len(sure) == line["significant"] - 1
         written = [t.get_text() for t in ax.texts if t.get_position()[1] == place]
         numbers = [str(line[c]) for c in ("rank", "needed", "reached", "significant")]
@@ -91,5 +93,5 @@ def test_diagnostics_of_classes_are_those_of_the_worst() -> None:
     ax = plot_diagnostics(model)
     dots = sorted(x for line in ax.lines for x in line.get_xdata())
     table = model.diagnostics()
-    worst = [op.strengths[table["class"].iloc[i]] for i, op in enumerate(model.separator_operators)]
+    worst = [op.strengths[table["class"].iloc[i]] for i, op in enumerate(model.operators.separator_operators)]
     assert np.allclose(dots, sorted(x for s in worst for x in s[1:].tolist()))

@@ -35,7 +35,7 @@ def test_messages_are_those_of_the_operators(model: PBP) -> None:
     assert set(charts) == {f"separator {n}" for n in range(1, len(tree))}
     states = {"a1": 0, "b1": 1}
     for node in range(1, len(tree)):
-        weight = model.operators[node - 1].weight.detach()
+        weight = model.operators.separators[node - 1].weight.detach()
         if tree.leaf_observables[node]:
             (name,) = tree.leaf_observables[node]
             message = weight[:, states[name]] if name in states else weight.sum(dim=1)
@@ -89,7 +89,7 @@ def test_messages_of_a_model_with_classes_are_those_of_the_class_given() -> None
     evidence = {"a1": [2, -1], "b1": [1, 0]}
     ax = plot_messages(model, evidence)
     with torch.no_grad():
-        up = model.operator_tree.tree(2).upward(model.prepare(model.read_evidence(evidence))).messages
+        up = model.operators.tree.of_class(2).upward(model.operators.prepare(model.read_evidence(evidence))).messages
     for child in ax.child_axes:
         message = up[int(child.get_label().removeprefix("separator "))]
         assert heights(child) == pytest.approx(message[0].tolist(), abs=1e-9)

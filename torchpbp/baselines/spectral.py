@@ -2,40 +2,50 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
+from torch import Tensor
+from typing_extensions import Self
 
-from torchpbp.baselines.spectral_answers import SpectralAnswers
 from torchpbp.baselines.spectral_operators import (
-    Representation,
     lost_rank,
     observable_representation,
     outside_choices,
     required_tables,
     table_rank,
 )
-from torchpbp.contract.model_files import SaveOptions, checked_labels, require_finite
-from torchpbp.errors import RankWarning, StructureError
+from torchpbp.contract.abilities import JointQueries, Learner
+from torchpbp.contract.model_files import SaveOptions, checked_labels, require_finite, require_none
+from torchpbp.errors import QueryError, RankWarning, StructureError
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.graph.cost import BUDGET
 from torchpbp.graph.domains import require_single_values
 from torchpbp.graph.junction_tree import JunctionTree, build_junction_tree, checked_root
 from torchpbp.graph.latent_graph import Continuous, LatentGraph, require_graph
-from torchpbp.inference.schedule import build_schedule
+from torchpbp.inference.operator_net import EXACT_FLOOR, OperatorNet
+from torchpbp.inference.operator_tree import Mass
 from torchpbp.inputs.columns import ColumnReader, DataLike
+from torchpbp.inputs.evidence import Evidence, EvidenceLike
 from torchpbp.lazy import pandas as pd
 from torchpbp.learning.fitting import check_labels, clipping_floor
-from torchpbp.models.two_stage_model import EXACT_FLOOR, PROBE_SEED
+from torchpbp.models.leaf_maps import make_observables
+from torchpbp.models.pbp import PROBE_SEED
+from torchpbp.models.saved_pbp import copy_state, numbers_in_answers
 from torchpbp.moments.joint_tables import JointTables
 from torchpbp.moments.table_moments import TableMoments
 from torchpbp.planning.plan import Group, Plan, PlanOptions
 from torchpbp.planning.planner import plan_tree
 from torchpbp.settings import Settings, flag, optional, positive, setting, whole
 from torchpbp.settings import seed as seed_constraint
+
+LARGEST_QUERY = 4096
+"""Largest number of joint states of a query, each of which takes one upward pass."""
+ROWS_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +61,7 @@ class SpectralSettings(Settings):
     budget: float | None = setting(BUDGET, optional(positive()))
 
 
-class SpectralJunctionTree(SpectralAnswers):
+class SpectralJunctionTree(Learner, JointQueries):
     """Joint probabilities of observables from tables of a few of them, by SVDs and linear systems [JT Algorithm 1].
 
     At each separator U consists of the leading left singular vectors of P(inside group, outside groups), and the transformed
@@ -82,8 +92,9 @@ class SpectralJunctionTree(SpectralAnswers):
 
     Attributes:
         settings: the arguments as :class:`SpectralSettings`.
-        plan: the junction tree with inside groups and ranks of its separators.
         choices: node -> outside groups of the separator above it.
+        operators: :class:`~torchpbp.inference.operator_net.OperatorNet` with the transformed tensors; ``strengths`` are
+            singular values.
 
     Example:
         >>> from torchpbp import templates
@@ -92,6 +103,8 @@ class SpectralJunctionTree(SpectralAnswers):
         >>> model.log_evidence({"x1": [0, 1], "x2": [2, -1]}).shape
         torch.Size([2])
     """
+
+    choices: dict[int, tuple[Group, ...]]
 
     def __init__(
         self,
@@ -115,8 +128,8 @@ class SpectralJunctionTree(SpectralAnswers):
             budget=budget,
         )
         self._configure(graph, settings)
-        plan = plan_tree(self._tree, self.options)
-        self._adopt_plan(plan, outside_choices(plan, self.options))
+        self.operators.build(plan_tree(self._tree, self.options))
+        self.choices = outside_choices(self.plan, self.options)
 
     def _configure(self, graph: LatentGraph, settings: SpectralSettings) -> None:
         """Check the graph, store the settings, and build the tree."""
@@ -143,17 +156,16 @@ class SpectralJunctionTree(SpectralAnswers):
         self.states = {v: graph.num_states(v) for v in graph.observed}
         complete = graph.with_states({v: settings.rank for v in unknown if settings.rank is not None})
         self._tree = build_junction_tree(complete, settings.root)
-        self.labels = {}
-        self.missing = {}
+        self.operators = OperatorNet(make_observables(graph, None, None))
+        self.labels, self.missing = {}, {}
         self.fitted = False
         self.rows = 0
-        self.floor = EXACT_FLOOR
-        self._representation: Representation | None = None
-        self._device: torch.device | None = None
+        self.choices = {}
 
-    def _adopt_plan(self, plan: Plan, choices: dict[int, tuple[Group, ...]]) -> None:
-        self.plan, self.choices = plan, choices
-        self._schedule = build_schedule(plan.tree, plan.operator_shapes(self.states))
+    @property
+    def plan(self) -> Plan:
+        """The junction tree with inside groups and ranks of its separators."""
+        return self.operators.plan
 
     @property
     def tree(self) -> JunctionTree:
@@ -162,7 +174,7 @@ class SpectralJunctionTree(SpectralAnswers):
 
     # -- learning ------------------------------------------------------------------------------------------------
 
-    def fit(self, data: DataLike) -> SpectralJunctionTree:
+    def fit(self, data: DataLike) -> Self:
         """Learn from complete rows of the observables, in one pass.
 
         Args:
@@ -177,49 +189,109 @@ class SpectralJunctionTree(SpectralAnswers):
             tables.add(codes)
         tables.sum_over_processes()
         check_labels(reader.labels)
-        self._learn(tables if self._device is None else tables.to(self._device))
+        self._learn(tables, int(tables.rows), clipping_floor(tables.rows))
         self.labels = reader.labels
-        self.rows, self.floor = int(tables.rows), clipping_floor(tables.rows)
         return self
 
-    def fit_population(self, network: DiscreteNetwork) -> SpectralJunctionTree:
+    def fit_population(self, network: DiscreteNetwork) -> Self:
         """Learn from the exact tables of a network, the limit of infinitely many rows."""
         theirs = {v: network.states[v] for v in network.graph.observed}
         if theirs != self.states:
             raise StructureError(f"The network observes {theirs}, the model {self.states}. They must be the same.")
         tables = JointTables(required_tables(self.plan, self.choices), self.states, device=network.device)
         tables.fill(network.joint)
-        self._learn(tables if self._device is None else tables.to(self._device))
+        self._learn(tables, 0, EXACT_FLOOR)
         self.labels = {v: network.labels[v] for v in self.states if v in network.labels}
-        self.rows, self.floor = 0, EXACT_FLOOR
         return self
 
-    def _learn(self, tables: JointTables) -> None:
-        representation = observable_representation(self.plan, self.choices, TableMoments(tables))
-        lost = lost_rank(self.plan, representation)
+    @torch.no_grad()
+    def _learn(self, tables: JointTables, rows: int, floor: float) -> None:
+        moments = TableMoments(tables.to(self.device))
+        tree, singular_values = observable_representation(self.plan, self.choices, moments)
+        lost = lost_rank(self.plan, singular_values)
         if lost and self.settings.strict:
             raise StructureError(lost)
         if lost:
             warnings.warn(lost, RankWarning, stacklevel=3)
-        self._adopt(representation)
+        self.operators.set_tree(tree)
+        for operator, values in zip(self.operators.separator_operators, singular_values, strict=True):
+            operator.strengths.copy_(values)
+        self.operators.floor.fill_(floor)
+        self.rows, self.fitted = rows, True
 
-    def _adopt(self, representation: Representation) -> None:
-        self._representation = representation
-        self.fitted = True
+    @property
+    def device(self) -> torch.device:
+        """Device of the operators, of learning and of inference."""
+        return self.operators.device
 
-    def to(self, device: torch.device | str) -> SpectralJunctionTree:
-        """Move the learned tensors to a device and use it for learning and inference."""
-        self._device = torch.device(device)
-        if self._representation is not None:
-            self._representation = self._representation.to(device)
+    def to(self, device: torch.device | str) -> Self:
+        """Move the operators to a device and use it for learning and inference."""
+        self.operators.to(device)
         return self
+
+    # -- answers -------------------------------------------------------------------------------------------------
+
+    def estimates(self, evidence: EvidenceLike = None) -> Tensor:
+        """(batch,) P̂(evidence) of Algorithm 1, possibly negative; unobserved variables are summed out."""
+        sign, size = self.log_evidence(evidence, raw=True)
+        return sign * size.exp()
+
+    def negatives(self, evidence: EvidenceLike = None) -> int:
+        """Number of rows whose estimate of P(evidence) is not positive."""
+        return int((self.log_evidence(evidence, raw=True)[0] <= 0).sum())
+
+    @overload
+    def log_evidence(self, evidence: EvidenceLike = None, raw: Literal[False] = False) -> Tensor: ...
+    @overload
+    def log_evidence(self, evidence: EvidenceLike, raw: Literal[True]) -> tuple[Tensor, Tensor]: ...
+    def log_evidence(self, evidence: EvidenceLike = None, raw: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+        """(batch,) log P(evidence) of complete or partial rows.
+
+        An estimate below a small share of the sum of its absolute terms is replaced by this share, as in
+        :class:`~torchpbp.PBP`: 3 / rows, or 1e-15 after a fit to a population. The result is -inf only if every term is 0,
+        as for a state absent from the training rows.
+
+        Args:
+            evidence: name -> states (-1: not observed) or (batch, states) weights.
+            raw: return (sign, log of the absolute value) of the unclipped estimate.
+        """
+        mass = self._mass(self.read_evidence(evidence))
+        return (mass.value.sign(), mass.value.abs().log() + mass.log_scale) if raw else mass.log(self.operators.floor)
+
+    def posterior(self, query: str | Sequence[str], evidence: EvidenceLike = None) -> Any:
+        """P(query | evidence), (batch, states…), by one upward pass per joint state of the query.
+
+        Negative estimates are clipped before normalising. A DataFrame for a DataFrame.
+        """
+        return self._ask(query, evidence, self._posterior)
+
+    def posteriors(self, evidence: EvidenceLike = None) -> Any:
+        """Separate posteriors of all observables that are missing in some row. A DataFrame for a DataFrame."""
+        return self._ask_all(evidence, lambda names, read: {v: self._posterior((v,), read) for v in names})
+
+    def _posterior(self, names: Sequence[str], evidence: Evidence) -> Tensor:
+        cells = math.prod(self.states[v] for v in names)
+        if cells > LARGEST_QUERY:
+            raise QueryError(
+                f"Query of {names}: {cells:,} joint states, each of which takes the spectral algorithm an upward pass of its "
+                f"own; at most {LARGEST_QUERY:,} are allowed. Query fewer variables, or use PBP, which also passes messages down."
+            )
+        return self.operators.joint(names, evidence)
+
+    @torch.no_grad()
+    def _mass(self, evidence: Evidence) -> Mass:
+        """Estimates of P(evidence), in batches of bounded size."""
+        starts = range(0, max(evidence.batch, 1), ROWS_AT_ONCE)
+        parts = [self.operators.mass(evidence.rows(slice(start, start + ROWS_AT_ONCE))) for start in starts]
+        return Mass(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
     def diagnostics(self) -> pd.DataFrame:
         """One row per separator: its inside group and outside groups, its rank, the rank of the tables, and the ratio of
         their largest singular value to the smallest one used."""
         rows = []
-        for separator in self.plan.separators:
-            values = self.representation.singular_values[separator.node]
+        self.require_fitted()
+        for separator, operator in zip(self.plan.separators, self.operators.separator_operators, strict=True):
+            values = operator.strengths
             rows.append(
                 {
                     "separator": self.tree.separator_name(separator.node),
@@ -239,36 +311,28 @@ class SpectralJunctionTree(SpectralAnswers):
 
     def pack(self, name: object, options: SaveOptions) -> dict[str, Any]:
         """Graph, settings, plan and tensors."""
-        operators, root, values = self.representation
-        require_finite(self.representation.answering(self.floor), name, saving=True)
+        self.require_fitted()
+        state = dict(self.operators.state_dict())
+        require_finite(numbers_in_answers(state), name, saving=True)
         return {
             "graph": self.graph.to_dict(),
             "settings": self.settings.to_dict(),
             "specification": self.plan.to_list(),
             "choices": self.choices,
-            "operators": list(operators),
-            "root": root,
-            "singular_values": list(values),
+            "state": state,
             "labels": checked_labels(self.labels, self.graph.variables, name),
             "rows": self.rows,
-            "floor": self.floor,
         }
 
     @classmethod
-    def unpack(cls, content: Mapping[str, Any], name: object) -> SpectralJunctionTree:
+    def unpack(cls, content: Mapping[str, Any], name: object) -> Self:
         """The model with the saved plan, which is faster than planning again."""
         model = cls.__new__(cls)
         settings = {**content["settings"], "root": checked_root(content["settings"]["root"])}
         model._configure(LatentGraph.from_dict(content["graph"]), SpectralSettings.from_dict(settings))
-        model._adopt_plan(Plan.from_list(model._tree, content["specification"]), content["choices"])
-        representation = Representation(
-            tuple(content["operators"]),
-            content["root"],
-            tuple(content["singular_values"]),
-        )
-        representation.check(model.plan.operator_shapes(model.states), model.plan.root_shape)
-        require_finite(representation.answering(content["floor"]), name)
-        model._adopt(representation)
+        model.operators.build(Plan.from_list(model._tree, content["specification"]))
+        require_finite(numbers_in_answers(content["state"]), name)
+        require_none(copy_state(model.operators, content["state"]), name)
         model.labels = checked_labels(content["labels"], model.graph.variables, name)
-        model.rows, model.floor = content["rows"], content["floor"]
+        model.choices, model.rows, model.fitted = content["choices"], content["rows"], True
         return model

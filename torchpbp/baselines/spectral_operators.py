@@ -14,8 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchpbp.errors import ShapeError
 from torchpbp.exact.network import DiscreteNetwork
+from torchpbp.inference.operator_tree import OperatorTree
 from torchpbp.learning.least_squares import least_squares
 from torchpbp.learning.ridge import equal_shapes
 from torchpbp.moments.table_moments import TableMoments
@@ -36,42 +36,12 @@ class Representation(NamedTuple):
     """Transformed tensors P̃(C), with the layout of the operators of predictive belief propagation.
 
     Args:
-        operators: per node (entry 0 unused) a tensor with modes (message, children's messages…) or, at a leaf,
-            (message, states of its observables…).
-        root: one mode per child of the root.
-        singular_values: per node (entry 0 unused) the leading ones of P(O_i, O_i₋), one per dimension of the message.
+        tree: the tensors.
+        singular_values: per separator, node 1 first, the leading ones of P(O_i, O_i₋), one per dimension of the message.
     """
 
-    operators: tuple[Tensor, ...]
-    root: Tensor
+    tree: OperatorTree
     singular_values: tuple[Tensor, ...]
-
-    def check(self, shapes: Sequence[tuple[int, ...]], root: tuple[int, ...]) -> None:
-        """Raise a ShapeError for tensors that do not fit a tree.
-
-        Args:
-            shapes: shape of each node's operator; entry 0 is ignored.
-            root: shape of the root tensor.
-        """
-        if self.root.shape != root:
-            raise ShapeError(f"A root of shape {tuple(self.root.shape)} does not fit the tree, which asks for {root}.")
-        if [tuple(t.shape) for t in self.operators[1:]] != list(shapes[1:]):
-            actual = [tuple(t.shape) for t in self.operators[1:]]
-            raise ShapeError(f"Operators of shapes {actual} do not fit the tree, which asks for {list(shapes[1:])}.")
-
-    def to(self, device: torch.device | str) -> Representation:
-        """The same tensors on a device."""
-        operators, values = (tuple(t.to(device) for t in ts) for ts in (self.operators, self.singular_values))
-        return Representation(operators, self.root.to(device), values)
-
-    def answering(self, floor: float) -> dict[str, Tensor]:
-        """The tensors used in inference, by name; singular values are excluded.
-
-        Args:
-            floor: floor of clipped estimates.
-        """
-        operators = {f"operators.{node}": t for node, t in enumerate(self.operators) if node}
-        return {**operators, "root": self.root, "floor": torch.tensor(floor, dtype=torch.float64)}
 
 
 def outside_choices(plan: Plan, options: PlanOptions) -> dict[int, tuple[Group, ...]]:
@@ -153,8 +123,8 @@ def observable_representation(plan: Plan, choices: Choices, moments: TableMoment
             operators[n] = weights[i].T.reshape(plan[n].rank, *triples[n].shape[:-1])
     root = _stacked_triples(plan, 0, [()], projections, moments).squeeze(-1)
     order = range(1, len(plan.tree))
-    unused = root.new_empty(0)
-    return Representation((unused, *(operators[n] for n in order)), root, (unused, *(values[n] for n in order)))
+    tree = OperatorTree(plan, (root, *(operators[n] for n in order)), root)
+    return Representation(tree, tuple(values[n] for n in order))
 
 
 def table_rank(singular_values: Tensor) -> int:
@@ -162,11 +132,11 @@ def table_rank(singular_values: Tensor) -> int:
     return int((singular_values > VANISHING * singular_values[0]).sum())
 
 
-def lost_rank(plan: Plan, representation: Representation) -> str:
+def lost_rank(plan: Plan, singular_values: Sequence[Tensor]) -> str:
     """A warning about separators whose tables have a lower rank than implied by the structure; empty if there are none."""
     lost = []
-    for separator in plan.separators:
-        rank = table_rank(representation.singular_values[separator.node])
+    for separator, values in zip(plan.separators, singular_values, strict=True):
+        rank = table_rank(values)
         if rank < separator.rank:
             lost.append(f"{plan.tree.separator_name(separator.node)} (rank {rank}, implied {separator.rank})")
     if not lost:

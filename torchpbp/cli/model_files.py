@@ -14,7 +14,7 @@ from torchpbp.errors import QueryError
 from torchpbp.inputs.labels import is_code_range
 from torchpbp.io import load
 from torchpbp.models.kernel.kernel_pbp import KernelPBP
-from torchpbp.models.two_stage_model import TwoStageModel
+from torchpbp.models.pbp import PBP
 
 BAR = 40
 """Characters of the bar of probability 1."""
@@ -40,7 +40,7 @@ def show(path: str) -> str:
         labels = ", ".join(map(str, variable_labels.get(v, ())))
         lines.append(f"{v:<{width}}  {kind}  {size}{f': {labels}' if labels else ''}")
     lines += ["", "edges: " + ", ".join(f"{a} {'->' if graph.directed else '--'} {b}" for a, b in graph.edges)]
-    if isinstance(model, TwoStageModel):
+    if isinstance(model, PBP):
         lines += ["", str(model.tree), "", model.diagnostics().to_string(index=False)]
     return "\n".join(lines)
 
@@ -77,7 +77,7 @@ def query(path: str, given: Sequence[str] = (), targets: Sequence[str] = (), as_
 def _learned_from(model: Any) -> list[str]:
     """Lines with the class of a model, its training rows and its settings."""
     lines = [type(model).__name__]
-    if isinstance(model, TwoStageModel):
+    if isinstance(model, PBP):
         rows = int(model.rows)
         lines.append(f"learned from {rows:,} rows" if rows else "learned from exact probabilities")
         if model.condition is not None:

@@ -16,6 +16,7 @@ import torch
 
 from torchpbp.classifier import GenerativeClassifier
 from torchpbp.errors import CheckpointError, DataError
+from torchpbp.graph.domains import shape_of
 from torchpbp.inputs.labels import is_code_range
 from torchpbp.io import load, replacing
 
@@ -117,16 +118,16 @@ def predict_target(model: Any, path: str | os.PathLike[str]) -> tuple[pd.DataFra
     """
     target = target_of(model)
     entries = {}
-    for v in model.graph.observed:
+    shapes = {v: shape_of(model.graph.variables[v]) for v in model.graph.observed}
+    for v, shape in shapes.items():
         if v != target:
-            size = math.prod(model.leaf_shape(v))
-            entries[v] = [f"{v}[{i}]" for i in range(size)] if model.leaf_shape(v) else [v]
+            entries[v] = [f"{v}[{i}]" for i in range(math.prod(shape))] if shape else [v]
     names = [c for columns in entries.values() for c in columns]
     table = read_features(path, names, {v: labels for v, labels in model.labels.items() if v in entries})
     evidence: dict[str, Any] = {}
     for v, columns in entries.items():
-        if model.leaf_shape(v):
-            evidence[v] = table[columns].to_numpy(dtype=np.float64).reshape(len(table), *model.leaf_shape(v))
+        if shapes[v]:
+            evidence[v] = table[columns].to_numpy(dtype=np.float64).reshape(len(table), *shapes[v])
         else:
             evidence[v] = table[v].to_numpy()
     with torch.no_grad():

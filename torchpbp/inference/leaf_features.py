@@ -12,6 +12,7 @@ from torchpbp.distributed import shared_sums, world_size
 from torchpbp.errors import DataError
 from torchpbp.features.encoded import Encoded, EncodedMap, Encoders, ratio_evidence, spread_of
 from torchpbp.features.maps import OneHot
+from torchpbp.graph.domains import Continuous
 from torchpbp.inference.observable import Observable
 from torchpbp.inputs.evidence import Evidence
 from torchpbp.inputs.missing_values import observed
@@ -228,6 +229,20 @@ class LeafReader:
                 table[v] = torch.zeros(evidence.batch, *m.shape, dtype=like.dtype, device=like.device)
         vectors = self.evidence(self.encode(table, shown, shown), shown)
         return {v: zeta.to(like) for v, zeta in vectors.items()}
+
+    def features_of(self, evidence: Evidence, device: torch.device) -> LeafFeatures:
+        """Features of the leaves in a batch of checked evidence without weights of states."""
+        table = {}
+        for v, observable in self.observables.items():
+            if isinstance(observable.domain, Continuous):
+                empty = torch.full(
+                    (evidence.batch, *observable.domain.shape), torch.nan, dtype=torch.float64, device=device
+                )
+                table[v] = evidence.real.get(v, empty)
+            else:
+                table[v] = evidence.hard.get(v, torch.full((evidence.batch,), -1, dtype=torch.int64, device=device))
+        seen = self.seen(table)
+        return self.features(table, self.encode(table, seen, seen), seen)
 
     def gram_sums(self, leaves: LeafFeatures) -> list[tuple[Tensor, Tensor]]:
         """Per group of :meth:`equal_sizes` Σ φφᵀ over the rows that observe a leaf, (leaves, d, d), and their counts, (leaves,)."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
-from torchpbp.errors import QueryError
+from torchpbp.errors import QueryError, ShapeError
 from torchpbp.features.encoded import EncodedMap
 from torchpbp.features.maps import FeatureMap, KernelMap, Nystroem, OneHot
 from torchpbp.graph.latent_graph import Continuous, Domain
@@ -126,9 +127,9 @@ class Observable(nn.Module):
 
     def distribution(self, estimate: Tensor, evidence: Evidence, floor: float | Tensor) -> Tensor:
         """(batch, states) distribution of a discrete variable, from an estimate that excludes evidence on the variable."""
-        return self.with_known(self._distribution(estimate, evidence, floor), evidence)
+        return self.with_observed(self._distribution(estimate, evidence, floor), evidence)
 
-    def with_known(self, probabilities: Tensor, evidence: Evidence) -> Tensor:
+    def with_observed(self, probabilities: Tensor, evidence: Evidence) -> Tensor:
         """(batch, states) distributions, one-hot in rows that observe the variable."""
         if self.name not in evidence.hard:
             return probabilities
@@ -190,6 +191,24 @@ class Observable(nn.Module):
     def values_at(self, estimate: Tensor, at: Tensor) -> Tensor:
         """(batch, n) unnormalised density of a continuous variable at (n,) points."""
         return estimate @ self.map.evidence(at.to(self.bounds)).to(estimate).T
+
+    def density_at(self, estimate: Tensor, at: Tensor, raw: bool) -> Tensor:
+        """(batch, n) density of a continuous variable at (n,) points, from a (batch, dim) estimate.
+
+        Args:
+            estimate: up to a positive factor per row.
+            at: finite points.
+            raw: leave negative values as they are.
+        """
+        if at.ndim != 1:
+            raise ShapeError(f"at: expected (n,) points, got shape {tuple(at.shape)}.")
+        if not bool(at.isfinite().all()):
+            raise QueryError("at: expected finite points, got NaN or infinity.")
+        density = self.density(estimate)
+        if not raw:
+            return density.prob(at)
+        mass = torch.trapezoid(self.values_at(estimate, density.points), density.points, dim=1)
+        return self.values_at(estimate, at) / mass.to(estimate).unsqueeze(1)
 
     def density(self, estimate: Tensor) -> Density:
         """Density of a continuous variable from a (batch, dim) estimate.
@@ -291,7 +310,7 @@ def distributions(
         ).mT  # rows remain last in memory, which is several times faster
         marginals = torch.stack([observables[v].marginal for v in names]).to(stacked).unsqueeze(1)
         for v, p in zip(names, as_distribution(stacked, floor, marginals).unbind(), strict=True):
-            result[v] = observables[v].with_known(p, evidence)
+            result[v] = observables[v].with_observed(p, evidence)
     return {
         v: result[v] if v in result else observables[v].distribution(e, evidence, floor) for v, e in estimates.items()
     }
@@ -333,7 +352,7 @@ def joint_states(
 
 
 def prepare(observables: Mapping[str, Observable], evidence: Evidence, like: Tensor) -> Evidence:
-    """Replace values of continuous variables by evidence vectors: message passing takes states and weights only.
+    """Evidence with an evidence vector in ``soft`` for each continuous variable: message passing takes states and weights only.
 
     Unobserved continuous variables also get a vector, since their missing value is not a sum over features.
     """
@@ -342,7 +361,7 @@ def prepare(observables: Mapping[str, Observable], evidence: Evidence, like: Ten
         for name, observable in observables.items()
         if observable.continuous and name not in evidence.soft
     }
-    return Evidence(evidence.batch, evidence.hard, {**evidence.soft, **vectors}) if vectors else evidence
+    return replace(evidence, soft={**evidence.soft, **vectors}) if vectors else evidence
 
 
 def make_map(domain: Domain, kernel_map: KernelMap | None) -> FeatureMap:

@@ -6,14 +6,16 @@ trees of any size stay within floating-point range; messages of observed states,
 rescaled. Rows, and nodes of equal shape at equal depth, are handled together: (nodes, …, rank, batch).
 Everything is differentiable in operators and evidence.
 
-Operators may have a leading dimension of classes, which share the evidence; messages then have it too. See
-:class:`~torchpbp.inference.class_trees.ClassTrees`.
+Operators may have a leading dimension, of the classes of an observed variable or of bootstrap replicates, which share the
+evidence; messages then have it too. Classes are mixed: P(evidence) = Σ_c P(c) w_c P(evidence on the others | c), with w the
+evidence on the class. Each class has its log scales, which are brought to a common scale before classes are summed: no
+class is divided by its noisy mass.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,7 +30,7 @@ from torchpbp.inference.contractions import (
     root_message,
     upward_message,
 )
-from torchpbp.inference.observable import Observable, prepare
+from torchpbp.inference.observable import Observable
 from torchpbp.inference.schedule import Place, Route, Schedule, build_schedule
 from torchpbp.inputs.evidence import Evidence
 from torchpbp.planning.plan import Plan
@@ -110,15 +112,26 @@ class OperatorTree:
     :func:`~torchpbp.inference.observable.prepare` first.
 
     Args:
-        plan: tree and message sizes.
+        plan: tree and message sizes, without the class variable.
         operators: per node (index 0 unused) a tensor with modes (message, children's messages…) or, at a leaf, (message,
-            features of the leaf's observables…).
+            features of the leaf's observables…); with classes or replicates, these have a leading dimension.
         root: tensor with one mode per child of the root.
+        condition: the class variable, an operator tree of each of whose classes is mixed; None for no mixture.
+        prior: (classes,) probabilities of the classes.
         schedule: order of message passing; computed from the operators' shapes by default.
     """
 
-    def __init__(self, plan: Plan, operators: Sequence[Tensor], root: Tensor, schedule: Schedule | None = None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        operators: Sequence[Tensor],
+        root: Tensor,
+        condition: str | None = None,
+        prior: Tensor | None = None,
+        schedule: Schedule | None = None,
+    ) -> None:
         self.plan, self.operators, self.root = plan, operators, root
+        self.condition, self.prior = condition, prior
         self._schedule = schedule
 
     @property
@@ -184,6 +197,41 @@ class OperatorTree:
             scales.append(scale)
         return DownwardMessages(parts, scales, route)
 
+    # -- estimates -----------------------------------------------------------------------------------------------
+
+    def observable_estimates(
+        self, observables: Mapping[str, Observable], evidence: Evidence, names: Sequence[str], every_leaf: bool = False
+    ) -> dict[str, Tensor]:
+        """Estimates of observables that exclude evidence on them, up to a positive factor per row.
+
+        Args:
+            observables: observables of the tree.
+            evidence: prepared evidence.
+            names: names of the queried observables, the class variable possibly among them.
+            every_leaf: send messages to all leaves, which is faster if most of them are queried.
+
+        Returns:
+            name -> (batch, features).
+        """
+        structure = self.plan.tree
+        inside = [v for v in names if v != self.condition]
+        tables: dict[int, Tensor] = {}
+        if inside:
+            all_leaves = every_leaf or len(inside) == len(structure.leaf_of)
+            tables = self.estimates(evidence, None if all_leaves else sorted({structure.leaf_of[v] for v in inside}))
+        result = {}
+        for v in names:
+            if v == self.condition:
+                result[v] = self.class_estimates(evidence)
+                continue
+            table = tables[structure.leaf_of[v]]
+            group = structure.leaf_observables[structure.leaf_of[v]]
+            if len(group) > 1:
+                zetas = [self.root if u == v else observables[u].zeta(evidence, self.root) for u in group]
+                table = variable_estimate(table, group.index(v), zetas)
+            result[v] = table
+        return result
+
     def estimates(self, evidence: Evidence, leaves: Sequence[int] | None = None) -> dict[int, Tensor]:
         """Joint estimates E[φ(δ(C)) 1(evidence elsewhere)] at leaves, each up to a positive factor per row [PBP Step 4].
 
@@ -192,15 +240,25 @@ class OperatorTree:
             leaves: leaves to estimate; all by default.
 
         Returns:
-            leaf -> (batch, features of its observables…), excluding evidence on these observables.
+            leaf -> (batch, features of its observables…), excluding evidence on these observables; classes are averaged.
         """
-        upward = self.upward(evidence, leaves)
-        return self._leaf_tables(upward, self._downward(upward, leaves))
+        if self.condition is None:
+            upward = self.upward(evidence, leaves)
+            return self._leaf_tables(upward, self._downward(upward, leaves))
+        weights, result = self._possible(evidence), {}
+        for leaf, (table, log_scale) in self.scaled_estimates(evidence, leaves).items():
+            factors, _ = _common_scale(weights, log_scale.mT)
+            result[leaf] = torch.einsum("nc,cn...->n...", factors, table)
+        return result
 
     def scaled_estimates(
         self, evidence: Evidence, leaves: Sequence[int] | None = None
     ) -> dict[int, tuple[Tensor, Tensor]]:
-        """:meth:`estimates` together with their scales: leaf -> (estimate, (batch,) log of the factor divided out of it)."""
+        """Estimates of each class or replicate, with their scales.
+
+        Returns:
+            leaf -> ((…, batch, features of its observables…) estimate, (…, batch) log of the factor divided out of it).
+        """
         upward = self.upward(evidence, leaves)
         downward = self._downward(upward, leaves)
         tables, total = self._leaf_tables(upward, downward), self._log_scale(upward)
@@ -249,8 +307,18 @@ class OperatorTree:
             node = self.plan.tree.parent[node]
         return total
 
+    # -- probabilities of evidence -------------------------------------------------------------------------------
+
     def mass(self, evidence: Evidence) -> Mass:
         """Estimate of P(evidence), T ×_all up: possibly negative, with the factor divided out."""
+        if self.condition is None:
+            return self._mass(evidence)
+        value, size, log_scale = self.class_masses(evidence)
+        factors, shift = _common_scale(self.class_weights(evidence), log_scale)
+        return Mass((factors * value).sum(dim=-1), (factors.detach().abs() * size).sum(dim=-1), shift)
+
+    def _mass(self, evidence: Evidence) -> Mass:
+        """(…, batch) estimates of each class or replicate."""
         upward = self.upward(evidence)
         below = [upward.message(c) for c in self.schedule.root_children]
         terms = root_message(self.root, below, len(below) - 1, evidence.batch) * below[-1]
@@ -260,6 +328,50 @@ class OperatorTree:
         """(batch,) log P(evidence), see :meth:`Mass.log`."""
         return self.mass(evidence).log(floor)
 
+    # -- classes -------------------------------------------------------------------------------------------------
+
+    @property
+    def classes(self) -> int:
+        """Number of classes."""
+        return self.root.shape[0]
+
+    def of_class(self, label: int) -> OperatorTree:
+        """The operators of one class."""
+        operators = [w[label] if n else self.root[label] for n, w in enumerate(self.operators)]
+        return OperatorTree(self.plan, operators, self.root[label], schedule=self.schedule)
+
+    def class_masses(self, evidence: Evidence) -> Mass:
+        """Estimates of P(evidence on the others | class), (batch, classes), with one log scale per entry."""
+        return Mass(*(part.mT for part in self._mass(evidence)))
+
+    def class_estimates(self, evidence: Evidence) -> Tensor:
+        """(batch, classes) estimates of P(class, evidence on the others), up to a positive factor per row."""
+        assert self.prior is not None
+        value, _, log_scale = self.class_masses(evidence)
+        factors, _ = _common_scale(self.prior.to(value).expand_as(value), log_scale)
+        return factors * value
+
+    def class_weights(self, evidence: Evidence) -> Tensor:
+        """(batch, classes) P(class) · weight of the class in the evidence."""
+        assert self.prior is not None
+        prior = self.prior.to(self.root).expand(evidence.batch, -1)
+        weights = self._class_evidence(evidence)
+        return prior if weights is None else prior * weights
+
+    def _class_evidence(self, evidence: Evidence) -> Tensor | None:
+        """(batch, classes) weights of the classes in the evidence; None without evidence on the class."""
+        assert self.condition is not None
+        return evidence.weights(self.condition, self.classes, self.root.dtype, self.root.device)
+
+    def _possible(self, evidence: Evidence) -> Tensor:
+        """:meth:`class_weights`, without P(class) in rows whose evidence allows only classes of probability 0."""
+        weights, in_evidence = self.class_weights(evidence), self._class_evidence(evidence)
+        if in_evidence is None:
+            return weights
+        return torch.where((weights == 0).all(dim=-1, keepdim=True), in_evidence, weights)
+
+    # -- samples -------------------------------------------------------------------------------------------------
+
     def sample(
         self,
         evidence: Evidence,
@@ -267,24 +379,36 @@ class OperatorTree:
         floor: float | Tensor,
         generator: torch.Generator,
     ) -> dict[str, Tensor]:
-        """Draw all observables given the evidence, one draw per row of evidence.
+        """Draw all observables given the evidence, one draw per row of evidence; the class variable first.
 
         Leaves are visited from left to right. At each leaf the downward message is conditioned on all evidence and on the
         values drawn so far; the draw then replaces the leaf's upward message. Each operator is used a fixed number of
         times, so a sample costs little more than a posterior.
 
         Args:
-            evidence: unprepared states, weights and values.
-            observables: observables of the tree, with their feature maps.
+            evidence: prepared evidence.
+            observables: observables of the tree, with their feature maps, and the class variable.
             floor: least probability of a state, as a share of the mass.
             generator: random generator of the draws.
 
         Returns:
             name -> (batch,) states or values.
         """
-        upward = self.upward(prepare(observables, evidence, self.root))
+        if self.condition is not None:
+            labels = observables[self.condition].draw(self.class_estimates(evidence), evidence, floor, generator)
+            values: dict[str, Tensor] = {self.condition: labels}
+            for label in sorted(set(labels.tolist())):
+                rows = (labels == label).nonzero().squeeze(1)
+                drawn = self.of_class(label).sample(evidence.rows(rows), observables, floor, generator)
+                for v, x in drawn.items():
+                    if v not in values:
+                        values[v] = x.new_empty(len(labels))
+                    values[v][rows] = x
+            return values
+        upward = self.upward(evidence)
         up = {n: upward.message(n).unsqueeze(0) for n in upward.places}  # (1, rank, batch)
-        children_of, values = self.plan.tree.children, {}
+        children_of = self.plan.tree.children
+        values = {}
         # Stack of tasks: (node, k, message) sends a message down to child k, (node, None, None) recomputes the node's upward message.
         stack: list[tuple[int, int | None, Tensor | None]] = [
             (0, k, None) for k in reversed(range(len(children_of[0])))
@@ -318,7 +442,7 @@ class OperatorTree:
         return torch.stack([self.operators[n] for n in nodes])
 
 
-def own_estimate(table: Tensor, position: int, zetas: Sequence[Tensor]) -> Tensor:
+def variable_estimate(table: Tensor, position: int, zetas: Sequence[Tensor]) -> Tensor:
     """Estimate of one of a leaf's observables, the others summed out with their evidence.
 
     Args:
@@ -351,7 +475,7 @@ def _draw(
         weight: (1, rank, features…).
         message: (1, rank, batch) downward message.
         leaf: observables of the leaf.
-        evidence: unprepared evidence.
+        evidence: prepared evidence.
         floor: least probability of a state, as a share of the mass.
         generator: random generator of the draws.
     """
@@ -359,7 +483,7 @@ def _draw(
     zetas = [observable.zeta(evidence, table) for observable in leaf]
     values = {}
     for k, observable in enumerate(leaf):
-        drawn = observable.draw(own_estimate(table, k, zetas), evidence, floor, generator)
+        drawn = observable.draw(variable_estimate(table, k, zetas), evidence, floor, generator)
         values[observable.name] = drawn
         zetas[k] = observable.drawn_zeta(drawn, table)
     upward = weight.unsqueeze(-1)
@@ -368,35 +492,16 @@ def _draw(
     return values, rescaled(upward)[0]
 
 
-def observable_estimates(
-    tree: Any,
-    observables: Mapping[str, Observable],
-    evidence: Evidence,
-    names: Sequence[str],
-    every_leaf: bool = False,
-) -> dict[str, Tensor]:
-    """Estimates of observables that exclude evidence on them, up to a positive factor per row.
+def _common_scale(weights: Tensor, log_scale: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights of classes, multiplied so that their values share one scale per row.
 
     Args:
-        tree: an :class:`OperatorTree`, or anything with its ``plan``, ``root`` and ``estimates``.
-        observables: observables of the tree.
-        evidence: prepared evidence.
-        names: names of the queried observables.
-        every_leaf: send messages to all leaves, which is faster if most of them are queried.
+        weights: (batch, classes).
+        log_scale: (batch, classes) log of the factor divided out of each class.
 
     Returns:
-        name -> (batch, features).
+        (batch, classes) weights · exp(log_scale − shift), and (batch,) shift, the largest log scale among weighted classes.
     """
-    structure = tree.plan.tree
-    all_leaves = every_leaf or len(names) == len(structure.leaf_of)
-    leaves = None if all_leaves else sorted({structure.leaf_of[v] for v in names})
-    tables = tree.estimates(evidence, leaves)
-    result = {}
-    for v in names:
-        group = structure.leaf_observables[structure.leaf_of[v]]
-        if len(group) == 1:
-            result[v] = tables[structure.leaf_of[v]]
-            continue
-        zetas = [tree.root if u == v else observables[u].zeta(evidence, tree.root) for u in group]
-        result[v] = own_estimate(tables[structure.leaf_of[v]], group.index(v), zetas)
-    return result
+    shift = torch.where(weights == 0, -torch.inf, log_scale).amax(dim=-1)
+    shift = torch.where(shift.isinf(), torch.zeros_like(shift), shift)
+    return weights * (log_scale - shift.unsqueeze(-1)).clamp(max=0).exp(), shift

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from torchpbp.errors import DataError
 from torchpbp.features.encoded import EncodedMap
@@ -33,7 +33,7 @@ def thinned_rows(observables: Mapping[str, Observable], tables: Tables) -> Thinn
 
 def fit_observables(
     observables: Mapping[str, Observable], kernel_map: KernelMap | None, rows: ThinnedRows, scale: float | None = None
-) -> nn.ModuleList:
+) -> dict[str, Observable]:
     """New observables with fitted feature maps.
 
     Args:
@@ -45,7 +45,7 @@ def fit_observables(
     Raises:
         DataError: a constant column with a data-dependent bandwidth, or a range beyond floating-point precision.
     """
-    fitted = nn.ModuleList()
+    fitted: dict[str, Observable] = {}
     for v, old in observables.items():
         encoded = isinstance(old.map, EncodedMap)
         observable = Observable(v, old.domain, copy.deepcopy(old.map) if encoded else make_map(old.domain, kernel_map))
@@ -64,12 +64,15 @@ def fit_observables(
             observable.fit(rows.values(v), (low, high))
             middle = float(rows.values(v).median())
             check_span(v, low, high, middle, float(observable.map.width), torch.float64)
-        fitted.append(observable)
+        fitted[v] = observable
     return fitted
 
 
-def mean_features(observables: nn.ModuleList, rows: ThinnedRows) -> dict[str, Tensor]:
+def mean_features(observables: Mapping[str, Observable], rows: ThinnedRows) -> dict[str, Tensor]:
     """Mean features of the variables with missing values; they replace missing values in instruments."""
-    named = [o for o in observables if isinstance(o, Observable) and o.name in rows.incomplete]
-    values = {o.name: rows.values(o.name) if o.continuous else rows.values(o.name).long() for o in named}
-    return {o.name: o.map.features(values[o.name]).mean(dim=0) for o in named}
+    result = {}
+    for v in rows.incomplete:
+        if v in observables:
+            values = rows.values(v)
+            result[v] = observables[v].map.features(values if observables[v].continuous else values.long()).mean(dim=0)
+    return result

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -11,13 +11,21 @@ from torch import Tensor
 
 from torchpbp.distributed import process_rank, shares, sum_over_processes
 from torchpbp.errors import DataError
+from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.features.encoded import spread_of
 from torchpbp.inference.leaf_features import LeafFeatures, LeafReader
+from torchpbp.inference.observable import Observable
+from torchpbp.inference.operator_net import EXACT_FLOOR
+from torchpbp.learning.feature_fitting import Tables
+from torchpbp.learning.fitting import FitResult, Fitter, clipping_floor
 from torchpbp.learning.message_nets import Masking, MessageNets, NetBank
 from torchpbp.learning.net_moments import BatchRows, ClassLayout, MomentSums, fully_observed_rows, zero_sums
 from torchpbp.learning.net_stage1 import NetStage1
+from torchpbp.learning.population import population_rows
 from torchpbp.learning.stage1 import Penalties
-from torchpbp.learning.two_stage import Solution, solve
+from torchpbp.learning.two_stage import solve
+from torchpbp.moments.class_rows import ClassRows
+from torchpbp.planning.plan import Plan
 
 
 class Rows(NamedTuple):
@@ -34,25 +42,6 @@ class Rows(NamedTuple):
 
 Batches = Callable[[], Iterator[Rows]]
 """Returns a new iterator over batches of rows."""
-
-
-@dataclass(frozen=True)
-class NetFit:
-    """Result of a fit with fixed networks.
-
-    Args:
-        solution: operators.
-        heads: last layers of S1A and S1B by family.
-        rows: number of training rows.
-        class_rows: (classes,) rows of each class; (1,) without classes.
-        unlabelled: number of rows without a class, which are excluded.
-    """
-
-    solution: Solution
-    heads: list[tuple[Tensor, Tensor]]
-    rows: float
-    class_rows: Tensor
-    unlabelled: float
 
 
 def penalties_of(nets: MessageNets) -> Penalties:
@@ -83,79 +72,113 @@ def random_masks(
     return (order >= count)[before : before + count_here].to(like.device)
 
 
-@torch.no_grad()
-def fit_nets(
-    nets: MessageNets,
-    reader: LeafReader,
-    batches: Batches,
-    condition: str | None,
-    classes: int,
-    shrinkage: float,
-    seed: int,
-    masking: Masking,
-) -> NetFit:
-    """Statistics of features and networks, which are stored in the model, then moments of all rows, then operators.
+class NetFitter(Fitter):
+    """A fit through nets of leaves, which are fixed: statistics, moments of all rows and both closed-form stages.
 
     Args:
         nets: trained networks of the plan.
         reader: reader of the model's leaves.
-        batches: the rows of this process; read three times.
+        observables: of the model, in its order.
         condition: the variable with an operator tree per class.
-        classes: number of states of ``condition``; 1 without one.
+        classes: number of states of ``condition``; None without one.
         shrinkage: number of pseudo-rows from the pooled distribution added to each class.
-        seed: seed of the masks for instruments and context encoders.
-        masking: rates of hidden leaves.
     """
-    nets.eval()
-    device = nets.log_ridge.device
 
-    def rows() -> Iterator[_Masked]:
-        generator = torch.Generator().manual_seed(seed)  # the same masks in each pass
-        for batch, place in _in_step(labelled_rows()):
-            seen = reader.seen(batch.table)
-            shown = seen & random_masks(seen, masking.instruments, masking.most, generator, place)
-            context = seen & random_masks(seen, masking.context, masking.most, generator, place)
-            yield _Masked(batch.table, batch.weights, seen, shown, context)
+    passes = "A model with nets needs several passes over the data"
+    largest_batch = 4096
 
-    def labelled_rows() -> Iterator[_Weighted]:
+    def __init__(
+        self,
+        nets: MessageNets,
+        reader: LeafReader,
+        observables: Mapping[str, Observable],
+        condition: str | None,
+        classes: int | None,
+        shrinkage: float,
+    ) -> None:
+        self.nets, self.reader, self.observables = nets, reader, observables
+        self.condition, self.classes, self.shrinkage = condition, classes or 1, shrinkage
+        self.device: torch.device = nets.log_ridge.device
+
+    def fit(self, tables: Tables, plans: Mapping[int, Plan]) -> FitResult:
+        result = self.solve(lambda: map(Rows, tables()), self.nets.masking, self.shrinkage)
+        return replace(result, floor=clipping_floor(result.rows))
+
+    def fit_population(self, plan: Plan, network: DiscreteNetwork) -> FitResult:
+        states = {v: network.states[v] for v in network.graph.observed}
+        joint = population_rows(network, states, "a model with nets")
+        table = dict(zip(joint.names, joint.content.unbind(dim=1), strict=True))
+        # Each joint state is a single row, so a random mask would depend on the state: nothing is hidden.
+        result = self.solve(lambda: iter([Rows(table, joint.weights)]), Masking(0.0, 0.0), shrinkage=0.0)
+        return replace(result, rows=0)
+
+    @torch.no_grad()
+    def solve(self, batches: Batches, masking: Masking, shrinkage: float) -> FitResult:
+        """Statistics of features and networks, which are stored in the model, then moments of all rows, then operators.
+
+        Args:
+            batches: the rows of this process; read three times.
+            masking: rates of hidden leaves.
+            shrinkage: number of pseudo-rows added to each class.
+        """
+        nets, reader, condition = self.nets, self.reader, self.condition
+
+        def rows() -> Iterator[_Masked]:
+            generator = torch.Generator().manual_seed(nets.seed)  # the same masks in each pass
+            for batch, place in _in_step(self._labelled(batches)):
+                seen = reader.seen(batch.table)
+                shown = seen & random_masks(seen, masking.instruments, masking.most, generator, place)
+                context = seen & random_masks(seen, masking.context, masking.most, generator, place)
+                yield _Masked(batch.table, batch.weights, seen, shown, context)
+
+        unlabelled = 0.0
+        if condition is not None:
+            count = sum(int((batch.table[condition] < 0).sum()) for batch in batches())
+            unlabelled = float(sum(n for (n,) in shares(count)))
+        total = _fit_features(reader, rows, self.device)
+        if total == 0:
+            raise DataError(
+                "The training data is empty: expected at least one row (with a class, if there are any), got none."
+            )
+        _fit_statistics(nets, reader, rows)
+        sums = zero_sums(nets, self.classes, self.device)
+        class_rows = torch.zeros(self.classes, dtype=torch.float64, device=self.device)
+        for part in rows():
+            leaves = part.leaves(reader)
+            labels = None if condition is None else part.table[condition].long()
+            layout = ClassLayout(labels, self.classes, len(part.seen), self.device, part.weights)
+            class_rows += layout.filled.sum(dim=1)
+            messages, instruments = nets.messages(leaves), nets.instrument_features(leaves, part.shown)
+            sums = (
+                sums + BatchRows(nets, leaves, messages, instruments, layout, fully_observed_rows(nets, leaves)).sums()
+            )
+        sums = MomentSums(tuple(map(sum_over_processes, sums.sums)), tuple(map(sum_over_processes, sums.counts)))
+        class_rows = sum_over_processes(class_rows)
+        _check_counts(nets, sums)
+        stage1 = NetStage1(nets, sums.averages(shrinkage), condition is not None)
+        penalties = penalties_of(nets)
+        nets.set_heads(stage1.heads(penalties))
+        return FitResult(
+            solution=replace(solve(nets.plan, stage1, penalties), nets=nets),
+            rows=total,
+            floor=EXACT_FLOOR,
+            observables=self.observables,
+            classes=None if condition is None else ClassRows(condition, class_rows, unlabelled, shrinkage),
+        )
+
+    def _labelled(self, batches: Batches) -> Iterator[_Weighted]:
+        """Batches of rows with a class, on the device of the networks."""
         for batch in batches():
-            table = {v: x.to(device) for v, x in batch.table.items()}
+            table = {v: x.to(self.device) for v, x in batch.table.items()}
             first = next(iter(table.values()))
-            weights = torch.ones(len(first), dtype=torch.float64, device=device)
+            weights = torch.ones(len(first), dtype=torch.float64, device=self.device)
             if batch.weights is not None:
                 weights = batch.weights.to(weights)
-            if condition is not None and bool((table[condition] < 0).any()):
-                labelled = table[condition] >= 0
+            if self.condition is not None and bool((table[self.condition] < 0).any()):
+                labelled = table[self.condition] >= 0
                 table, weights = {v: x[labelled] for v, x in table.items()}, weights[labelled]
             if len(weights):
                 yield _Weighted(table, weights)
-
-    unlabelled = 0.0
-    if condition is not None:
-        count = sum(int((batch.table[condition] < 0).sum()) for batch in batches())
-        unlabelled = float(sum(n for (n,) in shares(count)))
-    total = _fit_features(reader, rows, device)
-    if total == 0:
-        raise DataError(
-            "The training data is empty: expected at least one row (with a class, if there are any), got none."
-        )
-    _fit_statistics(nets, reader, rows)
-    sums = zero_sums(nets, classes, device)
-    class_rows = torch.zeros(classes, dtype=torch.float64, device=device)
-    for part in rows():
-        leaves = part.leaves(reader)
-        labels = None if condition is None else part.table[condition].long()
-        layout = ClassLayout(labels, classes, len(part.seen), device, part.weights)
-        class_rows += layout.filled.sum(dim=1)
-        messages, instruments = nets.messages(leaves), nets.instrument_features(leaves, part.shown)
-        sums = sums + BatchRows(nets, leaves, messages, instruments, layout, fully_observed_rows(nets, leaves)).sums()
-    sums = MomentSums(tuple(map(sum_over_processes, sums.sums)), tuple(map(sum_over_processes, sums.counts)))
-    class_rows = sum_over_processes(class_rows)
-    _check_counts(nets, sums)
-    stage1 = NetStage1(nets, sums.averages(shrinkage), condition is not None)
-    penalties = penalties_of(nets)
-    solution = solve(nets.plan, stage1, penalties)
-    return NetFit(solution, stage1.heads(penalties), total, class_rows, unlabelled)
 
 
 class _Weighted(NamedTuple):

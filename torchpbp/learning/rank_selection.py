@@ -11,7 +11,7 @@ from torch import Tensor
 from torchpbp.distributed import sum_over_processes
 from torchpbp.errors import DataError
 from torchpbp.inference.observable import Observable, prepare
-from torchpbp.inference.operator_tree import OperatorTree, own_estimate
+from torchpbp.inference.operator_tree import OperatorTree, variable_estimate
 from torchpbp.inputs.evidence import Evidence
 from torchpbp.inputs.missing_values import observed
 from torchpbp.learning.feature_fitting import Tables
@@ -110,7 +110,7 @@ def leave_one_out(
         leaf = [observables[v] for v in tree.plan.tree.leaf_observables[node]]
         zetas = [o.zeta(evidence, table) for o in leaf]
         for k, observable in enumerate(leaf):
-            total = total + observable.log_score(own_estimate(table, k, zetas), evidence, floor)
+            total = total + observable.log_score(variable_estimate(table, k, zetas), evidence, floor)
     return total
 
 

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from torchpbp.contract.intervals import Interval
 from torchpbp.errors import DataWarning, StructureError, warn_caller
-from torchpbp.inference.operator_tree import OperatorTree, own_estimate
+from torchpbp.inference.operator_tree import OperatorTree, variable_estimate
 from torchpbp.inputs.columns import ColumnReader, DataLike
 from torchpbp.inputs.evidence import Evidence
-from torchpbp.learning.fitting import Fitter
+from torchpbp.learning.fitting import CountFitter
 from torchpbp.moments.distinct_rows import numbered
 from torchpbp.moments.joint_tables import JointTables
 
@@ -35,7 +35,7 @@ MOST = 128
 @torch.no_grad()
 def bootstrap_interval(
     model: PBP,
-    fitter: Fitter,
+    fitter: CountFitter,
     names: tuple[str, ...],
     evidence: Evidence,
     data: DataLike,
@@ -55,12 +55,12 @@ def bootstrap_interval(
         replicates: bootstrap samples.
         seed: of their draws.
     """
-    fitted = model.operator_tree
-    if not isinstance(fitted, OperatorTree):
+    if model.condition is not None:
         raise StructureError(
             f"interval: a model with condition={model.condition!r} has a tree per class, which is not bootstrapped. Use a graph "
             "with the variable in it."
         )
+    fitted, evidence = model.operators.tree, model.operators.prepare(evidence)
     estimate = answers(model, fitted, names, evidence)
     drawn = [
         answers(model, tree, names, evidence)
@@ -73,7 +73,7 @@ def bootstrap_interval(
 
 
 def replicated_trees(
-    model: PBP, fitter: Fitter, data: DataLike, replicates: int, answer: Tensor, seed: int
+    model: PBP, fitter: CountFitter, data: DataLike, replicates: int, answer: Tensor, seed: int
 ) -> Iterator[OperatorTree]:
     """Operator trees of bootstrap samples, with a leading dimension of replicates.
 
@@ -103,7 +103,7 @@ def replicated_trees(
     for start in range(0, replicates, step):
         weights = generator.multinomial(rows, counts / rows, size=min(step, replicates - start))
         tables.counts = counting @ torch.from_numpy(weights).to(codes.device, torch.float64).T
-        yield fitter.fit_counts(model.plan, tables).solution.tree
+        yield fitter.solve(model.plan, tables)[0].tree
 
 
 def _counting(cells: Tensor, size: int) -> Tensor:
@@ -125,16 +125,17 @@ def _counting(cells: Tensor, size: int) -> Tensor:
 
 def answers(model: PBP, tree: OperatorTree, names: tuple[str, ...], evidence: Evidence) -> Tensor:
     """(replicates, rows, states…) posteriors, or (replicates, rows) log-evidence, of a tree with or without replicates."""
+    net = model.operators
     if not names:
-        return evidence.scaled(tree.mass(model.prepare(evidence)).log(model.floor))
+        return net.mass(evidence, tree).log(net.floor)
     if len(names) > 1:
-        return model.joint_posterior(names, evidence, tree=tree)
+        return net.joint(names, evidence, tree=tree)
     (name,) = names
     leaf = model.tree.leaf_of[name]
     group = model.tree.leaf_observables[leaf]
-    table = tree.estimates(model.prepare(evidence), [leaf])[leaf]
-    leading, states = table.shape[: -len(group)], model.observables[name].map.dim
+    table = tree.estimates(evidence, [leaf])[leaf]
+    leading, states = table.shape[: -len(group)], net.observables[name].map.dim
     repeated = evidence.rows(torch.arange(evidence.batch, device=table.device).repeat(leading[:-1].numel()))
-    zetas = [model.observables[v].zeta(repeated, table) for v in group]
-    estimate = own_estimate(table.reshape(-1, *table.shape[len(leading) :]), group.index(name), zetas)
-    return model.distribution(model.observables[name], estimate, repeated).reshape(*leading, states)
+    zetas = [net.observables[v].zeta(repeated, table) for v in group]
+    estimate = variable_estimate(table.reshape(-1, *table.shape[len(leading) :]), group.index(name), zetas)
+    return net.distribution(name, estimate, repeated).reshape(*leading, states)

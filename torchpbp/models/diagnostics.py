@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torchpbp.inference.observable import negative_mass
-from torchpbp.inference.operators import SeparatorOperator
+from torchpbp.inference.operator_net import SeparatorOperator
 from torchpbp.lazy import pandas as pd
 from torchpbp.planning.plan import Plan, SeparatorPlan
 

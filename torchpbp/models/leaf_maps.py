@@ -73,13 +73,14 @@ def _kind(value: object) -> str:
     return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
 
 
-def make_observables(graph: LatentGraph, kernel_map: KernelMap | None, encoders: Encoders | None) -> nn.ModuleList:
+def make_observables(graph: LatentGraph, kernel_map: KernelMap | None, encoders: Encoders | None) -> list[Observable]:
     """The observables of a model, with unfitted feature maps."""
-    result = nn.ModuleList()
+    encoded = {} if encoders is None else encoders.sizes
+    result = []
     for v in graph.observed:
         domain = graph.variables[v]
-        if encoders is not None and v in encoders.sizes:
-            result.append(Observable(v, domain, EncodedMap(v, encoders.shapes[v], encoders.sizes[v], encoders)))
+        if encoders is not None and v in encoded:
+            result.append(Observable(v, domain, EncodedMap(v, encoders.shapes[v], encoded[v], encoders)))
         else:
             result.append(Observable(v, domain, make_map(domain, kernel_map)))
     return result

@@ -10,10 +10,9 @@ from torch import Tensor
 from torchpbp.distributed import sum_over_processes, world_size
 from torchpbp.features.encoded import EncodedMap
 from torchpbp.features.maps import OneHot
-from torchpbp.inference.class_trees import ClassTrees
 from torchpbp.inference.leaf_features import LeafReader
-from torchpbp.inference.observable import as_distribution
-from torchpbp.inference.operator_tree import OperatorTree, observable_estimates
+from torchpbp.inference.observable import as_distribution, prepare
+from torchpbp.inference.operator_tree import OperatorTree
 from torchpbp.inference.readout import soft_positive
 from torchpbp.inputs.evidence import Evidence
 from torchpbp.models.pbp import PBP
@@ -40,7 +39,7 @@ class Answers:
     @property
     def reader(self) -> LeafReader:
         """Reader of the model's leaves."""
-        return self.model.leaf_reader()
+        return self.model.operators.reader
 
     @property
     def dtype(self) -> torch.dtype:
@@ -80,15 +79,12 @@ class Answers:
 
         Empty if no row has a target.
         """
-        model, reader = self.model, self.reader
+        net, reader = self.model.operators, self.reader
         shown = reader.seen(table)
         grams = {v: m.gram for v, m in reader.encoded.items()}
         statistics = {v: (m.mean, m.spread) for v, m in reader.encoded.items()}
-        tree = OperatorTree(
-            model.plan, [model.root.weight, *(o.weight for o in model.separator_operators)], model.root.weight
-        )
-        prior = model.prior if model.condition is not None else shown.new_ones(1, dtype=torch.float64)
-        solved = Solved(tree, statistics, grams, prior, prior.new_zeros(()))
+        prior = net.prior if net.condition is not None else shown.new_ones(1, dtype=torch.float64)
+        solved = Solved(net.tree, statistics, grams, prior, prior.new_zeros(()))
         rows = len(shown)
         result = {"loss": (self.loss(solved, table, shown), rows)}
         if self.target is not None:
@@ -112,51 +108,43 @@ class Answers:
         reader = self.reader
         hard: dict[str, Tensor] = {}
         soft: dict[str, Tensor] = {}
+        real: dict[str, Tensor] = {}
         if reader.encoded:
             encoded = reader.encode(table, shown, shown)
             with full_precision(shown.device):
                 encoder_evidence = reader.evidence(encoded, shown, solved.statistics, solved.grams)
             soft |= {v: zeta.to(self.dtype) for v, zeta in encoder_evidence.items()}
         for i, (v, observable) in enumerate(reader.observables.items()):
-            if v in soft:
-                continue
-            flags = shown[:, i]
             if isinstance(observable.map, OneHot):
-                hard[v] = torch.where(flags, table[v], -1)
-            else:
-                filled = torch.where(flags, table[v], observable.bounds.mean().to(table[v]))
-                missing = observable.map.missing().to(shown.device)
-                vectors = torch.where(flags.unsqueeze(1), observable.map.evidence(filled).to(missing), missing)
-                soft[v] = vectors.to(self.dtype)
+                hard[v] = torch.where(shown[:, i], table[v], -1)
+            elif v not in soft:
+                real[v] = torch.where(shown[:, i], table[v], torch.nan)
         condition = self.model.condition
         if condition is not None and condition != self.target:
             hard[condition] = table[condition]
-        return Evidence(len(shown), hard, soft)
+        like = torch.empty(0, dtype=self.dtype, device=shown.device)
+        return prepare(reader.observables, Evidence(len(shown), hard, soft, real), like)
 
-    def _tree(self, solved: Solved) -> OperatorTree | ClassTrees:
+    def _tree(self, solved: Solved) -> OperatorTree:
         """The operators in the dtype of the nets: only solves need float64."""
         condition, tree = self.model.condition, solved.tree
         operators, root = [w.to(self.dtype) for w in tree.operators], tree.root.to(self.dtype)
-        if condition is None:
-            return OperatorTree(tree.plan, operators, root)
-        return ClassTrees(tree.plan, operators, root, solved.prior, condition)
+        return OperatorTree(tree.plan, operators, root, condition, None if condition is None else solved.prior)
 
-    def _target_log_probabilities(self, tree: OperatorTree | ClassTrees, evidence: Evidence, shown: Tensor) -> Tensor:
+    def _target_log_probabilities(self, tree: OperatorTree, evidence: Evidence, shown: Tensor) -> Tensor:
         assert self.target is not None
-        if isinstance(tree, ClassTrees) and self.target == tree.name:
-            estimate = tree.class_estimates(evidence)
-        else:
-            estimate = observable_estimates(tree, self.reader.observables, evidence, [self.target])[self.target]
-        if self.model.readout is None:
-            return as_distribution(estimate, self.model.floor.clamp(min=1e-6)).log()
+        net = self.model.operators
+        estimate = net.estimates(evidence, [self.target], tree=tree)[self.target]
+        if net.readout is None:
+            return as_distribution(estimate, net.floor.clamp(min=1e-6)).log()
         leaves = [i for i, v in enumerate(self.reader.names) if v != self.target]
         hidden = 1 - shown[:, leaves].double().mean(dim=1)
-        log_probabilities: Tensor = self.model.readout(estimate, hidden)
+        log_probabilities: Tensor = net.readout(estimate, hidden)
         return log_probabilities
 
     def _leaf_losses(
         self,
-        tree: OperatorTree | ClassTrees,
+        tree: OperatorTree,
         table: Mapping[str, Tensor],
         shown: Tensor,
         evidence: Evidence,
@@ -164,7 +152,7 @@ class Answers:
     ) -> Tensor:
         """Mean over leaves of the loss of predicting each from the others."""
         reader = self.reader
-        estimates = observable_estimates(tree, reader.observables, evidence, reader.names)
+        estimates = self.model.operators.estimates(evidence, reader.names, tree=tree)
         losses = []
         for i, (v, observable) in enumerate(reader.observables.items()):
             flags = shown[:, i].double()

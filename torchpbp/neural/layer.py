@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from torchpbp.errors import ArgumentError, QueryError, ShapeError
-from torchpbp.inputs.evidence import Evidence, query_names, warn_of_no_question
+from torchpbp.inputs.evidence import Evidence, query_names
 from torchpbp.inputs.layer_evidence import read_layer_evidence
-from torchpbp.models.two_stage_model import TwoStageModel
+from torchpbp.models.pbp import PBP
 from torchpbp.precision import full_precision
 from torchpbp.settings import non_negative, positive, whole
 from torchpbp.settings import seed as checked_seed
@@ -44,9 +44,9 @@ class PBPLayer(nn.Module):
         torch.Size([32, 4])
     """
 
-    def __init__(self, model: TwoStageModel) -> None:
+    def __init__(self, model: PBP) -> None:
         super().__init__()
-        if not isinstance(model, TwoStageModel):
+        if not isinstance(model, PBP):
             raise ArgumentError(f"PBPLayer: expected a PBP model, got {type(model).__name__}.")
         model.plan  # noqa: B018  raises NotFittedError without a plan
         self.model = model
@@ -60,28 +60,9 @@ class PBPLayer(nn.Module):
         """
         scale = non_negative().check("scale", scale)
         generator = torch.Generator().manual_seed(checked_seed().check("seed", seed))
-        tree = self.model.tree
-        with torch.no_grad():
-            for node, operator in zip(range(1, len(tree)), self.model.separator_operators, strict=True):
-                weight = operator.weight
-                noise = scale * torch.randn(weight.shape, generator=generator, dtype=torch.float64)
-                weight.copy_(noise)
-                for tensor in self._of_classes(weight):
-                    if tree.leaf_observables[node]:
-                        tensor[0] = 1.0 / tensor[0].numel()
-                    else:
-                        tensor[0].zero_()
-                        tensor[(0,) * tensor.ndim] = 1.0
-            root = self.model.root.weight
-            root.copy_(scale * torch.randn(root.shape, generator=generator, dtype=torch.float64))
-            for tensor in self._of_classes(root):
-                tensor[(0,) * tensor.ndim] = 1.0
+        self.model.operators.initialise(scale, generator)
         self.model.fitted = True
         return self
-
-    def _of_classes(self, weight: Tensor) -> list[Tensor]:
-        """Views of an operator, one per class; the operator itself without classes."""
-        return [weight] if self.model.condition is None else list(weight)
 
     def forward(self, evidence: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Posteriors of all discrete variables except those observed as states.
@@ -91,8 +72,8 @@ class PBPLayer(nn.Module):
             evidence of all other variables.
         """
         with full_precision(self.model.device):
-            checked, valid = self.read_evidence(evidence)
-            return _where_valid(valid, self.model.distributions(self._open(checked), checked))
+            prepared, valid = self._prepared(evidence)
+            return _where_valid(valid, self.model.operators(prepared))
 
     def estimates(self, evidence: Mapping[str, Tensor], variables: Sequence[str] | None = None) -> dict[str, Tensor]:
         """Estimates before :meth:`forward` clips them: possibly negative, up to a positive factor per row.
@@ -111,28 +92,25 @@ class PBPLayer(nn.Module):
             name -> (batch, states), NaN in invalid rows.
         """
         with full_precision(self.model.device):
-            checked, valid = self.read_evidence(evidence, signed=True)
-            return _where_valid(valid, self._open(checked, variables))
+            net = self.model.operators
+            prepared, valid = self._prepared(evidence, signed=True)
+            if variables is None:
+                return _where_valid(valid, net.estimates(prepared, net.open_variables(prepared), every_leaf=True))
+            names = query_names(variables)
+            self.model.check_query(names)
+            return _where_valid(valid, net.estimates(prepared, names))
 
-    def _open(self, checked: Evidence, variables: Sequence[str] | None = None) -> dict[str, Tensor]:
-        """Estimates of the named variables, or of all discrete variables without states in the evidence."""
-        if variables is not None:
-            wanted = list(query_names(variables))
-            self.model.check_query(wanted)
-            return self.model.estimates(checked, wanted)
-        wanted = [v for v, o in self.model.observables.items() if not o.continuous and v not in checked.hard]
-        if self.model.encoders is not None and self.model.encoders.context:
-            wanted = [v for v in wanted if v == self.model.target]
-        if not wanted and not torch.compiler.is_compiling():
-            warn_of_no_question("every discrete variable is given by its states")
-        return self.model.estimates(checked, wanted, every_leaf=True)
+    def _prepared(self, evidence: Mapping[str, Tensor], signed: bool = False) -> tuple[Evidence, Tensor]:
+        """Prepared evidence, and flags of the valid rows."""
+        checked, valid = self.read_evidence(evidence, signed)
+        return self.model.operators.prepare(checked), valid
 
     def log_evidence(self, evidence: Mapping[str, Tensor]) -> Tensor:
         """(batch,) log P(evidence), floored where the estimate is not positive."""
         self.model.require_densities("log_evidence")
         with full_precision(self.model.device):
-            checked, valid = self.read_evidence(evidence)
-            return torch.where(valid, self.model.log_mass(checked), torch.nan)
+            prepared, valid = self._prepared(evidence)
+            return torch.where(valid, self.model.operators.log_mass(prepared), torch.nan)
 
     def most_probable(self, evidence: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """name -> (batch,) states that maximise the posterior of each unobserved variable; -1 in rows with NaN answers."""
@@ -162,9 +140,8 @@ class PBPLayer(nn.Module):
     def read_evidence(self, evidence: Mapping[str, Tensor], signed: bool = False) -> tuple[Evidence, Tensor]:
         """Evidence without invalid entries, and (batch,) flags of the valid rows; (1,) flags without evidence."""
         self.model.require_fitted()
-        return read_layer_evidence(
-            evidence, self.model.evidence_domains(), self.model.root.weight.dtype, self.model.floor.device, signed
-        )
+        net = self.model.operators
+        return read_layer_evidence(evidence, net.domains, net.root.weight.dtype, net.device, signed)
 
 
 def _where_valid(valid: Tensor, answers: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -226,7 +203,7 @@ class PBPDistribution:
             raise ShapeError(f"log_prob: the values have {checked.batch} rows, the evidence has {self._checked.batch}.")
         condition = {**self._checked.hard, **self._checked.soft, **self._checked.real}
         joint: dict[str, Tensor] = {**condition, **values}
-        extra = torch.zeros(1, dtype=self.layer.model.root.weight.dtype, device=self.layer.model.floor.device)
+        extra = torch.zeros(1, dtype=self.layer.model.operators.root.weight.dtype, device=self.layer.model.device)
         for v in self._checked.soft.keys() & values.keys():
             weights = self._checked.soft[v]
             if v in checked.soft:

@@ -15,7 +15,7 @@ from torchpbp.distributed import gather_rows, process_rank, shares, sum_over_pro
 from torchpbp.errors import ArgumentError, DataError, DataWarning, StructureError, warn_caller
 from torchpbp.inference.leaf_features import LeafReader
 from torchpbp.learning.message_nets import Masking
-from torchpbp.learning.net_fitting import Rows, random_masks
+from torchpbp.learning.net_fitting import random_masks
 from torchpbp.models.pbp import PBP
 from torchpbp.neural.answers import Answers
 from torchpbp.neural.batches import read_batch, several_batches
@@ -168,7 +168,7 @@ class PBPModule(LightningModule):
     @property
     def reader(self) -> LeafReader:
         """Reader of the model's leaves."""
-        return self.model.leaf_reader()
+        return self.model.operators.reader
 
     # -- training ------------------------------------------------------------------------------------------------
 
@@ -177,7 +177,8 @@ class PBPModule(LightningModule):
         ridges = [self.model.nets.log_ridge]
         if self.model.encoders is not None:
             ridges.append(self.model.encoders.log_ridge)
-        links = [] if self.model.readout is None else list(self.model.readout.parameters())
+        readout = self.model.operators.readout
+        links = [] if readout is None else list(readout.parameters())
         special = {id(p) for p in (*ridges, *links)}
         learned = [
             p
@@ -211,8 +212,7 @@ class PBPModule(LightningModule):
     def setup(self, stage: str) -> None:
         if stage != "fit":
             return
-        self.model.operators.requires_grad_(False)  # they are solved for, not trained
-        self.model.root.requires_grad_(False)
+        self._require_gradients(False)  # operators are solved for, not trained
         contrasted = [v for v, o in self.reader.observables.items() if o.continuous]
         if world_size() > 1 and self.target is None and contrasted:
             raise StructureError(
@@ -225,6 +225,11 @@ class PBPModule(LightningModule):
                 f"precision={precision}: only encoders run in mixed precision, and the model has no encoders, so it would change "
                 "nothing. Leave it out."
             )
+
+    def _require_gradients(self, required: bool) -> None:
+        net = self.model.operators
+        net.separators.requires_grad_(required)
+        net.root.requires_grad_(required)
 
     def on_train_start(self) -> None:
         if not bool(self.prepared):
@@ -293,8 +298,7 @@ class PBPModule(LightningModule):
     # -- solving on all rows -------------------------------------------------------------------------------------
 
     def on_train_end(self) -> None:
-        self.model.operators.requires_grad_(True)
-        self.model.root.requires_grad_(True)
+        self._require_gradients(True)
         self.solve(self._solve_batches)
         self.model.eval()
         if int(self.skipped):
@@ -316,13 +320,8 @@ class PBPModule(LightningModule):
             rows: largest number of rows; all by default.
         """
         opened = batches if callable(batches) else lambda: iter(batches)
-        training = self.training
-        self.eval()
-        try:
-            most = None if rows is None else -(-rows // world_size())
-            self.model.fit_nets(lambda: map(Rows, several_batches(opened, most, self.model, self.device)))
-        finally:
-            self.train(training)
+        most = None if rows is None else -(-rows // world_size())
+        self.model.solve(lambda: several_batches(opened, most, self.model, self.device))
 
     def _solve_batches(self) -> Iterator[Any]:
         data: Any = getattr(self.trainer, "datamodule", None)

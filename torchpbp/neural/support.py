@@ -51,14 +51,14 @@ def solve_support(
         context: (rows, leaves) mask of the leaves shown to context encoders.
         through: let gradients pass; otherwise operators are constants.
     """
-    nets, reader, condition = model.nets, model.leaf_reader(), model.condition
+    nets, reader, condition = model.nets, model.operators.reader, model.condition
     encoded = reader.encode(table, seen, context)
     with full_precision(seen.device):
         statistics = reader.batch_statistics(encoded, seen)
         leaves = reader.features(table, encoded, seen, statistics)
         complete = fully_observed_rows(nets, leaves)
         labels = None if condition is None else table[condition]
-        layout = ClassLayout(labels, model.classes, len(seen), seen.device)
+        layout = ClassLayout(labels, model.operators.classes or 1, len(seen), seen.device)
         messages = nets.messages(leaves, complete)
         instruments = nets.instrument_features(leaves, shown, complete)
         rows = BatchRows(nets, leaves, messages, instruments, layout, complete)

@@ -9,7 +9,7 @@ import pandas as pd
 from torchpbp.contract.frames import state_labels
 from torchpbp.errors import StructureError
 from torchpbp.models.diagnostics import diagnostics_table, worst_class
-from torchpbp.models.two_stage_model import TwoStageModel
+from torchpbp.models.pbp import PBP
 from torchpbp.settings import whole
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ COLUMNS = {"rank": 1.12, "needed": 1.25, "reached": 1.4, "significant": 1.57, "c
 """Numbers beside the dots, and their positions; correlations end at 1."""
 
 
-def plot_diagnostics(model: TwoStageModel, *, most: int = 40, ax: Axes | None = None) -> Axes:
+def plot_diagnostics(model: PBP, *, most: int = 40, ax: Axes | None = None) -> Axes:
     """Draw the canonical correlations and ranks of each separator, one line each.
 
     A dot is the canonical correlation of one dimension of the message with the instrument: filled if it is statistically
@@ -42,11 +42,11 @@ def plot_diagnostics(model: TwoStageModel, *, most: int = 40, ax: Axes | None = 
         ArgumentError: ``most`` below 1.
         NotFittedError: the model is not fitted.
     """
-    if not isinstance(model, TwoStageModel):
+    if not isinstance(model, PBP):
         raise StructureError(f"Diagnostics of separators: expected a PBP model, got {type(model).__name__}.")
     most = whole(1).check("most", most)
     model.require_fitted()
-    strengths = [worst_class(op)[1] for op in model.separator_operators]
+    strengths = [worst_class(op)[1] for op in model.operators.separator_operators]
     table = separator_table(model)
     total = len(table)
     if total > most:
@@ -93,8 +93,8 @@ def plot_diagnostics(model: TwoStageModel, *, most: int = 40, ax: Axes | None = 
     return ax
 
 
-def separator_table(model: TwoStageModel) -> pd.DataFrame:
+def separator_table(model: PBP) -> pd.DataFrame:
     """:meth:`PBP.diagnostics` without the clipped mass, whose estimate is slow."""
     labels = [] if model.condition is None else state_labels(model, model.condition)
-    table = diagnostics_table(model.plan, model.separator_operators, {}, labels)
+    table = diagnostics_table(model.plan, model.operators.separator_operators, {}, labels)
     return table.drop(columns="clipped_mass")

@@ -13,7 +13,7 @@ from torchpbp.graph.junction_tree import JunctionTree, build_junction_tree
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.inference.operator_tree import OperatorTree
 from torchpbp.inputs.evidence import Evidence, EvidenceLike
-from torchpbp.models.two_stage_model import TwoStageModel
+from torchpbp.models.pbp import PBP
 from torchpbp.plotting.evidence import condition, one_row, written_values
 from torchpbp.plotting.tree_layout import EDGE, SEPARATOR, SEPARATOR_EDGE, Layout, draw_cliques, lay_out, tree_axes
 
@@ -27,7 +27,7 @@ CHART_WIDTH, CHART_HEIGHT = 0.66, 0.4  # in columns and levels
 
 
 def plot_junction_tree(
-    model: TwoStageModel | JunctionTree | LatentGraph,
+    model: PBP | JunctionTree | LatentGraph,
     *,
     core_groups: Mapping[int, Sequence[str]] | None = None,
     ax: Axes | None = None,
@@ -45,7 +45,7 @@ def plot_junction_tree(
     Raises:
         StructureError: not a model, tree or graph; an unknown node; or a tree too large to draw.
     """
-    if isinstance(model, TwoStageModel):
+    if isinstance(model, PBP):
         tree = model.tree
         core_groups = model.plan.core_groups if core_groups is None else core_groups
     elif isinstance(model, LatentGraph):
@@ -85,7 +85,7 @@ def plot_junction_tree(
     return ax
 
 
-def plot_messages(model: TwoStageModel, evidence: EvidenceLike = None, *, row: int = 0, ax: Axes | None = None) -> Axes:
+def plot_messages(model: PBP, evidence: EvidenceLike = None, *, row: int = 0, ax: Axes | None = None) -> Axes:
     """Draw the upward messages of one row of evidence: a small bar chart at each separator of the tree.
 
     A bar is an entry of the message, scaled, as in inference, to a largest absolute value of 1. The first entry, in grey, is
@@ -106,7 +106,7 @@ def plot_messages(model: TwoStageModel, evidence: EvidenceLike = None, *, row: i
         QueryError: a model with an operator tree per class, and evidence without the class.
         NotFittedError: the model is not fitted.
     """
-    if not isinstance(model, TwoStageModel):
+    if not isinstance(model, PBP):
         raise StructureError(f"Messages of a junction tree: expected a PBP model, got {type(model).__name__}.")
     model.require_fitted()
     tree = model.tree
@@ -114,7 +114,7 @@ def plot_messages(model: TwoStageModel, evidence: EvidenceLike = None, *, row: i
     checked = one_row(model, evidence, row)
     values = written_values(model, checked)
     with torch.no_grad():
-        messages = _tree_of_row(model, checked).upward(model.prepare(checked)).messages
+        messages = _tree_of_row(model, checked).upward(model.operators.prepare(checked)).messages
     ax, font = tree_axes(layout, ax, LEVEL)
     for node in range(1, len(tree)):
         informed = any(v in values for v in tree.inside[node])
@@ -129,18 +129,18 @@ def plot_messages(model: TwoStageModel, evidence: EvidenceLike = None, *, row: i
     return ax
 
 
-def _tree_of_row(model: TwoStageModel, row: Evidence) -> OperatorTree:
+def _tree_of_row(model: PBP, row: Evidence) -> OperatorTree:
     """The operators of a row's messages: those of its class in a model with a tree per class."""
-    trees = model.operator_tree
-    if isinstance(trees, OperatorTree):
-        return trees
-    states = row.hard.get(trees.name)
+    tree, name = model.operators.tree, model.condition
+    if name is None:
+        return tree
+    states = row.hard.get(name)
     if states is None or int(states[0]) < 0:
         raise QueryError(
-            f"Messages of a model with condition={trees.name!r} are different for each class: expected the state of '{trees.name}' in the "
+            f"Messages of a model with condition={name!r} are different for each class: expected the state of '{name}' in the "
             "evidence, got none."
         )
-    return trees.tree(int(states[0]))
+    return tree.of_class(int(states[0]))
 
 
 def _draw_edge(tree: JunctionTree, layout: Layout, node: int, ax: Axes, informed: bool) -> None:

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from torchpbp import PBP, templates
+from torchpbp import PBP, LatentGraph, templates
 from torchpbp.classifier import GenerativeClassifier
 from torchpbp.datasets import load_splice
 from torchpbp.datasets.splice import grouped_folds
 from torchpbp.experiments.splice.choice import Choice
 from torchpbp.experiments.splice.task import drawn
-from torchpbp.models.two_stage_model import TwoStageModel
+from torchpbp.learning.kernel_ridge import KernelRidge
 
 pytestmark = pytest.mark.filterwarnings("ignore:Columns .* hold one state only")
 
@@ -49,10 +49,13 @@ def test_choice_counts_the_held_out_rows_that_classifiers_get_right() -> None:
 
 def test_a_model_that_needs_rows_is_fitted_to_them() -> None:
     x, y, group = some_rows(90)
-    made: list[TwoStageModel] = []
+    made: list[PBP] = []
 
-    class Rowwise(TwoStageModel):  # without the ability to learn from counts
-        def fit(self, *args: Any, **kwargs: Any) -> TwoStageModel:
+    class Rowwise(PBP):  # its first stage learns from rows
+        def __init__(self, graph: LatentGraph, **settings: Any) -> None:
+            super().__init__(graph, regressor=KernelRidge(), **settings)
+
+        def fit(self, *args: Any, **kwargs: Any) -> PBP:
             made.append(self)
             return super().fit(*args, **kwargs)
 

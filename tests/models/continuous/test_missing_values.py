@@ -85,9 +85,9 @@ def test_a_population_with_gaps_is_learned_exactly(odd):
     )
     assert moments.rows == len(data[names[0]])
     tree = learn(model.plan, moments, Ridge(), Penalties(0.0, 0.0)).tree
-    model.set_operators(tree.operators, tree.root)
+    model.operators.set_tree(tree)
     model.fitted = True
-    model.floor.fill_(1e-15)
+    model.operators.floor.fill_(1e-15)
     states = [range(-1, 3)] * len(names)
     evidence = dict(zip(names, torch.tensor(list(itertools.product(*states))).T, strict=True))
     assert torch.allclose(model.log_evidence(evidence), truth.log_evidence(evidence), atol=1e-8)

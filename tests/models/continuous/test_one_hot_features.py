@@ -33,8 +33,8 @@ def test_one_hot_feature_moments_give_the_same_operators_as_tables(name):
     results = [learn(plan, m, Ridge(), Penalties(0.0, 0.0)) for m in (TableMoments(counts), moments)]
     assert moments.rows == 4_000
     for model, solution in zip((tables, features), results, strict=True):
-        model.set_operators(solution.tree.operators, solution.tree.root)
-        model.floor.fill_(1e-15)
+        model.operators.set_tree(solution.tree)
+        model.operators.floor.fill_(1e-15)
     for a, b in zip(results[0].strengths, results[1].strengths, strict=True):
         assert torch.allclose(a, b, atol=1e-9)
     evidence = {

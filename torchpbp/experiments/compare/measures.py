@@ -21,7 +21,6 @@ from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.experiments.compare.questions import Question, chosen_questions, mean_kl
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.models.network_learner import NetworkLearner
-from torchpbp.models.operator_model import OperatorModel
 from torchpbp.models.pbp import PBP
 from torchpbp.settings import between, whole
 
@@ -197,7 +196,7 @@ class JointProbability(Measure):
         ratio = (fit.model.log_evidence(source.observed) - truth).exp()
         error = (ratio - 1).abs()
         found = {"error": float(error.mean()), "median_error": float(error.median())}
-        if isinstance(fit.model, OperatorModel | SpectralJunctionTree):  # their estimates may be negative
+        if isinstance(fit.model, PBP | SpectralJunctionTree):  # their estimates may be negative
             sign, size = fit.model.log_evidence(source.observed, raw=True)
             signed = sign * (size - truth).exp()
             found |= {
