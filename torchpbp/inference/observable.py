@@ -33,11 +33,12 @@ class Observable(nn.Module):
         map: feature map of the variable.
 
     Attributes:
-        bounds: (2,) range over which a continuous variable's densities are normalised.
-        functionals: (dim, 2) weights with which features predict u and u² of a continuous variable, where u is the
-            standardised value: for data far from 0, x² would dominate the variance. For a leaf with an encoder
-            (dim, 2 · entries), the weights of u first.
-        marginal: (dim,) prior distribution of a discrete variable, towards which noisy estimates are shrunk.
+        continuous: whether the variable has a range in place of states.
+        bounds: (2,) range over which densities are normalised; of continuous variables only.
+        functionals: (dim, 2) weights with which features predict u and u², where u is the standardised value: for data
+            far from 0, x² would dominate the variance. For a leaf with an encoder (dim, 2 · entries), the weights of u
+            first; of continuous variables only.
+        marginal: (dim,) prior distribution, towards which noisy estimates are shrunk; of discrete variables only.
     """
 
     bounds: Tensor
@@ -47,17 +48,15 @@ class Observable(nn.Module):
     def __init__(self, name: str, domain: Domain, map: FeatureMap) -> None:
         super().__init__()
         self.name, self.domain, self.map = name, domain, map
-        self.register_buffer("bounds", torch.zeros(2, dtype=torch.float64, device="cpu"))
-        entries = torch.Size(map.shape).numel() if isinstance(map, EncodedMap) else 1
-        rows = map.dim if self.continuous else 0
-        self.register_buffer("functionals", torch.zeros(rows, 2 * entries, dtype=torch.float64, device="cpu"))
-        states = 0 if self.continuous else map.dim
-        self.register_buffer("marginal", torch.full((states,), 1 / map.dim, dtype=torch.float64, device="cpu"))
-
-    @property
-    def continuous(self) -> bool:
-        """Whether the variable has a range in place of states."""
-        return isinstance(self.domain, Continuous)
+        self.continuous = isinstance(domain, Continuous)
+        if self.continuous:
+            entries = torch.Size(map.shape).numel() if isinstance(map, EncodedMap) else 1
+            self.register_buffer("bounds", torch.zeros(2, dtype=torch.float64, device="cpu"))
+            functionals = torch.zeros(map.dim, 2 * entries, dtype=torch.float64, device="cpu")
+            self.register_buffer("functionals", functionals)
+        else:
+            marginal = torch.full((map.dim,), 1 / map.dim, dtype=torch.float64, device="cpu")
+            self.register_buffer("marginal", marginal)
 
     def fit(self, values: Tensor, extent: tuple[float, float] | None = None) -> None:
         """Fit the map, the range and the moment functionals of a continuous variable.
@@ -276,12 +275,12 @@ def as_distribution(estimate: Tensor, floor: float | Tensor, fallback: Tensor | 
     mass = absolute + empty
     least = empty + (floor.to(estimate.dtype) if isinstance(floor, Tensor) else floor)
     clipped = torch.maximum(estimate * mass.detach().reciprocal(), least)
-    total = clipped.sum(dim=-1, keepdim=True)
+    clipped = clipped / clipped.sum(dim=-1, keepdim=True)
     if fallback is None:
-        return clipped * total.reciprocal()
+        return clipped
     # 1 − 2s: |e| − e is 0 for positive e and 2|e| for negative e.
     signal = (estimate.sum(dim=-1, keepdim=True) / mass).clamp(min=0)
-    return torch.addcmul(clipped * (signal / total), 1 - signal, fallback)
+    return torch.lerp(fallback, clipped, signal)
 
 
 def distributions(

@@ -127,6 +127,8 @@ class OperatorNet(nn.Module):
     ) -> None:
         super().__init__()
         self.condition, self.dtype = condition, dtype
+        self._plan: Plan | None = None
+        self._schedule: Schedule | None = None
         self.encoders, self.readout = encoders, None
         self.register_buffer("floor", torch.tensor(EXACT_FLOOR, dtype=torch.float64))
         self.set_observables(observables)
@@ -135,8 +137,6 @@ class OperatorNet(nn.Module):
             self.register_buffer("prior", torch.full((classes,), 1 / classes, dtype=torch.float64))
         self.separators = nn.ModuleList()
         self.register_module("root", None)
-        self._plan: Plan | None = None
-        self._schedule: Schedule | None = None
 
     # -- structure -----------------------------------------------------------------------------------------------
 
@@ -178,7 +178,9 @@ class OperatorNet(nn.Module):
 
     def set_observables(self, observables: Iterable[Observable]) -> None:
         """Replace the observables."""
-        self.variables = nn.ModuleList(observables).to(self.device)
+        self.variables = nn.ModuleList(observables)
+        if self.device.type != "cpu" or self.planned:  # walking over thousands of new modules is slow
+            self.variables.to(self.device)
         self.observables = {o.name: o for o in cast(Iterable[Observable], self.variables)}
         self.domains: dict[str, Domain] = {v: o.domain for v, o in self.observables.items()}
         leaves = {v: o for v, o in self.observables.items() if v != self.condition}

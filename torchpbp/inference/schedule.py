@@ -123,6 +123,10 @@ class Schedule:
         inner: inner nodes, deepest first.
         places: node -> place of its upward message.
         everywhere: the route to all leaves.
+
+    Attributes:
+        steps: all steps, leaves first; operators and scales of an upward pass have this order.
+        root_children: nodes below the root.
     """
 
     tree: JunctionTree
@@ -130,16 +134,13 @@ class Schedule:
     inner: tuple[Step, ...]
     places: dict[int, Place]
     everywhere: Route
+    steps: tuple[Step, ...] = field(init=False, repr=False)
+    root_children: tuple[int, ...] = field(init=False, repr=False)
     _routes: dict[tuple[int, ...], Route] = field(default_factory=dict, repr=False)
 
-    @property
-    def root_children(self) -> tuple[int, ...]:
-        return self.tree.children[0]
-
-    @property
-    def steps(self) -> tuple[Step, ...]:
-        """All steps, leaves first; operators and scales of an upward pass have this order."""
-        return self.leaves + self.inner
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "steps", self.leaves + self.inner)
+        object.__setattr__(self, "root_children", self.tree.children[0])
 
     def route(self, leaves: Sequence[int] | None = None) -> Route:
         """The route from the root to some leaves, all by default."""
