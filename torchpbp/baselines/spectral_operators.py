@@ -19,8 +19,7 @@ from torchpbp.inference.operator_tree import OperatorTree
 from torchpbp.learning.least_squares import least_squares
 from torchpbp.learning.ridge import equal_shapes
 from torchpbp.moments.table_moments import TableMoments
-from torchpbp.planning.core_groups import group_size
-from torchpbp.planning.plan import Group, Plan, PlanOptions, SeparatorPlan
+from torchpbp.planning.plan import Group, Plan, PlanOptions, SeparatorPlan, group_size
 from torchpbp.planning.ranks import StructureProbe, scaled_cross
 from torchpbp.planning.spans import numerical_rank
 
