@@ -15,7 +15,7 @@ from torch import Tensor
 
 from torchpbp.errors import StructureError
 from torchpbp.exact.contraction import contract
-from torchpbp.graph.clique_tree import CliqueTree
+from torchpbp.graph.clique_tree import CliqueTree, holders_of
 from torchpbp.graph.cost import table_cost
 from torchpbp.graph.domains import Scope
 
@@ -78,10 +78,7 @@ def potential_tree(
         "Remove edges, give these variables fewer states, or set network.budget = <bytes> (None: no limit).",
     )
     like = factors[0][1]
-    holders: dict[str, list[int]] = {}
-    for node, scope in enumerate(scopes):
-        for v in scope:
-            holders.setdefault(v, []).append(node)
+    holders = holders_of(scopes)
     assigned: list[list[tuple[Scope, Tensor]]] = [[] for _ in scopes]
     for scope, table in factors:
         fitting = [n for n in (holders.get(scope[0], []) if scope else [0]) if set(scope) <= tree.cliques[n]]

@@ -26,7 +26,7 @@ from torchpbp.exact.prior import Prior
 from torchpbp.exact.queries import Queries
 from torchpbp.exact.tables import check_tables, check_variables, checked_table, device_of
 from torchpbp.graph.bif import BIF, read_bif, write_bif
-from torchpbp.graph.clique_tree import families
+from torchpbp.graph.clique_tree import factor_scopes
 from torchpbp.graph.cost import BUDGET, table_cost
 from torchpbp.graph.domains import Scope, require_single_values
 from torchpbp.graph.latent_graph import Domain, LatentGraph, require_graph
@@ -128,7 +128,7 @@ class DiscreteNetwork(JointQueries, Sampling, LatentQueries):
         require_single_values(graph.variables, "DiscreteNetwork.random")
         seed = Constraint("a whole number of at least 0", _any_seed).check("seed", seed)
         positive().check("concentration", concentration)
-        table_cost(families(graph), {v: graph.num_states(v) for v in graph.names}).require(
+        table_cost(factor_scopes(graph), {v: graph.num_states(v) for v in graph.names}).require(
             cls.budget,
             "A network on this graph",
             f"Give variables fewer parents or fewer states, or set {cls.__name__}.budget = <bytes> (None: no limit).",

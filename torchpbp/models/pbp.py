@@ -30,9 +30,8 @@ from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.features.encoded import EncodedMap, Encoders
 from torchpbp.features.encoded import require_finite as require_finite_features
 from torchpbp.features.maps import KernelMap
-from torchpbp.graph.conditioning import conditional_graph, require_condition
+from torchpbp.graph.clique_tree import directed_graph
 from torchpbp.graph.cost import BUDGET
-from torchpbp.graph.directed import directed_graph
 from torchpbp.graph.junction_tree import JunctionTree, build_junction_tree
 from torchpbp.graph.latent_graph import Continuous, Domain, LatentGraph, require_graph
 from torchpbp.inference.density import as_points, warn_of_coarse_grids
@@ -270,7 +269,7 @@ class PBP(nn.Module, JointQueries, Sampling, Counting, Intervals):
         self.bandwidth_scores: dict[float, float] = {}
         self.fitted = False
         if settings.condition is not None:
-            require_condition(graph, settings.condition)
+            graph.require_condition(settings.condition)
         self.kernel_map, encoders = read_features(graph, features, context)
         observables = make_observables(graph, self.kernel_map, encoders)
         self.operators = OperatorNet(observables, encoders, settings.condition, dtype)
@@ -303,7 +302,7 @@ class PBP(nn.Module, JointQueries, Sampling, Counting, Intervals):
     def _planned_graph(self) -> LatentGraph:
         """The graph of the junction tree: without the class variable."""
         condition = self.settings.condition
-        return self.graph if condition is None else conditional_graph(self.graph, condition)
+        return self.graph if condition is None else self.graph.conditional(condition)
 
     # -- structure -----------------------------------------------------------------------------------------------
 
