@@ -19,7 +19,7 @@ from tqdm.auto import tqdm
 
 from torchpbp.errors import ConvergenceWarning, DataError, StructureError, warn_caller
 from torchpbp.exact.network import DiscreteNetwork
-from torchpbp.graph.latent_graph import LatentGraph, require_graph, require_states
+from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.inputs.columns import DataLike
 from torchpbp.lazy import pandas as pd
 from torchpbp.models.likelihood.expectation import ExpectationStep
@@ -103,15 +103,11 @@ class EM(NetworkLearner):
         start: DiscreteNetwork | None = None,
         progress: bool = True,
     ) -> None:
-        require_graph(graph, "EM")
-        if not graph.directed:
-            raise StructureError("EM: expected a directed graph, whose tables are conditional probabilities.")
-        require_states(graph, "EM", " torchpbp.PBP takes such graphs.")
+        super().__init__(graph)
         if start is not None and not _same_tables(start, graph):
             raise StructureError(
                 "start: expected a network on the learner's own graph, with the same parents and states."
             )
-        super().__init__(graph)
         self.settings = EMSettings(
             restarts=restarts,
             max_steps=max_steps,

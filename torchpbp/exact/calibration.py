@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from torchpbp.errors import StructureError
-from torchpbp.exact.contraction import contract
+from torchpbp.exact.contraction import contract, rescaled
 from torchpbp.graph.clique_tree import CliqueTree, holders_of
 from torchpbp.graph.cost import table_cost
 from torchpbp.graph.domains import Scope
@@ -139,7 +139,8 @@ def shafer_shenoy(
         parent = tree.parent[node]
         siblings = [up[s] for s in tree.children[parent] if s != node]
         above = [down[parent]] if parent > 0 else []
-        message, _ = _rescaled(_product(local[parent] + siblings + above, model.separators[node], rows))
+        message = _product(local[parent] + siblings + above, model.separators[node], rows)
+        message, _ = rescaled(message, range(1, message.ndim))
         down[node] = (message, (ROW, *model.separators[node]))
     beliefs = tuple(
         tuple(local[n] + [up[c] for c in tree.children[n]] + ([down[n]] if n else [])) for n in range(count)
@@ -165,9 +166,10 @@ def _upward(
     log_total = torch.zeros_like(rows)
     for node in range(len(model.tree) - 1, 0, -1):
         parts = local[node] + [up[child] for child in model.tree.children[node]]
-        message, log_scale = _rescaled(_product(parts, model.separators[node], rows))
+        message = _product(parts, model.separators[node], rows)
+        message, scale = rescaled(message, range(1, message.ndim))
         up[node] = (message, (ROW, *model.separators[node]))
-        log_total = log_total + log_scale
+        log_total = log_total + scale.flatten().log()
     return local, up, log_total
 
 
@@ -175,10 +177,3 @@ def _product(parts: Sequence[tuple[Tensor, tuple[Hashable, ...]]], output: Scope
     if not any(ROW in modes for _, modes in parts):
         parts = [*parts, (rows, (ROW,))]
     return contract([t for t, _ in parts], [m for _, m in parts], (ROW, *output))
-
-
-def _rescaled(message: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows divided by their largest absolute entries, and the logs of these entries (0 for rows of zeros)."""
-    scale = message.detach().abs().unsqueeze(1).flatten(1).amax(dim=1)  # a batch may have no rows
-    safe = torch.where(scale > 0, scale, torch.ones_like(scale))
-    return message / safe.reshape(-1, *[1] * (message.ndim - 1)), safe.log()

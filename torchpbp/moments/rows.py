@@ -14,6 +14,14 @@ from torchpbp.moments.distinct_rows import numbered
 from torchpbp.planning.plan import Group
 
 
+def row_products(parts: Sequence[Tensor]) -> Tensor:
+    """Row-wise Kronecker product of (…, d_k) tensors, (…, ∏ d_k)."""
+    result = parts[0]
+    for part in parts[1:]:
+        result = (result.unsqueeze(-1) * part.unsqueeze(-2)).flatten(-2)
+    return result
+
+
 class TrainingRows:
     """Training rows of regressors: states if all variables are discrete, otherwise features of all variables.
 
@@ -177,10 +185,9 @@ class Projections(nn.Module):
             offsets = torch.arange(count, device=codes.device) * size
             return nn.functional.embedding(codes + offsets, self.matrices.reshape(count * size, m))
         assert rows.features is not None
-        feature = rows.features.new_ones(len(rows), count, 1)
-        for j in range(len(self.sizes)):
-            part = rows.features[:, getattr(self, f"where{j}")]  # (rows, S, dim of the j-th variable)
-            feature = (feature.unsqueeze(3) * part.unsqueeze(2)).flatten(2)
+        # (rows, S, dim of each variable)
+        parts = [rows.features[:, getattr(self, f"where{j}")] for j in range(len(self.sizes))]
+        feature = row_products(parts) if parts else rows.features.new_ones(len(rows), count, 1)
         return torch.einsum("bsd,sdm->bsm", feature.to(self.matrices), self.matrices)
 
 
@@ -209,7 +216,4 @@ class ProductTargets(nn.Module):
 
     def forward(self, rows: TrainingRows) -> Tensor:
         """(rows, S, size of y)."""
-        first, *others = [factor(rows) for factor in self.factors]
-        for other in others:
-            first = (first.unsqueeze(3) * other.unsqueeze(2)).flatten(2)
-        return first - self.offset
+        return row_products([factor(rows) for factor in self.factors]) - self.offset

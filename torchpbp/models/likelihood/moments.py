@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from torchpbp.distributed import sum_over_processes
+from torchpbp.moments.rows import row_products
 
 ENTRIES_AT_ONCE = 1 << 23
 """Largest number of entries of the matrix of indicators of a block of rows."""
@@ -95,9 +96,7 @@ class FormMoments:
             for values, weights in self.values(every):
                 parts = iter(torch.split(values, [len(form) for i in long for form in requests[i]], dim=1))
                 for i in long:
-                    product = next(parts) * weights[:, None]
-                    for _ in range(len(requests[i]) - 2):
-                        product = (product.unsqueeze(2) * next(parts).unsqueeze(1)).flatten(1)
+                    product = row_products([next(parts) * weights[:, None], *(next(parts) for _ in requests[i][2:])])
                     result[i] += product.T @ next(parts)
         for i in long:
             result[i] = (sum_over_processes(result[i]) / self.rows).reshape([len(f) for f in requests[i]])
