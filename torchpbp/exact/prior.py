@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -69,6 +71,11 @@ class Prior:
         scopes = [model.scopes[top], *(model.scopes[n] for n in sorted(spanned) if n != top)]
         return contract(tables, scopes, names)
 
+    def cross(self, a: Scope, b: Scope) -> Tensor:
+        """(states of a, states of b) joint probabilities; the groups may share variables."""
+        union = tuple(dict.fromkeys((*a, *b)))
+        return cross_table(self.joint(union), union, a, b, self.states)
+
     def sample(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
         """name -> (n,) int64 states of all variables, drawn down the tree with bounded memory."""
         beliefs, conditionals = self._tables
@@ -87,6 +94,27 @@ class Prior:
             chances = (random_chances(rows, generator, beliefs[0].device) for _ in steps)
             chunks.append(ancestral_sample(steps, self.states, chances))
         return {v: torch.cat([chunk[v] for chunk in chunks]) for v in self.states}
+
+
+def cross_table(table: Tensor, union: Scope, a: Scope, b: Scope, states: Mapping[str, int]) -> Tensor:
+    """(states of a, states of b) entries of a table over both groups; 0 for contradictory states of common variables."""
+    sizes = [math.prod(states[v] for v in group) for group in (a, b)]
+    if len(union) == len(a) + len(b):
+        return table.reshape(sizes)
+    result = table.new_zeros(sizes)
+    rows, columns = (torch.as_tensor(joint_codes(union, group, states), device=table.device) for group in (a, b))
+    result[rows, columns] = table.reshape(-1)
+    return result
+
+
+def joint_codes(union: Scope, group: Scope, states: Mapping[str, int]) -> npt.NDArray[np.int64]:
+    """For each joint state of ``union`` the joint state of ``group``."""
+    code = np.zeros([states[v] for v in union], dtype=np.int64)
+    for v in group:
+        axis = union.index(v)
+        shape = [-1 if i == axis else 1 for i in range(len(union))]
+        code = code * states[v] + np.arange(states[v]).reshape(shape)
+    return code.reshape(-1)
 
 
 def ancestral_sample(steps: Iterable[Step], states: Mapping[str, int], chances: Iterable[Tensor]) -> dict[str, Tensor]:

@@ -73,7 +73,7 @@ from torchpbp.models.saved_pbp import (
 )
 from torchpbp.moments.class_rows import ClassRows
 from torchpbp.moments.covers import ROWS_AT_ONCE
-from torchpbp.moments.partition_counts import count_partitions
+from torchpbp.moments.joint_tables import count_partitions
 from torchpbp.planning.plan import Plan, PlanOptions
 from torchpbp.planning.planner import candidate_plans, plan_graph
 from torchpbp.settings import (

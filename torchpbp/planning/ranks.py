@@ -9,7 +9,7 @@ all messages of evidence inside or outside of a separator.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 
 import torch
@@ -92,7 +92,7 @@ class StructureProbe:
         Given the separator, core group and outside are independent, and Q does not affect singular values: with R in place of the
         core group, matrices are as small as the separator.
         """
-        joint = self._cross(core, sorted(self.tree.separators[node]))
+        joint = self._prior.cross(tuple(core), tuple(sorted(self.tree.separators[node])))
         conditional = joint / joint.sum(dim=0, keepdim=True)
         return torch.linalg.qr(conditional / joint.sum(dim=1, keepdim=True).sqrt()).R
 
@@ -104,26 +104,8 @@ class StructureProbe:
             factor: factor of the core group, see :meth:`core_factor`.
             group: outside observables.
         """
-        joint = self._cross(sorted(self.tree.separators[node]), group)
+        joint = self._prior.cross(tuple(sorted(self.tree.separators[node])), tuple(group))
         return factor @ joint / joint.sum(dim=0).sqrt()
-
-    def _cross(self, a: Sequence[str], b: Sequence[str]) -> Tensor:
-        """(states of a, states of b) joint probabilities; the groups may share variables."""
-        union = tuple(dict.fromkeys((*a, *b)))
-        states = self.network.states
-        table, sizes = self._prior.joint(union), [math.prod(states[v] for v in group) for group in (a, b)]
-        if len(union) == len(a) + len(b):
-            return table.reshape(sizes)
-        index = dict(zip(union, torch.unravel_index(torch.arange(table.numel()), table.shape), strict=True))
-        result = table.new_zeros(sizes)
-        result[self._codes(a, index), self._codes(b, index)] = table.reshape(-1)
-        return result
-
-    def _codes(self, group: Sequence[str], index: Mapping[str, Tensor]) -> Tensor:
-        code = torch.zeros_like(next(iter(index.values())))
-        for v in group:
-            code = code * self.network.states[v] + index[v]
-        return code
 
 
 class ProbedRanks:
