@@ -52,7 +52,7 @@ from torchpbp.learning.rank_selection import RankScore
 from torchpbp.learning.ridge import Ridge
 from torchpbp.learning.stage1 import Regressor, RowRegressor
 from torchpbp.learning.stage1_nets import PredictedMessage, Stage1Nets
-from torchpbp.models.bootstrap import bootstrap_interval
+from torchpbp.models.bootstrap import Bootstrap
 from torchpbp.models.counts import Counts
 from torchpbp.models.diagnostics import diagnostics_table, random_patterns
 from torchpbp.models.leaf_maps import make_observables, read_features
@@ -949,7 +949,7 @@ class PBP(nn.Module, JointQueries, Sampling, Counting, Intervals):
         fitter = self._counting_fitter()
 
         def answer(names: tuple[str, ...], checked: Evidence) -> Interval:
-            return bootstrap_interval(self, fitter, names, checked, data, level, replicates, seed)
+            return Bootstrap(self, fitter, data, replicates, seed).interval(names, checked, level)
 
         return ask_interval(self, query, evidence, level, answer)
 
