@@ -136,20 +136,15 @@ class EM(NetworkLearner):
         rows, step = self._prepared(data, weights)
         candidates = self._candidates()
         starts = self._starts(candidates)
-        bar = tqdm(
-            total=self.settings.max_steps,
-            desc=type(self).__name__,
-            unit="step",
-            delay=2,
-            leave=False,
-            disable=not self.settings.progress,
-        )
-        with bar:
+        name, shown = type(self).__name__, self.settings.progress
+        with tqdm(
+            total=self.settings.max_steps, desc=name, unit="step", delay=2, leave=False, disable=not shown
+        ) as bar:
             vectors, self.runs = self._run(step, starts, candidates, bar)
         best = _best(self.runs)
         if not self.runs[best].converged:
             warn_caller(
-                f"{type(self).__name__}: the best run stopped at the limit of {self.settings.max_steps} steps, before it had "
+                f"{name}: the best run stopped at the limit of {self.settings.max_steps} steps, before it had "
                 "converged. Raise max_steps or relative_tolerance.",
                 ConvergenceWarning,
             )
