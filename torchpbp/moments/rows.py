@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,12 @@ def row_products(parts: Sequence[Tensor]) -> Tensor:
     for part in parts[1:]:
         result = (result.unsqueeze(-1) * part.unsqueeze(-2)).flatten(-2)
     return result
+
+
+def consecutive(sizes: Mapping[str, int]) -> dict[str, slice]:
+    """Consecutive ranges of these sizes."""
+    ends = accumulate(sizes.values())
+    return {name: slice(end - size, end) for (name, size), end in zip(sizes.items(), ends, strict=True)}
 
 
 class TrainingRows:
@@ -120,21 +127,12 @@ class TrainingRows:
 
     def value_columns(self) -> dict[str, slice]:
         """Columns of each variable in ``values``."""
-        result, start = {}, 0
-        for v in self.names:
-            feature_map = self.maps[v]
-            width = math.prod(feature_map.shape) if isinstance(feature_map, EncodedMap) else 1
-            result[v] = slice(start, start + width)
-            start += width
-        return result
+        maps = {v: self.maps[v] for v in self.names}
+        return consecutive({v: math.prod(m.shape) if isinstance(m, EncodedMap) else 1 for v, m in maps.items()})
 
     def columns(self) -> dict[str, slice]:
         """Columns of each variable's features in ``features``."""
-        result, start = {}, 0
-        for v in self.names:
-            result[v] = slice(start, start + self.maps[v].dim)
-            start += self.maps[v].dim
-        return result
+        return consecutive({v: self.maps[v].dim for v in self.names})
 
 
 class Projections(nn.Module):

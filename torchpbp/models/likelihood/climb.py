@@ -14,7 +14,7 @@ from torchpbp.distributed import sum_over_processes
 from torchpbp.models.likelihood.expectation import ExpectationStep
 from torchpbp.models.likelihood.moments import FormMoments
 from torchpbp.models.likelihood.polish import TOLERANCE, Polished, polish
-from torchpbp.models.likelihood.recovery import LatentStart, recover
+from torchpbp.models.likelihood.recovery import LatentStart, Recovery
 from torchpbp.models.likelihood.residuals import PairResiduals, pair_residuals
 
 if TYPE_CHECKING:
@@ -97,7 +97,8 @@ def climb(
     """
     graph, layout, seed, prior = step.graph, step.layout, settings.seed, settings.prior
     moments = FormMoments({v: graph.num_states(v) for v in graph.observed}, *step.drawn(MOMENT_ROWS))
-    tables, starts = recover(graph, moments, seed)
+    recovery = Recovery(graph, moments, seed)
+    tables, starts = recovery.tables, recovery.starts
     generator = np.random.default_rng([seed, 1])
 
     def start() -> Tensor:
