@@ -63,13 +63,13 @@ class Bootstrap:
         """
         net = self.model.operators
         evidence = net.prepare(evidence)
-        estimate = self._answers(net.tree, names, evidence)
-        values = torch.cat([self._answers(tree, names, evidence) for tree in self._trees(estimate.numel())])
+        estimate = self.answers(net.tree, names, evidence)
+        values = torch.cat([self.answers(tree, names, evidence) for tree in self.trees(estimate.numel())])
         tails = estimate.new_tensor([(1 - level) / 2, (1 + level) / 2])
         lower, upper = values.quantile(tails, dim=0) if values.numel() else (estimate, estimate)
         return Interval(estimate, lower, upper)
 
-    def _trees(self, answers: int) -> Iterator[OperatorTree]:
+    def trees(self, answers: int) -> Iterator[OperatorTree]:
         """Operator trees of bootstrap samples, with a leading dimension of replicates.
 
         Args:
@@ -100,7 +100,7 @@ class Bootstrap:
             tables.counts = counting @ torch.from_numpy(weights).to(codes.device, torch.float64).T
             yield fitter.solve(model.plan, tables)[0].tree
 
-    def _answers(self, tree: OperatorTree, names: tuple[str, ...], evidence: Evidence) -> Tensor:
+    def answers(self, tree: OperatorTree, names: tuple[str, ...], evidence: Evidence) -> Tensor:
         """(replicates, rows, states…) posteriors, or (replicates, rows) log-evidence, of a tree with or without replicates."""
         net = self.model.operators
         if not names:
