@@ -13,14 +13,11 @@ from torchpbp.errors import DataError
 from torchpbp.exact.belief_update import Beliefs, BeliefUpdate
 from torchpbp.exact.calibration import PotentialTree, potential_tree, shafer_shenoy
 from torchpbp.exact.elimination import Elimination
-from torchpbp.exact.prior import draw_states
+from torchpbp.exact.prior import ROWS_PER_CHUNK, draw_states, random_chances
 from torchpbp.graph.clique_tree import CliqueTree, build_clique_tree
 from torchpbp.graph.domains import Scope
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.inputs.evidence import Evidence
-
-ROWS_PER_CHUNK = 1 << 16
-"""Rows per chunk of clique posteriors."""
 
 
 class Queries:
@@ -113,7 +110,8 @@ class Queries:
             if v in hard and bool((hard[v] >= 0).all()):
                 continue
             posterior = self.posterior((v,), Evidence(evidence.batch, hard, soft))  # one-hot where observed
-            hard[v] = draw_states(posterior.cumsum(dim=1), generator)
+            chances = random_chances(evidence.batch, generator, posterior.device)
+            hard[v] = draw_states(posterior.cumsum(dim=1), chances)
             soft.pop(v, None)
         return {v: hard[v] for v in names}
 

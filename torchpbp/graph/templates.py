@@ -5,7 +5,7 @@ Invalid numbers raise an :class:`~torchpbp.errors.ArgumentError`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from torchpbp.errors import ArgumentError
 from torchpbp.graph.latent_graph import Continuous, Domain, LatentGraph
@@ -207,21 +207,12 @@ def pen_tree(
         raise ArgumentError(f"points: expected a power of two, got {points}.")
     names = [f"p{t}" for t in range(1, points + 1)]
     variables: dict[str, Domain] = {"digit": classes, **dict.fromkeys(names, Continuous(low, high, shape=(2,)))}
-    level = [f"h{t}" for t in range(1, points + 1)]
-    latent, edges = list(level), list(zip(level, names, strict=True))
-    variables |= dict.fromkeys(level, leaf_states)
-    width = 1
-    while len(level) > 2:
-        width *= 2
-        above = [f"h{t}_{t + width - 1}" for t in range(1, points + 1, width)]
-        edges += [(above[i // 2], below) for i, below in enumerate(level)]
-        edges += [(level[i], level[i + 1]) for i in range(0, len(level), 2)]
-        variables |= dict.fromkeys(above, states)
-        latent += above
-        level = above
-    edges += [(level[0], level[1])]
-    edges += [("digit", h) for h in latent]
-    return LatentGraph(edges, variables, latent, directed=False)
+
+    def name(height: int, number: int) -> str:
+        first, last = (number - 1) * 2**height + 1, number * 2**height
+        return f"h{first}_{last}" if height else f"h{first}"
+
+    return _binary_tree(names, variables, name, leaf_states, states, ["digit"])
 
 
 def balanced_tree(
@@ -245,20 +236,50 @@ def balanced_tree(
     _at_least(2, leaves=len(names))
     if len(names) & (len(names) - 1):
         raise ArgumentError(f"leaves: expected a power of two of them, got {len(names)}.")
-    level = [f"h_{v}" for v in names]
-    variables: dict[str, Domain] = {**leaves, **dict.fromkeys(level, leaf_states), **(condition or {})}
-    latent, edges, height = list(level), list(zip(level, names, strict=True)), 0
+    variables: dict[str, Domain] = {
+        **leaves,
+        **dict.fromkeys((f"h_{v}" for v in names), leaf_states),
+        **(condition or {}),
+    }
+
+    def name(height: int, number: int) -> str:
+        return f"h{height}_{number}" if height else f"h_{names[number - 1]}"
+
+    return _binary_tree(names, variables, name, leaf_states, states, condition or ())
+
+
+def _binary_tree(
+    leaves: Sequence[str],
+    variables: Mapping[str, Domain],
+    name: Callable[[int, int], str],
+    leaf_states: int | None,
+    states: int | None,
+    condition: Iterable[str],
+) -> LatentGraph:
+    """A binary tree of latents over leaves, in which two neighbours and the latent above them are connected with each other.
+
+    Args:
+        leaves: names of the leaves.
+        variables: domains of the leaves and of the variables connected to all latents.
+        name: (height, number from 1 on) -> name of a latent.
+        leaf_states: number of states of the latents above single leaves.
+        states: number of states of the others.
+        condition: names of the variables connected to all latents.
+    """
+    level = [name(0, i) for i in range(1, len(leaves) + 1)]
+    domains = {**variables, **dict.fromkeys(level, leaf_states)}
+    latent, edges, height = list(level), list(zip(level, leaves, strict=True)), 0
     while len(level) > 2:
         height += 1
-        above = [f"h{height}_{i}" for i in range(1, len(level) // 2 + 1)]
+        above = [name(height, i) for i in range(1, len(level) // 2 + 1)]
         edges += [(above[i // 2], below) for i, below in enumerate(level)]
         edges += list(zip(level[::2], level[1::2], strict=True))
-        variables |= dict.fromkeys(above, states)
+        domains |= dict.fromkeys(above, states)
         latent += above
         level = above
     edges.append((level[0], level[1]))
-    edges += [(name, h) for name in condition or () for h in latent]
-    return LatentGraph(edges, variables, latent, directed=False)
+    edges += [(v, h) for v in condition for h in latent]
+    return LatentGraph(edges, domains, latent, directed=False)
 
 
 def _at_least(least: int, /, **numbers: int) -> None:

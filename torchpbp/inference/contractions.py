@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from torchpbp.exact.contraction import rescaled
 from torchpbp.inference.schedule import Place, Runs
 from torchpbp.inputs.evidence import Evidence
 
@@ -171,14 +172,6 @@ def _weighted(weight: Tensor, groups: Sequence[tuple[str, ...]], evidence: Evide
             flat = message.flatten(1, -2) @ stacked
             message, rows = flat.reshape(*message.shape[:-1], evidence.batch), True
     return message, scale
-
-
-def rescaled(message: Tensor) -> tuple[Tensor, Tensor]:
-    """(…, rank, batch) divided by the largest absolute entry of each row, and these entries, (…, 1, batch), 1 for rows of zeros."""
-    scale = message.detach().abs().amax(dim=-2, keepdim=True)
-    # Otherwise the gradients of zeros would be infinite.
-    scale.masked_fill_(scale < torch.finfo(message.dtype).tiny, 1.0)
-    return message / scale, scale
 
 
 def gather_messages(parts: Sequence[Tensor], runs: Runs) -> Tensor:

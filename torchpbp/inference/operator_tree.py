@@ -20,13 +20,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from torchpbp.exact.contraction import rescaled
 from torchpbp.inference.contractions import (
     downward_message,
     gather_messages,
     leaf_messages,
     leaf_table,
     messages_by_node,
-    rescaled,
     root_message,
     upward_message,
 )

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from torchpbp.graph.clique_tree import holders_of
 from torchpbp.graph.domains import Scope
 
 LARGEST_COVER = 1 << 16
@@ -174,10 +175,7 @@ def _greedy_covers(scopes: Sequence[Scope], states: Mapping[str, int], largest: 
     position = {v: i for i, v in enumerate(states)}
     members = [frozenset(s) for s in scopes]
     open_scopes = dict.fromkeys(range(len(scopes)))
-    holders: dict[str, list[int]] = {}
-    for i, scope in enumerate(scopes):
-        for v in scope:
-            holders.setdefault(v, []).append(i)
+    holders = holders_of(scopes)
     result = []
     while open_scopes:
         first = next(iter(open_scopes))

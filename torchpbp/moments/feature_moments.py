@@ -20,6 +20,7 @@ from torchpbp.errors import DataError, StructureError
 from torchpbp.features.maps import FeatureMap
 from torchpbp.inputs.missing_values import observed
 from torchpbp.moments.moments import Moments, Question, SeparatorMoments
+from torchpbp.moments.rows import row_products
 from torchpbp.moments.table_layout import LARGEST_TABLE
 from torchpbp.planning.plan import Group, SeparatorPlan
 
@@ -244,11 +245,3 @@ def _select(
         return weights, {g: features[g] for g in wanted}
     chosen = torch.stack([seen[v] for v in needed]).all(dim=0).nonzero().squeeze(1)
     return weights[chosen], {g: features[g][chosen] for g in wanted}
-
-
-def row_products(parts: Sequence[Tensor]) -> Tensor:
-    """Row-wise Kronecker product of (…, d_k) tensors, (…, ∏ d_k)."""
-    result = parts[0]
-    for part in parts[1:]:
-        result = (result.unsqueeze(-1) * part.unsqueeze(-2)).flatten(-2)
-    return result

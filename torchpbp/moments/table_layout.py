@@ -51,6 +51,14 @@ class TableLayout:
             for part in _parts(self.scopes[i]):
                 self._holders.setdefault(part, []).append(i)
 
+    @classmethod
+    def of(
+        cls, scopes: Iterable[Iterable[str]], states: Mapping[str, int], incomplete: Iterable[str] = ()
+    ) -> TableLayout:
+        """The cached layout of tables in which a missing value of the incomplete variables is an additional last state."""
+        wider = frozenset(incomplete)
+        return _cached(tuple(tuple(s) for s in scopes), tuple((v, n + (v in wider)) for v, n in states.items()))
+
     @property
     def cells(self) -> int:
         """Number of cells of all tables."""
@@ -133,8 +141,7 @@ class TableLayout:
 
 
 @lru_cache(maxsize=64)
-def table_layout(scopes: tuple[Scope, ...], states: tuple[tuple[str, int], ...]) -> TableLayout:
-    """The cached layout of some scopes."""
+def _cached(scopes: tuple[Scope, ...], states: tuple[tuple[str, int], ...]) -> TableLayout:
     return TableLayout(scopes, dict(states))
 
 

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Collection
 
-from torchpbp.graph.clique_tree import CliqueTree, build_clique_tree
+from torchpbp.graph.clique_tree import CliqueTree, build_clique_tree, holders_of
 from torchpbp.graph.domains import Scope
 from torchpbp.graph.latent_graph import LatentGraph
 
@@ -52,10 +52,7 @@ class HiddenTree:
         self.cliques: list[Scope] = [tuple(sorted(c)) for c in tree.cliques]
         self.separators: list[Scope] = [tuple(sorted(s)) for s in tree.separators]
         self.parent = list(tree.parent)
-        holders: dict[str, list[int]] = {}
-        for n, clique in enumerate(tree.cliques):
-            for v in clique:
-                holders.setdefault(v, []).append(n)
+        holders = holders_of(tree.cliques)
         self.home: list[int] = []
         together: dict[Scope, list[int]] = {}  # families with observed variables, by their hidden ones
         for number, (scope, names) in enumerate(zip(families, self.hidden, strict=True)):
