@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from torchpbp.errors import QueryError, ShapeError
+from torchpbp.errors import QueryError
 from torchpbp.features.encoded import EncodedMap
 from torchpbp.features.maps import FeatureMap, KernelMap, Nystroem, OneHot
 from torchpbp.graph.latent_graph import Continuous, Domain
@@ -197,13 +197,9 @@ class Observable(nn.Module):
 
         Args:
             estimate: up to a positive factor per row.
-            at: finite points.
+            at: finite points, read by :func:`~torchpbp.inference.density.read_points`.
             raw: leave negative values as they are.
         """
-        if at.ndim != 1:
-            raise ShapeError(f"at: expected (n,) points, got shape {tuple(at.shape)}.")
-        if not bool(at.isfinite().all()):
-            raise QueryError("at: expected finite points, got NaN or infinity.")
         density = self.density(estimate)
         if not raw:
             return density.prob(at)
