@@ -8,6 +8,7 @@ from torchpbp.graph.clique_tree import log_size, spanning_edges
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.graph.tree_draft import Draft
 from torchpbp.graph.triangulation import maximal_cliques
+from torchpbp.grouping import holders
 
 
 def skeleton_with_leaves(graph: LatentGraph, weights: Mapping[str, float]) -> Draft:
@@ -26,21 +27,16 @@ def skeleton_with_leaves(graph: LatentGraph, weights: Mapping[str, float]) -> Dr
     exclusive = [tuple(sorted((v for v in c if v in place), key=place.__getitem__)) for c in cliques]
     remainders = dict.fromkeys(c - set(e) for c, e in zip(cliques, exclusive, strict=True))
     # Remainders contained in other cliques of the skeleton are dropped; only cliques with a common variable are compared.
-    holders: dict[str, list[frozenset[str]]] = {}
-    for s in remainders:
-        for v in s:
-            holders.setdefault(v, []).append(s)
-    skeleton = [s for s in remainders if s and not any(s < t for t in holders[min(s)])] or [frozenset[str]()]
+    parts = [s for s in remainders if s]
+    near = holders(parts)
+    skeleton = [s for s in parts if not any(s < parts[i] for i in near[min(s)])] or [frozenset[str]()]
 
     draft = Draft()
     for clique in skeleton:
         draft.add(clique)
     for a, b in spanning_edges(skeleton, weights):
         draft.join(a, b)
-    hosts: dict[str, list[int]] = {}
-    for i, clique in enumerate(skeleton):
-        for v in clique:
-            hosts.setdefault(v, []).append(i)
+    hosts = holders(skeleton)
 
     chosen: dict[frozenset[str], int] = {}  # leaves with equal separators share a host, so that a split can group them
 
