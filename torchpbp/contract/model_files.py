@@ -133,10 +133,7 @@ def require_finite(named: Mapping[str, Tensor], path: object, saving: bool = Fal
     Raises:
         CheckpointError: NaN or infinity; names the first such tensor.
     """
-    try:
-        fault = _number_fault({name: t.detach() for name, t in named.items()})
-    except RuntimeError as error:  # sparse tensors, for instance
-        fault = f"expected dense tensors, got one that torch cannot check ({short(error)})"
+    fault = _number_fault({name: t.detach() for name, t in named.items()})
     if fault and saving:
         raise CheckpointError(
             f"'{path}' was not written: {fault}. A file that was there before is kept. Fit the model again, or go back to parameters "
