@@ -138,7 +138,7 @@ class LatentModel(Saved):
 
     def evidence_domains(self) -> dict[str, Domain]:
         """Variables that may be observed and queried -> number of states, or range."""
-        return {v: self.graph.variables[v] for v in self.graph.observed}
+        return self.graph.observed_domains
 
     def query_domains(self) -> dict[str, Domain]:
         """Variables that may be queried -> domain; by default those of :meth:`evidence_domains`."""

@@ -112,9 +112,8 @@ class Matern(Kernel):
         return {0.5: 2.0, 1.5: 4 / math.sqrt(3), 2.5: 16 / (3 * math.sqrt(5))}[self.nu]
 
     def profile(self, distance: Tensor) -> Tensor:
-        scaled = (math.sqrt(2 * self.nu) * distance).clamp(
-            max=1e4
-        )  # the kernel is 0 beyond; infinity times 0 would be NaN
+        # The kernel is 0 beyond; infinity times 0 would be NaN.
+        scaled = (math.sqrt(2 * self.nu) * distance).clamp(max=1e4)
         if self.nu == 0.5:
             return torch.exp(-scaled)
         if self.nu == 1.5:
