@@ -1,4 +1,4 @@
-"""Comparison of training rows with each other, and of evidence with training rows, by kernels."""
+"""Comparison of evidence with training rows by kernels."""
 
 from __future__ import annotations
 
@@ -219,33 +219,3 @@ def _powers_of_two(sizes: Tensor) -> Tensor:
     """The next power of two above each positive number; undefined for 0."""
     mantissa, _ = torch.frexp(sizes)
     return sizes / mantissa
-
-
-class TrainingGram:
-    """Kernels among training rows.
-
-    Args:
-        domains: the variables, in the order of the columns.
-        kernel: for continuous variables; discrete ones are compared for equality.
-        rows: (n, variables) training rows, in the chart's coordinates.
-        widths: (variables,) bandwidths.
-    """
-
-    def __init__(self, domains: Mapping[str, Domain], kernel: Kernel, rows: Tensor, widths: Tensor) -> None:
-        self._names = list(domains)
-        self._continuous = [isinstance(d, Continuous) for d in domains.values()]
-        self._kernel, self.rows, self._widths = kernel, rows, widths
-
-    def block(self, groups: Sequence[Sequence[str]], columns: slice | Tensor) -> Tensor:
-        """(n, columns) sum over groups of the product of their variables' kernels."""
-        total = torch.zeros(len(self.rows), len(self.rows[columns]), dtype=torch.float64)
-        for group in groups:
-            block = torch.ones_like(total)
-            for i in (self._names.index(v) for v in group):
-                values = self.rows[:, i]
-                if self._continuous[i]:
-                    block = block * self._kernel.gram(values, values[columns], float(self._widths[i]))
-                else:
-                    block = block * (values.unsqueeze(1) == values[columns])
-            total = total + block
-        return total

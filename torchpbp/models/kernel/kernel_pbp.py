@@ -31,7 +31,7 @@ from torchpbp.inputs.evidence import Evidence, EvidenceLike
 from torchpbp.inputs.missing_values import observed
 from torchpbp.lazy import pandas as pd
 from torchpbp.models.kernel.charts import Chart
-from torchpbp.models.kernel.comparison import Comparison, TrainingGram, rescale_
+from torchpbp.models.kernel.comparison import Comparison, rescale_
 from torchpbp.models.kernel.gram_operators import GramOperator, full_operator, landmark_features, thin_operator
 from torchpbp.planning.plan import Plan, SeparatorPlan
 from torchpbp.settings import (
@@ -317,21 +317,38 @@ class KernelPBP(nn.Module, Learner, Sampling):
 
     def _solved(self, rows: Tensor, widths: Tensor) -> nn.ModuleDict:
         """Node -> operator from the product of the messages below it to its message. Equal rows give equal operators."""
-        gram = TrainingGram(self.evidence_domains(), self.kernel, self.chart.coordinates(rows), widths)
+        coordinates = self.chart.coordinates(rows)
         bar = tqdm(self._inner_plans(), desc="solving", unit="separator", delay=2, leave=False)
-        return nn.ModuleDict({str(plan.node): self._operator(plan, gram) for plan in bar})
+        return nn.ModuleDict({str(plan.node): self._operator(plan, coordinates, widths) for plan in bar})
 
-    def _operator(self, plan: SeparatorPlan, gram: TrainingGram) -> GramOperator:
-        rows, s = len(gram.rows), self.settings
-        if s.landmarks is None or s.landmarks >= rows:
-            core, instrument = (gram.block(groups, slice(None)) for groups in ([plan.core], plan.instrument))
+    def _operator(self, plan: SeparatorPlan, rows: Tensor, widths: Tensor) -> GramOperator:
+        """The operator of one separator, from (rows, variables) coordinates and (variables,) bandwidths."""
+        s = self.settings
+        groups = [plan.core], plan.instrument
+        if s.landmarks is None or s.landmarks >= len(rows):
+            core, instrument = (self._gram(g, rows, widths, slice(None)) for g in groups)
             return GramOperator(full_operator(core, instrument, *s.ridge).to(s.dtype))
         generator = torch.Generator().manual_seed(s.seed + plan.node)
-        chosen = torch.randperm(rows, generator=generator, device="cpu")[: s.landmarks].to(gram.rows.device)
-        core, instrument = (gram.block(groups, chosen) for groups in ([plan.core], plan.instrument))
+        chosen = torch.randperm(len(rows), generator=generator, device="cpu")[: s.landmarks].to(rows.device)
+        core, instrument = (self._gram(g, rows, widths, chosen) for g in groups)
         p, h = landmark_features(core, core[chosen]), landmark_features(instrument, instrument[chosen])
         left, right = thin_operator(p, h, *s.ridge)
         return GramOperator(left.to(s.dtype), right.to(s.dtype))
+
+    def _gram(self, groups: Sequence[Sequence[str]], rows: Tensor, widths: Tensor, chosen: slice | Tensor) -> Tensor:
+        """(rows, chosen rows) sum over groups of the product of their variables' kernels."""
+        total = rows.new_zeros(len(rows), len(rows[chosen]))
+        for group in groups:
+            block = torch.ones_like(total)
+            for v in group:
+                i = self.names.index(v)
+                values = rows[:, i]
+                if v in self._continuous:
+                    block = block * self.kernel.gram(values, values[chosen], float(widths[i]))
+                else:
+                    block = block * (values.unsqueeze(1) == values[chosen])
+            total = total + block
+        return total
 
     def _keep(
         self, examples: Tensor, widths: Tensor, evidence_widths: Tensor, bounds: Tensor, operators: nn.ModuleDict
