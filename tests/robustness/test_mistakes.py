@@ -96,7 +96,7 @@ def model(rows) -> PBP:
         (lambda: KernelPBP(GRAPH, root="h"), r"root: expected a list of names, got the string 'h'"),
         (
             lambda: GenerativeClassifier(GRAPH, "PBP").fit([[0, 0, 0, 0], [1, 1, 1, 1]] * 2, [0, 1] * 2),
-            "learner: expected a class or function of a graph, such as KernelPBP, or a model; got 'PBP'",
+            r"such as KernelPBP\) or a model, got learner='PBP'",
         ),
         (lambda: PBPLayer(GRAPH), "PBPLayer: expected a PBP model, got LatentGraph"),
     ],

@@ -15,9 +15,10 @@ from torch import Tensor
 
 from torchpbp.errors import StructureError
 from torchpbp.exact.contraction import contract, rescaled
-from torchpbp.graph.clique_tree import CliqueTree, holders_of
+from torchpbp.graph.clique_tree import CliqueTree
 from torchpbp.graph.cost import table_cost
 from torchpbp.graph.domains import Scope
+from torchpbp.grouping import holders
 
 ROW = object()
 """Mode label of the batch dimension."""
@@ -78,10 +79,10 @@ def potential_tree(
         "Remove edges, give these variables fewer states, or set network.budget = <bytes> (None: no limit).",
     )
     like = factors[0][1]
-    holders = holders_of(scopes)
+    nodes = holders(scopes)
     assigned: list[list[tuple[Scope, Tensor]]] = [[] for _ in scopes]
     for scope, table in factors:
-        fitting = [n for n in (holders.get(scope[0], []) if scope else [0]) if set(scope) <= tree.cliques[n]]
+        fitting = [n for n in (nodes.get(scope[0], []) if scope else [0]) if set(scope) <= tree.cliques[n]]
         if not fitting:
             raise StructureError(f"Family preservation fails: no clique holds the factor over {scope}.")
         assigned[min(fitting, key=lambda n: len(scopes[n]))].append((scope, table))

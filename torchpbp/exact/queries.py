@@ -17,6 +17,7 @@ from torchpbp.exact.prior import ROWS_PER_CHUNK, draw_states, random_chances
 from torchpbp.graph.clique_tree import CliqueTree, build_clique_tree
 from torchpbp.graph.domains import Scope
 from torchpbp.graph.latent_graph import LatentGraph
+from torchpbp.grouping import grouped
 from torchpbp.inputs.evidence import Evidence
 
 
@@ -138,10 +139,7 @@ class Queries:
     def _weights(self, evidence: Evidence) -> dict[str, Tensor]:
         """name -> (states, batch) weights of each state; ones in rows that do not observe the variable."""
         weights = {v: w.to(torch.float64).mT for v, w in evidence.soft.items()}
-        by_size: dict[int, list[str]] = {}
-        for v in evidence.hard:
-            by_size.setdefault(self.states[v], []).append(v)
-        for size, names in by_size.items():  # few operations for many variables
+        for size, names in grouped(evidence.hard, self.states.__getitem__).items():  # few operations for many variables
             observed = torch.stack([evidence.hard[v] for v in names]).unsqueeze(1)
             allowed = (observed == torch.arange(size, device=self.device).unsqueeze(1)) | (observed < 0)
             weights.update(zip(names, allowed.to(torch.float64).unbind(), strict=True))

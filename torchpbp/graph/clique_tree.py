@@ -12,6 +12,7 @@ import networkx as nx
 from torchpbp.errors import StructureError
 from torchpbp.graph.latent_graph import Continuous, LatentGraph
 from torchpbp.graph.triangulation import maximal_cliques
+from torchpbp.grouping import grouped, holders
 
 NOMINAL_STATES = 8
 """Nominal number of states of continuous and unknown variables, in comparisons of sizes."""
@@ -86,20 +87,11 @@ class CliqueTree:
 
     def check_families(self, graph: LatentGraph) -> None:
         """Raise a StructureError unless each family (child and parents, or undirected edge) lies inside some clique."""
-        holders = holders_of(self.cliques)
+        places = holders(self.cliques)
         for scope in factor_scopes(graph):
-            near = min((holders.get(v, []) for v in scope), key=len)
+            near = min((places.get(v, []) for v in scope), key=len)
             if not any(scope <= self.cliques[i] for i in near):
                 raise StructureError(f"Family preservation fails: no clique holds {braces(scope)}.")
-
-
-def holders_of(groups: Iterable[Iterable[str]]) -> dict[str, list[int]]:
-    """Numbers of the groups with each variable."""
-    holders: dict[str, list[int]] = {}
-    for i, group in enumerate(groups):
-        for v in group:
-            holders.setdefault(v, []).append(i)
-    return holders
 
 
 def factor_scopes(graph: LatentGraph) -> list[frozenset[str]]:
@@ -123,12 +115,10 @@ def spanning_edges(
         chained: connect cliques with equal separators in a chain, for few neighbours, instead of in a star, for a shallow
             tree.
     """
-    holders = holders_of(cliques)
+    places = holders(cliques)
     # Cliques with the same variables in common with the rest are connected at once and represented by one of them: a hub with
     # 1,000 leaves would otherwise need 10^6 pairs.
-    alike: dict[frozenset[str], list[int]] = {}
-    for i, clique in enumerate(cliques):
-        alike.setdefault(frozenset(v for v in clique if len(holders[v]) > 1), []).append(i)
+    alike = grouped(range(len(cliques)), lambda i: frozenset(v for v in cliques[i] if len(places[v]) > 1))
     forest = nx.utils.UnionFind(range(len(cliques)))
     edges = []
     for shared, group in alike.items():
@@ -139,7 +129,7 @@ def spanning_edges(
     first = {group[0] for group in alike.values()}
     pairs = {
         (i, j)
-        for group in ([i for i in holder if i in first] for holder in holders.values())
+        for group in ([i for i in holder if i in first] for holder in places.values())
         for a, i in enumerate(group)
         for j in group[a + 1 :]
     }

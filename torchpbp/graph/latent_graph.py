@@ -70,8 +70,9 @@ class LatentGraph:
             raise StructureError(
                 "The graph has no observable: every variable is listed as latent. Observe at least one."
             )
-        for name in self.observed:
-            if self.variables[name] is None:
+        self.observed_domains: dict[str, Domain] = {v: self.variables[v] for v in self.observed}
+        for name, domain in self.observed_domains.items():
+            if domain is None:
                 raise StructureError(
                     f"Variable '{name}': an observed variable needs its number of states or Continuous(), got None."
                 )

@@ -11,9 +11,10 @@ from functools import cache
 from itertools import combinations
 
 from torchpbp.errors import StructureError
-from torchpbp.graph.clique_tree import braces, holders_of, log_size, log_states, spanning_edges
+from torchpbp.graph.clique_tree import braces, log_size, log_states, spanning_edges
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.graph.triangulation import maximal_cliques
+from torchpbp.grouping import holders
 
 LARGEST_MERGED = 4096
 """Largest number of joint states of a merger with a node that only forwards messages."""
@@ -53,14 +54,14 @@ class Draft:
         exclusive = [tuple(sorted((v for v in c if v in place), key=place.__getitem__)) for c in cliques]
         remainders = list(dict.fromkeys(c - set(e) for c, e in zip(cliques, exclusive, strict=True)))
         # Remainders contained in other cliques of the skeleton are dropped; only cliques with a common variable are compared.
-        holders = holders_of(remainders)
-        skeleton = [s for s in remainders if s and not any(s < remainders[t] for t in holders[min(s)])]
+        places = holders(remainders)
+        skeleton = [s for s in remainders if s and not any(s < remainders[t] for t in places[min(s)])]
         skeleton = skeleton or [frozenset()]
         for clique in skeleton:
             draft.add(clique)
         for a, b in spanning_edges(skeleton, draft.weights):
             draft.join(a, b)
-        hosts = holders_of(skeleton)
+        hosts = holders(skeleton)
 
         @cache  # leaves with equal separators share a host, so that a split can group them
         def host(separator: frozenset[str]) -> int:

@@ -9,10 +9,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from torchpbp.errors import QueryError, ShapeError
+from torchpbp.errors import QueryError
 from torchpbp.features.encoded import EncodedMap
 from torchpbp.features.maps import FeatureMap, KernelMap, Nystroem, OneHot
 from torchpbp.graph.latent_graph import Continuous, Domain
+from torchpbp.grouping import grouped
 from torchpbp.inference.density import GRID, Density, LeafPosterior, grid_density
 from torchpbp.inputs.evidence import Evidence
 from torchpbp.inputs.missing_values import observed
@@ -196,13 +197,9 @@ class Observable(nn.Module):
 
         Args:
             estimate: up to a positive factor per row.
-            at: finite points.
+            at: finite points, read by :func:`~torchpbp.inference.density.read_points`.
             raw: leave negative values as they are.
         """
-        if at.ndim != 1:
-            raise ShapeError(f"at: expected (n,) points, got shape {tuple(at.shape)}.")
-        if not bool(at.isfinite().all()):
-            raise QueryError("at: expected finite points, got NaN or infinity.")
         density = self.density(estimate)
         if not raw:
             return density.prob(at)
@@ -296,20 +293,16 @@ def distributions(
         evidence: evidence of the batch.
         floor: see :func:`as_distribution`.
     """
-    groups: dict[int, list[str]] = {}
+    result: dict[str, Tensor] = {}
     # Compilers fuse these operations, and compiled programs take batches of any size.
     if not torch.compiler.is_compiling() and evidence.batch <= SMALL_BATCH:
-        for v in estimates:
-            if v not in evidence.soft:
-                groups.setdefault(observables[v].map.dim, []).append(v)
-    result: dict[str, Tensor] = {}
-    for names in groups.values():
-        stacked = torch.stack(
-            [estimates[v].mT for v in names]
-        ).mT  # rows remain last in memory, which is several times faster
-        marginals = torch.stack([observables[v].marginal for v in names]).to(stacked).unsqueeze(1)
-        for v, p in zip(names, as_distribution(stacked, floor, marginals).unbind(), strict=True):
-            result[v] = observables[v].with_observed(p, evidence)
+        together = [v for v in estimates if v not in evidence.soft]
+        for names in grouped(together, lambda v: observables[v].map.dim).values():
+            # rows remain last in memory, which is several times faster
+            stacked = torch.stack([estimates[v].mT for v in names]).mT
+            marginals = torch.stack([observables[v].marginal for v in names]).to(stacked).unsqueeze(1)
+            for v, p in zip(names, as_distribution(stacked, floor, marginals).unbind(), strict=True):
+                result[v] = observables[v].with_observed(p, evidence)
     return {
         v: result[v] if v in result else observables[v].distribution(e, evidence, floor) for v, e in estimates.items()
     }

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torchpbp.errors import NotFittedError, QueryError
 from torchpbp.features.encoded import EncodedMap, Encoders
 from torchpbp.graph.domains import Domain
+from torchpbp.grouping import grouped
 from torchpbp.inference.density import Density, LeafPosterior
 from torchpbp.inference.leaf_features import LeafReader, hidden_share
 from torchpbp.inference.observable import Observable, as_distribution, distributions, joint_states, prepare
@@ -231,10 +232,8 @@ class OperatorNet(nn.Module):
         if marginals is None:
             discrete = [v for v, o in self.observables.items() if not o.continuous]
             marginals = {v: e[0] for v, e in self.estimates(self.prepare(Evidence(1)), discrete).items()}
-        by_size: dict[int, list[str]] = {}
-        for v, estimate in marginals.items():
-            by_size.setdefault(len(estimate), []).append(v)
-        for names in by_size.values():
+        sizes = {v: len(estimate) for v, estimate in marginals.items()}
+        for names in grouped(sizes, sizes.__getitem__).values():
             clipped = as_distribution(torch.stack([marginals[v] for v in names]), self.floor)
             for v, marginal in zip(names, clipped, strict=True):
                 self.observables[v].marginal.copy_(marginal)

@@ -34,7 +34,7 @@ from torchpbp.graph.clique_tree import directed_graph
 from torchpbp.graph.cost import BUDGET
 from torchpbp.graph.junction_tree import JunctionTree, build_junction_tree
 from torchpbp.graph.latent_graph import Continuous, Domain, LatentGraph, require_graph
-from torchpbp.inference.density import as_points, warn_of_coarse_grids
+from torchpbp.inference.density import read_points, warn_of_coarse_grids
 from torchpbp.inference.observable import Observable
 from torchpbp.inference.operator_net import Answer, OperatorNet
 from torchpbp.inputs.clusters import PartitionedTable, PartitionReader, partitioned
@@ -832,7 +832,7 @@ class PBP(nn.Module, JointQueries, Sampling, Counting, Intervals):
                 )
             if not observable.continuous:
                 raise QueryError(f"Query of '{name}': at= is for continuous variables, and this one has states.")
-            return observable.density_at(net.estimates(prepared, names)[name], as_points(at), raw)
+            return observable.density_at(net.estimates(prepared, names)[name], read_points(at), raw)
 
         return self._ask(query, evidence, answer, at)
 

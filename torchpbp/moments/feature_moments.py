@@ -18,6 +18,7 @@ from torch import Tensor
 from torchpbp.distributed import sum_over_processes
 from torchpbp.errors import DataError, StructureError
 from torchpbp.features.maps import FeatureMap
+from torchpbp.grouping import grouped
 from torchpbp.inputs.missing_values import observed
 from torchpbp.moments.moments import Moments, Question, SeparatorMoments
 from torchpbp.moments.rows import row_products
@@ -85,9 +86,7 @@ class FeatureMoments(Moments):
 
     def _sum(self, wanted: Sequence[tuple[Needed, Group, Group]]) -> None:
         """Compute first and second moments in one pass."""
-        by_rows: dict[Needed, list[tuple[Group, Group]]] = {}
-        for needed, a, b in wanted:
-            by_rows.setdefault(needed, []).append((a, b))
+        by_rows = {n: [(a, b) for _, a, b in x] for n, x in grouped(wanted, lambda x: x[0]).items()}
         groups = {n: list(dict.fromkeys(g for pair in pairs for g in pair)) for n, pairs in by_rows.items()}
         sums = {(n, g): self._like.new_zeros(self.dim(g)) for n, members in groups.items() for g in members}
         products = {(n, a, b): self._like.new_zeros(self.dim(a), self.dim(b)) for n, a, b in wanted}

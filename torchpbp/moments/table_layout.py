@@ -15,6 +15,7 @@ from torch import Tensor
 
 from torchpbp.errors import StructureError
 from torchpbp.graph.domains import Scope
+from torchpbp.grouping import grouped
 from torchpbp.moments.covers import find_covers
 
 LARGEST_TABLE = 1 << 31
@@ -72,11 +73,8 @@ class TableLayout:
     @cached_property
     def index_arithmetic(self) -> list[tuple[Tensor, Tensor, Tensor]]:
         """Scopes grouped by size: (rows of the data, strides, offsets), for coding a group at once."""
-        groups: dict[int, list[int]] = {}
-        for i, scope in enumerate(self.scopes):
-            groups.setdefault(len(scope), []).append(i)
         result = []
-        for members in groups.values():
+        for members in grouped(range(len(self.scopes)), lambda i: len(self.scopes[i])).values():
             position = [[self.position[v] for v in self.scopes[i]] for i in members]
             rows = torch.tensor(position, dtype=torch.int64, device="cpu")
             steps = torch.tensor([strides([self.states[v] for v in self.scopes[i]]) for i in members], device="cpu")
