@@ -21,7 +21,7 @@ from torchpbp.errors import DataError, ShapeError
 from torchpbp.features.kernels import median_bandwidth
 from torchpbp.graph.domains import require_single_values
 from torchpbp.graph.latent_graph import Continuous, Domain
-from torchpbp.inputs.arrays import UNSIGNED, dense_tensor
+from torchpbp.inputs.arrays import dense_tensor
 from torchpbp.inputs.columns import ColumnReader
 from torchpbp.inputs.missing_values import observed
 from torchpbp.lazy import is_frame
@@ -149,7 +149,7 @@ def _checked_columns(table: Mapping[str, Tensor], domains: Mapping[str, Domain])
     shapes = {v: tuple(table[v].shape) for v in domains}
     if len(set(shapes.values())) > 1 or any(len(shape) != 1 for shape in shapes.values()):
         raise ShapeError(f"complete_table: expected columns of one length, got shapes {shapes}.")
-    empty = [v for v in domains if table[v].dtype not in UNSIGNED and not bool(observed(table[v]).any())]
+    empty = [v for v in domains if table[v].dtype.is_signed and not bool(observed(table[v]).any())]
     if empty:
         raise DataError(f"complete_table: columns {empty} have no value to fill from. Leave them out.")
     return table

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from torchpbp.distributed import own_share
 from torchpbp.errors import DataError, ShapeError
-from torchpbp.inputs.arrays import as_array, dense_tensor, number_tensor
+from torchpbp.inputs.arrays import as_array, as_tensor
 from torchpbp.inputs.columns import Column, read_column
 from torchpbp.inputs.labels import (
     BOOLEANS,
@@ -136,7 +136,7 @@ class TableLoader(DataLoader[dict[str, Tensor]]):
         """A column as a tensor: states for a column with labels, otherwise numbers."""
         where = f"TableLoader: column '{name}'"
         if isinstance(value, Tensor):
-            return dense_tensor(where, value)
+            return as_tensor(where, value)
         value = value.array if is_series(value) else value
         if not is_categorical(value):
             value = as_array(where, value, "labels or numbers")
@@ -145,7 +145,7 @@ class TableLoader(DataLoader[dict[str, Tensor]]):
             self.labels.setdefault(name, tuple(column_labels))
         labels = self.labels.get(name)
         if labels is None:
-            return number_tensor(where, np.asarray(value), "labels or numbers")
+            return as_tensor(where, np.asarray(value), "labels or numbers")
         return Column.open(where, value, len(labels), labels).tensor().long()
 
 

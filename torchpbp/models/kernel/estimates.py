@@ -10,6 +10,7 @@ from torch import Tensor
 from torchpbp.errors import QueryError, ShapeError
 from torchpbp.features.kernels import Kernel
 from torchpbp.inference.density import GRID, Density, as_points, grid_density
+from torchpbp.inputs.evidence import one_hot_where_observed
 
 
 def state_probabilities(
@@ -35,8 +36,7 @@ def state_probabilities(
     total = clipped.sum(dim=1, keepdim=True)
     result = torch.where(total > 0, clipped / total.clamp(min=1e-300), torch.full_like(clipped, 1 / states))
     if hard is not None:
-        observed = torch.nn.functional.one_hot(hard.clamp(min=0), states).to(result)
-        result = torch.where((hard >= 0).unsqueeze(1), observed, result)
+        result = one_hot_where_observed(hard, result)
     return result
 
 
