@@ -176,7 +176,7 @@ def test_bad_evidence_and_unfitted_structure(layer):
         layer({"nobody": torch.tensor([0])})
     with pytest.raises(ShapeError, match=r"expected shape \(batch, 4\), got \(2, 3\)"):
         layer({"a1": torch.rand(2, 3)})
-    with pytest.raises(ShapeError, match="has 2 rows"):
+    with pytest.raises(ShapeError, match="has 3 rows, others have 2"):
         layer({"a1": torch.tensor([0, 1]), "b1": torch.tensor([0, 1, 2])})
     with pytest.raises(NotFittedError, match="rank='auto'"):
         PBPLayer(PBP(layer.model.graph, rank="auto"))

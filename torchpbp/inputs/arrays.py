@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from torchpbp.errors import DataError, DeviceError
+from torchpbp.lazy import is_categorical, is_series
 from torchpbp.lazy import pandas as pd
 from torchpbp.settings import shortened
 
@@ -80,6 +81,12 @@ def as_array(where: str, value: Any, expected: str) -> np.ndarray:
     if array.dtype.kind == "V":
         raise DataError(f"{where}: expected {expected}, got {array.dtype} values.")
     return array
+
+
+def array_or_categories(where: str, value: Any, expected: str) -> np.ndarray | pd.Categorical:
+    """:func:`as_array`, with categories left as they are."""
+    value = value.array if is_series(value) else value
+    return value if is_categorical(value) else as_array(where, value, expected)
 
 
 def unmasked(array: np.ndarray) -> np.ndarray:

@@ -17,7 +17,15 @@ from torch import Tensor
 
 from torchpbp.errors import DataError, ShapeError
 from torchpbp.graph.domains import Continuous, Domain, shape_of
-from torchpbp.inputs.arrays import as_array, as_tensor, dense_tensor, name_of, number_tensor, require_device
+from torchpbp.inputs.arrays import (
+    array_or_categories,
+    as_array,
+    as_tensor,
+    dense_tensor,
+    name_of,
+    number_tensor,
+    require_device,
+)
 from torchpbp.inputs.labels import (
     BOOLEANS,
     are_labels,
@@ -609,17 +617,17 @@ class ColumnReader:
             raise ShapeError(
                 f"{where}columns have different lengths: {lengths}. Give each column the same number of rows."
             )
-        _require_one_device({v: c.content for v, c in columns.items() if not shape_of(c.domain)}, where)
+        single = {v: c.content for v, c in columns.items() if not shape_of(c.domain)}
+        if single:
+            _require_one_device(single, where)
         return columns
 
     def _open(self, name: str, value: Any, where: str, streaming: bool, total: int) -> Column:
         """An unread column; its labels, if any, are learned."""
         place, domain = f"{where}column '{name}'", self.states[name]
         if isinstance(domain, int) and not isinstance(value, Tensor):
-            value = value.array if is_series(value) else value
+            value = array_or_categories(place, value, expected_of(domain))
             categories = is_categorical(value)
-            if not categories:
-                value = as_array(place, value, expected_of(domain))
             labels = found_labels(place, value) if categories or name not in self.labels else None
             booleans = not categories and labels == list(BOOLEANS)
             if streaming and labels is not None and not categories and not booleans:
@@ -656,11 +664,10 @@ class ColumnReader:
 
 def _require_one_device(columns: Mapping[str, Tensor | np.ndarray], where: str) -> None:
     """Raise a DeviceError for tensors on different devices; columns of other kinds are on the CPU."""
-    tensors = {v: c for v, c in columns.items() if isinstance(c, Tensor)}
-    if not tensors:
-        return
-    other = next((v for v, c in columns.items() if isinstance(c, np.ndarray)), None)
-    first = next(iter(tensors))
-    device = tensors[first].device if other is None else torch.device("cpu")
-    for v, column in tensors.items():
-        require_device(f"{where}column '{v}'", column, device, f"column '{first if other is None else other}'")
+    first, *others = sorted(columns, key=lambda v: isinstance(columns[v], Tensor))  # arrays before tensors
+    content = columns[first]
+    device = content.device if isinstance(content, Tensor) else torch.device("cpu")
+    for v in others:
+        column = columns[v]
+        if isinstance(column, Tensor):
+            require_device(f"{where}column '{v}'", column, device, f"column '{first}'")

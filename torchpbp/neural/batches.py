@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from torchpbp.distributed import own_share
 from torchpbp.errors import DataError, ShapeError
-from torchpbp.inputs.arrays import as_array, as_tensor
+from torchpbp.inputs.arrays import array_or_categories, as_tensor
 from torchpbp.inputs.columns import Column, read_column
 from torchpbp.inputs.labels import (
     BOOLEANS,
@@ -20,7 +20,7 @@ from torchpbp.inputs.labels import (
     found_labels,
     require_unique,
 )
-from torchpbp.lazy import is_categorical, is_frame, is_series
+from torchpbp.lazy import is_frame
 from torchpbp.lazy import pandas as pd
 from torchpbp.settings import flag, whole
 from torchpbp.settings import seed as checked_seed
@@ -137,9 +137,7 @@ class TableLoader(DataLoader[dict[str, Tensor]]):
         where = f"TableLoader: column '{name}'"
         if isinstance(value, Tensor):
             return as_tensor(where, value)
-        value = value.array if is_series(value) else value
-        if not is_categorical(value):
-            value = as_array(where, value, "labels or numbers")
+        value = array_or_categories(where, value, "labels or numbers")
         column_labels = found_labels(where, value)
         if column_labels is not None and column_labels != list(BOOLEANS):
             self.labels.setdefault(name, tuple(column_labels))
