@@ -53,7 +53,9 @@ class Evidence:
         if name in self.soft:
             return self.soft[name].to(dtype=dtype, device=device)
         if name in self.hard:
-            return one_hot_where_observed(self.hard[name], torch.ones(states, dtype=dtype, device=device))
+            one_hot = torch.eye(states, dtype=dtype, device=device)
+            table = torch.cat([one_hot, one_hot.new_ones(1, states)])
+            return table[self.hard[name].to(device)]  # index -1 takes the last row
         return None
 
     def repeat_interleave(self, times: int) -> Evidence:
@@ -113,7 +115,7 @@ def one_hot_where_observed(states: Tensor, otherwise: Tensor) -> Tensor:
 
     Args:
         states: (batch,) states; -1 where missing.
-        otherwise: (batch, states) or (states,) rows.
+        otherwise: (batch, states) rows.
     """
     row = states.unsqueeze(0)
     one_hot = row == torch.arange(otherwise.shape[-1], device=states.device).unsqueeze(1)  # rows last, as in estimates
