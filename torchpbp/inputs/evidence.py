@@ -220,7 +220,7 @@ def read_evidence(
             hard[name] = torch.full((1,), state, device=device)
             continue
         tensor = _read(name, value, domain, labels.get(name), device, single=True)
-        (real if not isinstance(domain, int) else soft if tensor.ndim == 2 else hard)[name] = tensor
+        (hard, soft, real)[_kind(tensor, domain)][name] = tensor
     lengths = {name: len(t) for name, t in (*hard.items(), *soft.items(), *real.items())}
     batch = max((n for n in lengths.values() if n != 1), default=1)
     if is_frame(evidence):
@@ -273,20 +273,26 @@ def _read(
     return column.checked().to(device)
 
 
+def _kind(tensor: Tensor, domain: Domain) -> int:
+    """0 for checked states (hard), 1 for weights over states (soft), 2 for values (real)."""
+    return 2 if not isinstance(domain, int) else int(tensor.ndim == 2)
+
+
 def _checked_evidence(
     evidence: Evidence, states: Mapping[str, Domain], latent: Sequence[str], device: torch.device | str
 ) -> Evidence:
     """Evidence constructed by the caller, checked; the same object unless something is converted."""
     whole().check("Evidence: batch", evidence.batch)
-    groups = (evidence.hard, evidence.soft, evidence.real)
+    groups = (evidence.hard, evidence.soft, evidence.real)  # in the order of _kind
     parts: tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]] = ({}, {}, {})
     for group, part in zip(groups, parts, strict=True):
         for name, tensor in group.items():
             domain = _domain(name, states, latent)
-            if (group is evidence.real) is isinstance(domain, int) or not isinstance(tensor, Tensor):
+            checked = _read(name, tensor, domain, None, device) if isinstance(tensor, Tensor) else None
+            if checked is None or group is not groups[_kind(checked, domain)]:
                 wanted = "states (hard) or weights (soft)" if isinstance(domain, int) else "values (real)"
                 raise DataError(f"Evidence on '{name}': expected a tensor of {wanted} of this variable.")
-            part[name] = checked = _read(name, tensor, domain, None, device)
+            part[name] = checked
             if len(checked) != evidence.batch:
                 raise ShapeError(f"Evidence on '{name}' has {len(checked)} rows, but batch={evidence.batch}.")
     same = all(group[v] is x for group, part in zip(groups, parts, strict=True) for v, x in part.items())
