@@ -29,17 +29,16 @@ from torchpbp.inputs.arrays import (
 from torchpbp.inputs.labels import (
     BOOLEANS,
     are_labels,
-    check_alignment,
     found_labels,
     is_code_range,
-    require_unique,
+    named_columns,
     states_from_categories,
     states_from_labels,
     warn_of_few_labels,
 )
 from torchpbp.inputs.missing_values import MissingValues, observed
 from torchpbp.inputs.sources import DataLike, TableLike, narrow_dtype, open_data
-from torchpbp.lazy import is_categorical, is_frame, is_series
+from torchpbp.lazy import is_categorical, is_series
 from torchpbp.lazy import pandas as pd
 
 __all__ = ["ROWS_PER_BATCH", "Column", "ColumnReader", "DataLike", "read_column"]
@@ -602,16 +601,8 @@ class ColumnReader:
         self.labels[name] = tuple(categories)
 
     def _columns(self, table: TableLike, where: str, streaming: bool, total: int) -> dict[str, Column]:
-        absent = [v for v in self.states if v not in table]
-        if absent:
-            raise DataError(
-                f"{where}missing columns {absent}. The data has: {', '.join(map(str, list(table)[:20])) or 'none'}."
-            )
-        if is_frame(table):
-            require_unique(list(table.columns), self.states, where)
-        else:
-            check_alignment({v: table[v] for v in self.states}, f"{where}column")
-        columns = {v: self._open(v, table[v], where, streaming, total) for v in self.states}
+        unread = named_columns(table, self.states, where)
+        columns = {v: self._open(v, x, where, streaming, total) for v, x in unread.items()}
         lengths = {v: c.rows for v, c in columns.items()}
         if len(set(lengths.values())) > 1:
             raise ShapeError(
