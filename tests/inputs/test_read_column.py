@@ -190,6 +190,12 @@ INVALID: dict[str, tuple[Any, Any, list[bool]]] = {
 }
 
 
+def test_a_mask_of_states_among_fractions() -> None:
+    states, invalid = read_column("x", torch.tensor([0.5, NAN, 2.0, math.inf, -math.inf, 3.0]), 3, strict=False)
+    assert invalid.tolist() == [True, False, False, True, True, True]
+    assert states.tolist() == [-1, -1, 2, -1, -1, -1]
+
+
 @pytest.mark.parametrize("kind", INVALID)
 def test_a_mask_marks_the_rows_about_which_errors_are_raised(kind: str) -> None:
     value, domain, expected = INVALID[kind]

@@ -231,8 +231,8 @@ class Column(NamedTuple):
         self.require_one_dimension()
         tensor = self.tensor()
         if isinstance(self.domain, int):
-            codes = tensor.to(torch.int64)
-            invalid = codes.clamp(_least(tensor), self.domain - 1) != codes
+            codes, numbers = _whole(tensor) if tensor.is_floating_point() else (tensor.to(torch.int64),) * 2
+            invalid = codes.clamp(_least(tensor), self.domain - 1) != numbers
             return codes.masked_fill(invalid, -1), invalid
         values = tensor if tensor.is_floating_point() else tensor.to(torch.float64)
         invalid = _invalid_values(values, self.domain, self.seen)
@@ -389,8 +389,7 @@ def checked_states(
         missing: whether missing values are allowed.
     """
     if column.is_floating_point():
-        numbers = column.detach().to(torch.float64).nan_to_num(-1.0, torch.inf, -torch.inf)
-        codes = numbers.to(torch.int64)
+        codes, numbers = _whole(column)
         if not torch.equal(codes.to(torch.float64), numbers):
             row = int((codes != numbers).nonzero()[0])
             raise DataError(
@@ -405,6 +404,12 @@ def checked_states(
     if low < (_least(column) if missing else 0) or high >= states:
         _raise_out_of_range(where, column, codes, states, start, missing)
     return codes, codes < 0 if low < 0 else None
+
+
+def _whole(column: Tensor) -> tuple[Tensor, Tensor]:
+    """Floating-point states as int64 and as float64, -1 in place of NaN; the two differ where a number is not whole."""
+    numbers = column.detach().to(torch.float64).nan_to_num(-1.0, torch.inf, -torch.inf)
+    return numbers.to(torch.int64), numbers
 
 
 def _least(column: Tensor) -> int:
