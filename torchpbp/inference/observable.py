@@ -15,7 +15,7 @@ from torchpbp.features.maps import FeatureMap, KernelMap, Nystroem, OneHot
 from torchpbp.graph.latent_graph import Continuous, Domain
 from torchpbp.grouping import grouped
 from torchpbp.inference.density import GRID, Density, LeafPosterior, grid_density
-from torchpbp.inputs.evidence import Evidence
+from torchpbp.inputs.evidence import Evidence, one_hot_where_observed
 from torchpbp.inputs.missing_values import observed
 
 SMALL_BATCH = 1024
@@ -99,10 +99,8 @@ class Observable(nn.Module):
 
     def zeta(self, evidence: Evidence, like: Tensor) -> Tensor:
         """Evidence vector: (batch, dim), or (dim,) where no row mentions the variable."""
-        missing = self.map.missing().to(like)
-        if self.name in evidence.soft:
-            return evidence.soft[self.name].to(like)
-        if self.name in evidence.real:
+        if self.name in evidence.real and self.name not in evidence.soft:
+            missing = self.map.missing().to(like)
             values = evidence.real[self.name]
             if isinstance(self.map, EncodedMap):
                 mask = observed(values)
@@ -112,11 +110,8 @@ class Observable(nn.Module):
             seen = ~values.isnan()
             filled = torch.where(seen, values, self.bounds.mean())
             return torch.where(seen.unsqueeze(1), self.map.evidence(filled).to(like), missing)
-        if self.name in evidence.hard:
-            states = evidence.hard[self.name]
-            table = torch.cat([torch.eye(self.map.dim, dtype=like.dtype, device=like.device), missing.unsqueeze(0)])
-            return table[states]  # -1 takes the last row
-        return missing
+        weights = evidence.weights(self.name, self.map.dim, like.dtype, like.device)
+        return self.map.missing().to(like) if weights is None else weights
 
     def log_integral(self, evidence: Evidence) -> Tensor | float:
         """Log of the kernel's integral in rows that observe a continuous variable; it turns masses into densities."""
@@ -133,12 +128,7 @@ class Observable(nn.Module):
         """(batch, states) distributions, one-hot in rows that observe the variable."""
         if self.name not in evidence.hard:
             return probabilities
-        states = evidence.hard[self.name]
-        states = states.unsqueeze(0)
-        one_hot = states == torch.arange(self.map.dim, device=states.device).unsqueeze(
-            1
-        )  # rows last, as in the estimates
-        return torch.where((states >= 0).mT, one_hot.mT.to(probabilities.dtype), probabilities)
+        return one_hot_where_observed(evidence.hard[self.name], probabilities)
 
     def log_score(self, estimate: Tensor, evidence: Evidence, floor: float | Tensor) -> Tensor:
         """(batch,) log-probability (or log-density) of each row's observed value, from an estimate that excludes it.

@@ -27,7 +27,7 @@ from torchpbp.graph.junction_tree import JunctionTree, build_junction_tree, chec
 from torchpbp.graph.latent_graph import Continuous, LatentGraph, require_graph
 from torchpbp.inference.density import GRID, Density, grid_density, read_points, warn_of_coarse_grids
 from torchpbp.inputs.columns import ColumnReader, DataLike
-from torchpbp.inputs.evidence import Evidence, EvidenceLike
+from torchpbp.inputs.evidence import Evidence, EvidenceLike, one_hot_where_observed
 from torchpbp.inputs.missing_values import observed
 from torchpbp.lazy import pandas as pd
 from torchpbp.models.kernel.charts import Chart
@@ -580,9 +580,7 @@ class KernelPBP(nn.Module, Learner, Sampling):
         total = clipped.sum(dim=1, keepdim=True)
         result = torch.where(total > 0, clipped / total.clamp(min=1e-300), torch.full_like(clipped, 1 / states))
         if name in evidence.hard:
-            hard = evidence.hard[name]
-            onehot = nn.functional.one_hot(hard.clamp(min=0), states).to(result)
-            result = torch.where((hard >= 0).unsqueeze(1), onehot, result)
+            result = one_hot_where_observed(evidence.hard[name], result)
         return result
 
     def _density(self, name: str, weights: Tensor) -> Density:
