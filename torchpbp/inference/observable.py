@@ -253,14 +253,13 @@ def as_distribution(estimate: Tensor, floor: float | Tensor, fallback: Tensor | 
 
     Args:
         estimate: (batch, states), any scale.
-        floor: least probability, as a share of the mass.
+        floor: least probability, as a share of the mass: a number, or a positive tensor of shape ().
         fallback: (states,) or (batch, states) distribution to shrink towards; None: no shrinkage, and rows of zeros become
             uniform.
     """
-    absolute = estimate.abs().sum(dim=-1, keepdim=True)
-    empty = (absolute < torch.finfo(absolute.dtype).tiny).to(absolute.dtype)  # smaller ones have no reciprocal
-    mass = absolute + empty
-    least = empty + (floor.to(estimate.dtype) if isinstance(floor, Tensor) else floor)
+    absolute, tiny = estimate.abs().sum(dim=-1, keepdim=True), torch.finfo(estimate.dtype).tiny
+    mass = absolute.clamp(min=tiny)  # smaller ones have no reciprocal
+    least = floor.to(estimate.dtype) if isinstance(floor, Tensor) else (absolute < tiny).to(estimate.dtype) + floor
     clipped = torch.maximum(estimate * mass.detach().reciprocal(), least)
     clipped = clipped / clipped.sum(dim=-1, keepdim=True)
     if fallback is None:

@@ -97,6 +97,7 @@ class OperatorNet(nn.Module):
         separators: operators of the separators in the order of the tree, node 1 first.
         root: operator of the root clique; like the separators absent before :meth:`build`.
         readout: link from estimates of a target to its probabilities; None without a target.
+        context: whether the encoder reads all leaves of a row, so that only the target can be queried.
         floor: estimates are clipped at this share of their mass.
         prior: (classes,) shares of the classes, with ``condition``.
 
@@ -131,6 +132,7 @@ class OperatorNet(nn.Module):
         self._plan: Plan | None = None
         self._schedule: Schedule | None = None
         self.encoders, self.readout = encoders, None
+        self.context = encoders is not None and encoders.context
         self.register_buffer("floor", torch.tensor(EXACT_FLOOR, dtype=torch.float64))
         self.set_observables(observables)
         if condition is not None:
@@ -167,11 +169,6 @@ class OperatorNet(nn.Module):
         """The variable that the readout predicts, or None."""
         return None if self.readout is None else self.readout.target
 
-    @property
-    def context(self) -> bool:
-        """Whether the encoder reads all leaves of a row, so that only the target can be queried."""
-        return self.encoders is not None and self.encoders.context
-
     def set_target(self, name: str) -> None:
         """Give a discrete variable a learned link from estimates to probabilities, unless it has one."""
         if self.target != name:
@@ -184,6 +181,7 @@ class OperatorNet(nn.Module):
             self.variables.to(self.device)
         self.observables = {o.name: o for o in cast(Iterable[Observable], self.variables)}
         self.domains: dict[str, Domain] = {v: o.domain for v, o in self.observables.items()}
+        self._continuous = {v: o for v, o in self.observables.items() if o.continuous}
         leaves = {v: o for v, o in self.observables.items() if v != self.condition}
         self.reader = LeafReader(leaves, self.encoders)
 
@@ -262,11 +260,13 @@ class OperatorNet(nn.Module):
 
     def prepare(self, evidence: Evidence) -> Evidence:
         """Checked evidence with an evidence vector for each continuous variable."""
+        if not self._continuous:
+            return evidence
         like = self.root.weight
         if self.encoders is not None:
             vectors = self.reader.evidence_of(evidence, like)
             evidence = replace(evidence, soft={**evidence.soft, **vectors})
-        return prepare(self.observables, evidence, like)
+        return prepare(self._continuous, evidence, like)
 
     # -- answers about prepared evidence -------------------------------------------------------------------------
 
@@ -276,7 +276,7 @@ class OperatorNet(nn.Module):
 
     def open_variables(self, evidence: Evidence) -> list[str]:
         """Discrete variables without states in the evidence, only the target with a context encoder; warns if there are none."""
-        names = [v for v, o in self.observables.items() if not o.continuous and v not in evidence.hard]
+        names = [v for v in self.observables if v not in self._continuous and v not in evidence.hard]
         if self.context:
             names = [v for v in names if v == self.target]
         if not names and not torch.compiler.is_compiling():

@@ -772,9 +772,10 @@ class PBP(nn.Module, JointQueries, Sampling, Counting, Intervals):
 
         Layers, which cannot raise errors, skip the latter check.
         """
-        prepared = self.operators.prepare(evidence)
-        if self.encoders is not None:
-            for name in self.encoders.sizes:
+        net = self.operators
+        prepared = net.prepare(evidence)
+        if net.encoders is not None:
+            for name in net.encoders.sizes:
                 require_finite_features(name, prepared.soft[name].detach())
         return prepared
 
@@ -785,8 +786,8 @@ class PBP(nn.Module, JointQueries, Sampling, Counting, Intervals):
                 f"Query of {', '.join(names)}: the encoder looks at all leaves of a row (context=True), so only "
                 f"'{self.target}' can be queried. Use a point-wise encoder for queries of leaves."
             )
-        encoded = [v for v in names if isinstance(self.observables[v].map, EncodedMap)]
-        if encoded and len(names) > 1:
+        encoded = [v for v in names if isinstance(self.observables[v].map, EncodedMap)] if len(names) > 1 else []
+        if encoded:
             raise QueryError(f"Joint query of {tuple(names)}: '{encoded[0]}' has an encoder. Ask for it alone.")
 
     def require_densities(self, what: str) -> None:
