@@ -110,7 +110,7 @@ class TableLoader(DataLoader[dict[str, Tensor]]):
         labels: Mapping[str, Sequence[Any]] | None = None,
     ) -> None:
         self.labels: dict[str, tuple[Any, ...]] = {v: tuple(x) for v, x in (labels or {}).items()}
-        items = named_columns(table, list(table.keys()), "TableLoader: ")
+        items = named_columns(table, table.keys(), "TableLoader: ")
         columns = {str(v): self._column(str(v), x) for v, x in items.items()}
         lengths = {v: len(x) if x.ndim else 0 for v, x in columns.items()}
         if not lengths or len(set(lengths.values())) > 1 or 0 in lengths.values():
