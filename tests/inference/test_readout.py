@@ -32,7 +32,8 @@ def test_probabilities_follow_the_formula() -> None:
     with torch.no_grad():
         readout.sharpness.copy_(torch.tensor([1.0, -2.0, 0.5]))
         found = readout(estimate, hidden).exp()
-    z = estimate / estimate.norm(dim=1, keepdim=True)
+    assert bool((estimate < 0).any())
+    z = estimate / torch.where(estimate > 0, estimate, 0.01 * estimate).norm(dim=1, keepdim=True)
     q = (z + (z.square() + SOFTNESS**2).sqrt()) / 2
     power = q ** (1 - 2 * hidden + 0.5 * hidden.square()).exp().unsqueeze(1)
     torch.testing.assert_close(found, power / power.sum(dim=1, keepdim=True))
@@ -55,6 +56,27 @@ def test_negative_estimates_have_a_gradient() -> None:
     estimate = torch.tensor([[1.0, -0.5, -0.2]], dtype=torch.float64, requires_grad=True)
     Readout("y")(estimate, torch.zeros(1))[0, 1].backward()
     assert float(estimate.grad[0, 1]) > 0.1
+
+
+def test_the_probability_of_a_state_falls_with_its_estimate_far_below_zero() -> None:
+    """A norm of all estimates makes it rise again below minus the largest other estimate."""
+    estimate = torch.tensor([1.0, 0.2, 0.0], dtype=torch.float64).repeat(200, 1)
+    estimate[:, 2] = torch.linspace(-50, 0, 200, dtype=torch.float64)
+    log_probability = Readout("y")(estimate, torch.zeros(200))[:, 2]
+    assert bool((log_probability.diff() > 0).all())
+
+
+def test_training_turns_a_large_negative_estimate_of_the_right_state() -> None:
+    """Estimates are products over leaves: descent has to lead a factor through zero, not to make it larger."""
+    factors = torch.tensor([3.0, -1.5, 2.0], dtype=torch.float64, requires_grad=True)
+    others = torch.tensor([1.0, -0.5], dtype=torch.float64)
+    readout, optimiser = Readout("y"), torch.optim.SGD([factors], lr=0.01)
+    for _ in range(200):
+        estimate = torch.cat([others, factors.prod().unsqueeze(0)]).unsqueeze(0)
+        optimiser.zero_grad()
+        (-readout(estimate, torch.zeros(1))[0, 2]).backward()
+        optimiser.step()
+    assert float(factors.detach().prod()) > 1
 
 
 def test_gradients_agree_with_finite_differences() -> None:

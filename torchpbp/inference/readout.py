@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 SOFTNESS, SHARPNESS = 0.15, 3.0
 """Initial values."""
+NEGATIVE_WEIGHT = 0.01
+"""Weight of negative estimates in the norm of a row."""
 
 
 def soft_positive(z: Tensor, softness: float | Tensor) -> Tensor:
@@ -23,8 +25,20 @@ def soft_positive(z: Tensor, softness: float | Tensor) -> Tensor:
     return torch.where(z >= 0, (z + root) / 2, square / (2 * (root + z.abs())))
 
 
+def normalised(estimate: Tensor) -> Tensor:
+    """Estimates (…, states) divided by the norm of the positive ones, in which negative ones count with a weight of 0.01.
+
+    The sign of an estimate that is a product over many leaves is easily lost, and then its modulus may be the largest of the
+    row. If it had its full weight in the norm, the probability of its state would rise again as soon as it is below minus the
+    largest other estimate, since the other estimates shrink relative to the norm: training would make it more negative still,
+    and more rows would follow.
+    """
+    norm = nn.functional.leaky_relu(estimate, NEGATIVE_WEIGHT).norm(dim=-1, keepdim=True)
+    return estimate / torch.where(norm > 0, norm, torch.ones_like(norm))
+
+
 class Readout(nn.Module):
-    """P ∝ q^τ with q = (z + √(z² + ε²)) / 2, where z are the estimates of all states divided by their norm.
+    """P ∝ q^τ with q = (z + √(z² + ε²)) / 2, where z are the estimates of all states, :func:`normalised`.
 
     Args:
         target: name of the variable.
@@ -47,8 +61,7 @@ class Readout(nn.Module):
             estimate: (batch, states), up to a positive factor per row.
             hidden: (batch,) share of leaves missing in each row.
         """
-        norm = estimate.norm(dim=-1, keepdim=True)
-        z = estimate / torch.where(norm > 0, norm, torch.ones_like(norm))
+        z = normalised(estimate)
         q = soft_positive(z, self.log_softness.exp())
         share = hidden.to(z)
         powers = torch.stack([torch.ones_like(share), share, share.square()], dim=-1)

@@ -13,7 +13,7 @@ from torchpbp.features.maps import OneHot
 from torchpbp.inference.leaf_features import LeafReader
 from torchpbp.inference.observable import as_distribution, prepare
 from torchpbp.inference.operator_tree import OperatorTree
-from torchpbp.inference.readout import soft_positive
+from torchpbp.inference.readout import normalised, soft_positive
 from torchpbp.inputs.evidence import Evidence
 from torchpbp.models.pbp import PBP
 from torchpbp.neural.support import Solved
@@ -157,7 +157,7 @@ class Answers:
         for i, (v, observable) in enumerate(reader.observables.items()):
             flags = shown[:, i].double()
             if isinstance(observable.map, OneHot):
-                q = soft_positive(_scaled(estimates[v]), SOFTNESS)
+                q = soft_positive(normalised(estimates[v]), SOFTNESS)
                 probability = q.gather(1, table[v].clamp(min=0).unsqueeze(1)).squeeze(1) / q.sum(dim=1)
             else:
                 probability = self._contrasted(
@@ -181,11 +181,6 @@ class Answers:
             scores = scores / scores.abs().mean(dim=0, keepdim=True).clamp(min=1e-30)
         q = soft_positive(scores, SOFTNESS) * flags
         return (q.diagonal() + 1e-12) / (q.sum(dim=1) + 1e-12)
-
-
-def _scaled(estimate: Tensor) -> Tensor:
-    norm = estimate.norm(dim=-1, keepdim=True)
-    return estimate / torch.where(norm > 0, norm, torch.ones_like(norm))
 
 
 def _mean(total: Tensor, rows: Tensor, shared: bool) -> Tensor:
