@@ -232,33 +232,46 @@ def balanced_tree(
 ) -> LatentGraph:
     """A binary tree of latents over leaves of any kind: patches of an image, points of a stroke, sensors along a line.
 
-    Each leaf is connected to one latent. The latents of two neighbours in the list and the latent above them are connected with
-    each other, and so on up to the two halves.
+    The leaves are halved in their order, and so are the halves, down to single leaves. Each leaf is connected to one latent. The
+    latents of two halves are connected with each other and with the latent above them, up to the two halves of the whole.
 
     Args:
-        leaves: name -> domain; their number is a power of two, at least 2. Related leaves should be adjacent.
+        leaves: name -> domain, at least 2. Related leaves should be adjacent.
         leaf_states: number of states of the latents h_<leaf> above single leaves.
-        states: number of states of the others, h1_1, h1_2, … one level up, h2_1, … above these.
+        states: number of states of the others: h1_1, h1_2, … above two leaves, h2_1, … above three or four, and so on.
         condition: an observed variable with its number of states, connected to all latents, for ``PBP(graph, condition=name)``.
     """
     names = list(leaves)
     _at_least(2, leaves=len(names))
-    if len(names) & (len(names) - 1):
-        raise ArgumentError(f"leaves: expected a power of two of them, got {len(names)}.")
-    level = [f"h_{v}" for v in names]
-    variables: dict[str, Domain] = {**leaves, **dict.fromkeys(level, leaf_states), **(condition or {})}
-    latent, edges, height = list(level), list(zip(level, names, strict=True)), 0
-    while len(level) > 2:
-        height += 1
-        above = [f"h{height}_{i}" for i in range(1, len(level) // 2 + 1)]
-        edges += [(above[i // 2], below) for i, below in enumerate(level)]
-        edges += list(zip(level[::2], level[1::2], strict=True))
-        variables |= dict.fromkeys(above, states)
-        latent += above
-        level = above
-    edges.append((level[0], level[1]))
+    levels: dict[int, list[tuple[str, str, str]]] = {}
+
+    def above(block: list[str]) -> str:
+        """The latent above neighbouring leaves, noted in its level with the latents of the two halves."""
+        if len(block) == 1:
+            return f"h_{block[0]}"
+        first, second = (above(half) for half in _halves(block))
+        height = (len(block) - 1).bit_length()
+        level = levels.setdefault(height, [])
+        level.append((f"h{height}_{len(level) + 1}", first, second))
+        return level[-1][0]
+
+    top = [above(half) for half in _halves(names)]
+    latent = [f"h_{v}" for v in names]
+    variables: dict[str, Domain] = {**leaves, **dict.fromkeys(latent, leaf_states), **(condition or {})}
+    edges = list(zip(latent, names, strict=True))
+    for height in sorted(levels):
+        edges += [(parent, half) for parent, *halves in levels[height] for half in halves]
+        edges += [(first, second) for _, first, second in levels[height]]
+        latent += [parent for parent, *_ in levels[height]]
+    variables |= dict.fromkeys(latent[len(names) :], states)
+    edges.append((top[0], top[1]))
     edges += [(name, h) for name in condition or () for h in latent]
     return LatentGraph(edges, variables, latent, directed=False)
+
+
+def _halves(block: list[str]) -> tuple[list[str], list[str]]:
+    middle = (len(block) + 1) // 2
+    return block[:middle], block[middle:]
 
 
 def _at_least(least: int, /, **numbers: int) -> None:
