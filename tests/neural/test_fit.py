@@ -222,7 +222,7 @@ def test_batches_are_about_as_large_as_asked() -> None:
     for size in (400, 60):
         small_module(graph).fit(table, batch_size=size, max_steps=4, progress=False, trainer={"callbacks": [Sizes()]})
     assert sizes[:4] == [200] * 4
-    assert {67} == set(sizes[4:])
+    assert {66, 67} == set(sizes[4:])
 
 
 # -- what it says -------------------------------------------------------------------------------------------------------

@@ -374,16 +374,23 @@ class PBPModule(LightningModule):
         Args:
             batches: a loader, or a function that returns a fresh iterator over batches.
             rows: largest number of rows; all by default.
+
+        Raises:
+            DataError: rows that nothing can be learned from, or weights by which the operators are not determined.
         """
         opened = batches if callable(batches) else lambda: iter(batches)
         most = None if rows is None else -(-rows // world_size())
+        reason = "NaN or infinity"
         try:
             self.model.solve(lambda: several_batches(opened, most, self.model, self.device))
+            if bool(torch.stack([op.weight.isfinite().all() for op in self.model.operators.separator_operators]).all()):
+                return
         except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
-            raise DataError(
-                f"PBPModule: the operators cannot be solved on these rows ({error}): features or weights are too large, or not "
-                "finite. Train again with a lower learning_rate=, and look for huge values in the rows."
-            ) from error
+            reason = str(error)
+        raise DataError(
+            f"PBPModule: the operators cannot be solved on these rows ({reason}), because features or weights are too large or not "
+            "finite. Train again with a lower learning_rate=, and look for huge values in the rows."
+        )
 
     def _solve_batches(self) -> Iterator[Any]:
         data: Any = getattr(self.trainer, "datamodule", None)
