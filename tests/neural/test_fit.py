@@ -12,7 +12,7 @@ import torch
 from lightning.pytorch import Callback
 from torch import Tensor
 
-from tests.neural.small import class_table, held_out_loss, loop_table, mixed_table, point_model
+from tests.neural.small import class_table, held_out_loss, loop_table, mixed_table, point_model, train
 from torchpbp import PBP, LatentGraph, PBPModule
 from torchpbp.errors import ArgumentError, DataError
 from torchpbp.neural.fitting import BestStep, held_out, hidden_copies, read_rows
@@ -209,6 +209,23 @@ def test_the_same_seed_gives_the_same_model() -> None:
     torch.testing.assert_close(weights, same)
     assert loss == pytest.approx(again)
     assert loss != pytest.approx(other)
+
+
+def test_a_fitted_model_is_trained_further_in_training_mode() -> None:
+    graph, table = class_table(200, 1)
+    found: list[bool] = []
+
+    class Mode(Callback):
+        def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+            found.append(all(part.training for part in pl_module.model.modules()))
+
+    options: dict[str, Any] = {"max_steps": 2, "progress": False, "trainer": {"callbacks": [Mode()]}}
+    module = small_module(graph).fit(table, **options)
+    assert not module.model.training
+    module.fit(table, **options)
+    PBPModule(module.model).fit(table, **options)
+    train(PBPModule(module.model), table, callbacks=[Mode()])
+    assert found == [True] * 8
 
 
 def test_batches_are_about_as_large_as_asked() -> None:

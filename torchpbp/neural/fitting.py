@@ -61,7 +61,8 @@ def fit_table(
     best = BestStep()
     device = module.model.device
     place = {"accelerator": "cpu"} if device.type == "cpu" else {"accelerator": "gpu", "devices": [device.index or 0]}
-    settings: dict[str, Any] = {"devices": 1, **place, **options}
+    silent = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    settings: dict[str, Any] = {**silent, "devices": 1, **place, **options}
     callbacks = [best, *([StepBar(max_steps, best)] if progress else []), *settings.pop("callbacks", [])]
     with without_remarks():
         trainer = Trainer(
@@ -71,13 +72,7 @@ def fit_table(
             val_check_interval=max_steps // -(-max_steps // every),
             num_sanity_val_steps=0,
             callbacks=callbacks,
-            **{
-                "logger": False,
-                "enable_checkpointing": False,
-                "enable_progress_bar": False,
-                "enable_model_summary": False,
-                **settings,
-            },
+            **settings,
         )
         trainer.fit(module, datamodule=rows)
     module.to(device)
@@ -97,11 +92,11 @@ class _Rows(LightningDataModule):
         reader.missing_values.check(stacklevel=5)
         model.labels, model.missing = dict(reader.labels), reader.missing_values.shares
         if validation is None:
-            some = next(iter(table.values()))
-            held = held_out(torch.zeros(len(some), dtype=torch.int64) if target is None else table[target], seed)
+            one_class = torch.zeros(len(next(iter(table.values()))), dtype=torch.int64)
+            held = held_out(one_class if target is None else table[target], seed)
             self.train, self.held = {v: x[~held] for v, x in table.items()}, {v: x[held] for v, x in table.items()}
         else:
-            self.train, (self.held, others) = table, read_rows(model, validation, reader.labels)
+            self.train, (self.held, others) = table, read_rows(model, validation, reader.labels, quiet=True)
             if unknown := [v for v in others.labels if v not in reader.labels]:
                 raise DataError(
                     f"PBPModule.fit: '{unknown[0]}' has labels in the validation rows and numbers in the training rows. Use the same."
@@ -131,9 +126,11 @@ class _Rows(LightningDataModule):
         return TableLoader(rows, ROWS_AT_ONCE, shuffle=False)
 
 
-def read_rows(model: PBP, data: DataLike, labels: Mapping[str, Sequence[Any]]) -> tuple[Table, ColumnReader]:
+def read_rows(
+    model: PBP, data: DataLike, labels: Mapping[str, Sequence[Any]], quiet: bool = False
+) -> tuple[Table, ColumnReader]:
     """Rows of any kind of data as one table of tensors, and the reader, which has their labels and missing values."""
-    reader = ColumnReader(model.evidence_domains(), labels, missing=True, quiet=bool(labels))
+    reader = ColumnReader(model.evidence_domains(), labels, missing=True, quiet=quiet)
     parts = list(reader.tables(data))
     return {v: torch.cat([part[v] for part in parts]) for v in parts[0]}, reader
 

@@ -154,7 +154,7 @@ class PBPModule(LightningModule):
             validation_rows=validation_rows,
             seed=seed,
         )
-        self.model = model
+        self.model = model.train()  # a fitted or loaded model is in evaluation mode
         self.target = _checked_target(model, target)
         settings = self.settings
         if model.encoders is not None and settings.residual:
@@ -190,7 +190,7 @@ class PBPModule(LightningModule):
         """Train on a table, as long as validation rows improve, then solve the operators on all rows.
 
         A running average of the weights (:class:`~torchpbp.WeightAverage`) is validated every 100 steps, 250 with more than
-        3,000 training rows: operators are solved on training rows, and the loss is the mean over the validation rows with
+        3,000 training rows: operators are solved on training rows (at most ``validation_rows``), and the loss is the mean over the validation rows with
         none, a third, half and four fifths of their leaves hidden. Training stops if the loss has not improved by 0.1 % for
         400 steps, or for half of the steps up to the best validation if that is more. The weights of the best validation are
         used; the operators are then solved on training and validation rows.
@@ -217,6 +217,7 @@ class PBPModule(LightningModule):
         size, steps = whole(1).check("batch_size", batch_size), whole(1).check("max_steps", max_steps)
         seeded = self.settings.seed if seed is None else seed_setting().check("seed", seed)
         shown = flag().check("progress", progress)
+        self.train()
         self.history = pd.DataFrame(fit_table(self, table, validation, size, steps, seeded, shown, trainer or {}))
         return self
 
@@ -255,6 +256,7 @@ class PBPModule(LightningModule):
         if stage != "fit":
             return
         self._require_gradients(False)  # operators are solved for, not trained
+        self.model.nets.train()  # an earlier training left the model in evaluation mode
         contrasted = [v for v, o in self.reader.observables.items() if o.continuous]
         if world_size() > 1 and self.target is None and contrasted:
             raise StructureError(
