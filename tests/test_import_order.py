@@ -18,7 +18,7 @@ ROOT = PACKAGE.parent
 
 ORDER: tuple[tuple[str, ...], ...] = (
     ("errors",),
-    ("distributed", "lazy", "precision", "settings"),
+    ("distributed", "grouping", "lazy", "precision", "settings"),
     ("io",),
     ("graph",),
     ("inputs",),

@@ -81,20 +81,13 @@ def test_accepted_values_become_plain(constraint: Constraint, given: Any, plain:
         (whole(), True, "x: expected a whole number of at least 0, got True."),
         (whole(), "1", "x: expected a whole number of at least 0, got '1'."),
         (whole(), 2**64, "got 18446744073709551616, which is beyond the range of 64-bit numbers."),
-        pytest.param(whole(), 10**5000, "got 1e+5000, which is beyond the range of 64-bit numbers.", id="10**5000"),
         (whole(), torch.ones(2, dtype=torch.int64), "got tensor([1, 1])."),
         (seed(), 2**64, "got 18446744073709551616, which is beyond the range of 64-bit numbers."),
-        (whole(), -(10**30), "got -1e+30, which is beyond the range of 64-bit numbers."),
         (seed(), "a", "x: expected a whole number of at least 0, got 'a'."),
         (seed(), None, "got None."),
         (positive(), 0, "x: expected a positive number, got 0."),
         (positive(), float("nan"), "got nan."),
         (positive(), float("inf"), "got inf."),
-        (
-            positive(),
-            10**400,
-            "x: expected a positive number, got 1e+400, which is beyond the range of 64-bit numbers.",
-        ),
         (positive(), "1", "got '1'."),
         (positive(), 1j, "got 1j."),
         (positive(), np.complex128(1), "expected a positive number"),
@@ -131,10 +124,7 @@ def test_values_in_errors_are_short() -> None:
         def __repr__(self) -> str:
             raise RuntimeError
 
-    assert shortened(10**30) == "1e+30"
-    assert shortened(2**64 - 1) == str(2**64 - 1)
     assert shortened("x" * 300, 10) == "'xxxxxxxxx…"
-    assert shortened([10**5000]) == "an object of class list"
     assert shortened(Silent()) == "an object of class Silent"
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import torch
 
-from torchpbp.cli import model_files, prediction
+from torchpbp import cli
 from torchpbp.errors import TorchPBPError
 
 
@@ -32,7 +32,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="show|query|predict")
     show = commands.add_parser("show", help="variables, junction tree and diagnostics of a model")
     show.add_argument("model", help="file written by save()")
-    show.set_defaults(run=lambda o: model_files.show(o.model))
+    show.set_defaults(run=lambda o: cli.show(o.model))
     query = commands.add_parser(
         "query",
         help="posteriors given evidence",
@@ -44,7 +44,7 @@ def _parser() -> argparse.ArgumentParser:
         "--target", nargs="*", default=[], metavar="NAME", help="variables asked for; default: all others"
     )
     query.add_argument("--json", action="store_true", help="machine-readable")
-    query.set_defaults(run=lambda o: model_files.query(o.model, o.evidence, o.target, o.json))
+    query.set_defaults(run=lambda o: cli.query(o.model, o.evidence, o.target, o.json))
     predict = commands.add_parser(
         "predict",
         help="classes of the rows of a CSV file",
@@ -56,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     predict.add_argument("rows", help="CSV file; its header names the features, empty cells are missing values")
     predict.add_argument("--json", action="store_true", help="machine-readable, with the probability of every class")
     predict.add_argument("--output", metavar="FILE", help="write a CSV file, with the probability of every class")
-    predict.set_defaults(run=lambda o: prediction.predict(o.model, o.rows, o.output, o.json))
+    predict.set_defaults(run=lambda o: cli.predict(o.model, o.rows, o.output, o.json))
     return parser
 
 

@@ -139,7 +139,7 @@ class GenerativeClassifier(Saved, ClassifierMixin, BaseEstimator):
         rows = len(next(iter(features.values())))
         if labels.ndim != 1 or len(labels) != rows:
             raise ShapeError(f"y: expected one class for each of the {rows} rows, got shape {labels.shape}.")
-        reader = ColumnReader({v: graph.variables[v] for v in graph.observed}, graph.labels, missing=True)
+        reader = ColumnReader(graph.observed_domains, graph.labels, missing=True)
         (columns,) = reader.tables(features, max(1, rows))  # read once, so that labels and errors concern all classes
         classes, counts = np.unique(labels, return_counts=True)
         single = classes[counts == 1].tolist()
@@ -269,10 +269,6 @@ class GenerativeClassifier(Saved, ClassifierMixin, BaseEstimator):
                 f"'{name}': its models give {differing[:8]} other numbers of states than its own graph. {REMEDY}"
             )
         options, made_by = content["options"], content["made_by"]
-        if options is not None and made_by not in LEARNERS:
-            raise CheckpointError(
-                f"'{name}': expected a learner out of {', '.join(LEARNERS)}, got {made_by!r}. {REMEDY}"
-            )
         first = content["models"][0]
         learner = class_in_file(first, name).unfitted(first) if options is None else model_class(made_by)
         model = cls(graph, learner, options or None, content["prior"], content["progress"])
@@ -317,11 +313,10 @@ class GenerativeClassifier(Saved, ClassifierMixin, BaseEstimator):
                 "This GenerativeClassifier was read from a file without its learner. Call set_params(learner=…) before fitting "
                 "again."
             )
-        if self.learner is None or self.graph is None:
-            raise StructureError("GenerativeClassifier: expected a graph and a learner, such as KernelPBP.")
-        if not callable(self.learner):
+        if self.graph is None or not callable(self.learner):
             raise StructureError(
-                f"learner: expected a class or function of a graph, such as KernelPBP, or a model; got {self.learner!r}."
+                "GenerativeClassifier: expected a graph and a learner (a class or function of a graph, such as KernelPBP) or a model, "
+                f"got learner={self.learner!r}."
             )
         if not isinstance(self.options, Mapping | None):
             raise StructureError(f"options: expected names and values for the learner, got {self.options!r}.")
@@ -370,7 +365,7 @@ def _features(X: Any, names: Sequence[str] | None = None) -> dict[str, Any]:
 def _checked_classes(y: Any) -> np.ndarray:
     """(rows,) classes; a (rows, 1) column is flattened with a warning, as in scikit-learn."""
     if isinstance(y, torch.Tensor):
-        y = dense_tensor("y", y).detach().cpu().resolve_neg()
+        y = dense_tensor("y", y).detach().cpu()
         y = y.float() if y.dtype == torch.bfloat16 else y  # numpy has no bfloat16
     try:
         labels = unmasked(y) if isinstance(y, np.ndarray) else np.asarray(y)

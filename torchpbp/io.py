@@ -27,6 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from torchpbp.errors import ArgumentError, CheckpointError, TorchPBPError
+from torchpbp.grouping import grouped
 from torchpbp.settings import shortened
 
 FORMAT, VERSION = "torchpbp", 1
@@ -254,6 +255,11 @@ class _Packed:
     reference: dict[str, Any]
 
     @property
+    def storage(self) -> tuple[torch.device, torch.dtype, int]:
+        """The memory that holds the tensor."""
+        return self.tensor.device, self.tensor.dtype, self.tensor.untyped_storage().data_ptr()
+
+    @property
     def span(self) -> tuple[int, int]:
         """Start and end of the tensor in its storage, counted in entries."""
         start, t = int(self.tensor.storage_offset()), self.tensor
@@ -320,12 +326,8 @@ class _Packing:
 
         Parts of one storage are written separately, or as one common tensor if that takes less space.
         """
-        storages: dict[Any, list[_Packed]] = {}
-        for part in self._packed.values():
-            t = part.tensor
-            storages.setdefault((t.device, t.dtype, t.untyped_storage().data_ptr()), []).append(part)
         result: dict[str, Tensor] = {}
-        for parts in storages.values():
+        for parts in grouped(self._packed.values(), lambda p: p.storage).values():
             name, first = parts[0].name, parts[0].tensor
             if len(parts) == 1 and first.is_contiguous():
                 result[name] = first.cpu()

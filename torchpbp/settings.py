@@ -22,7 +22,6 @@ import dataclasses
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from decimal import Context
 from typing import Any, TypeVar
 
 import numpy as np
@@ -67,12 +66,10 @@ class Constraint:
 
 
 def shortened(value: Any, most: int = 200) -> str:
-    """A value as it appears in an error: whole numbers of many digits are rounded, long texts cut off."""
-    if isinstance(value, int) and abs(value) >= 10**20:  # Python does not print all digits of very large ones
-        return str(Context(prec=6).create_decimal(value).normalize()).lower()
+    """A value as it appears in an error: long texts are cut off."""
     try:
         text = repr(value)
-    except Exception:  # whatever the code of its class raises, a list of integers beyond what Python prints too
+    except Exception:  # of a class of the user's own
         text = f"an object of class {type(value).__name__}"
     return text if len(text) <= most else f"{text[:most]}…"
 

@@ -11,7 +11,6 @@ from tests.models.structures import STRUCTURES
 from tests.models.test_population_exactness import patterns
 from torchpbp import Continuous, DiscreteNetwork, LatentGraph, SpectralJunctionTree, templates
 from torchpbp.baselines import spectral
-from torchpbp.baselines.spectral_operators import observable_representation, outside_choices, required_tables
 from torchpbp.errors import (
     ArgumentError,
     DataError,
@@ -94,7 +93,7 @@ def test_any_single_valid_choice_is_exact_and_the_stack_is_the_better_estimate(n
     rows = network.sample(200, seed=1)
     exact = network.log_evidence(rows).exp()
     for position in (0, -1):
-        model.choices = {n: (groups[position],) for n, groups in outside(model).items()}
+        model.choices = {n: (groups[position],) for n, groups in model.outside_choices().items()}
         model.fit_population(network)
         torch.testing.assert_close(model.estimates(rows), exact, atol=0, rtol=TOLERANCE)
     errors = {"single": 0.0, "stacked": 0.0}
@@ -103,28 +102,24 @@ def test_any_single_valid_choice_is_exact_and_the_stack_is_the_better_estimate(n
         data, rows = network.sample(5_000, seed=seed), network.sample(200, seed=99)
         exact = network.log_evidence(rows).exp()
         for kind in errors:
-            model.choices = {n: g[:1] if kind == "single" else g for n, g in outside(model).items()}
+            model.choices = {n: g[:1] if kind == "single" else g for n, g in model.outside_choices().items()}
             errors[kind] += float((model.fit(data).estimates(rows) / exact - 1).abs().mean())
     assert errors["stacked"] < errors["single"]
-
-
-def outside(model):
-    return outside_choices(model.plan, model.options)
 
 
 def test_the_projections_are_those_of_the_largest_singular_values():
     graph = EXACT["diamond"]
     network = DiscreteNetwork.random(graph, seed=0)
     model = SpectralJunctionTree(graph)
-    tables = JointTables(required_tables(model.plan, model.choices), model.states)
+    tables = JointTables(model.required_tables(), model.states)
     tables.fill(network.joint)
-    found = observable_representation(model.plan, model.choices, TableMoments(tables))
+    _, singular_values = model.representation(TableMoments(tables))
     for plan in model.plan.separators:
         pair = torch.cat(
             [network.joint((*plan.core, *g)).reshape(-1, 4 ** len(g)) for g in model.choices[plan.node]], 1
         )
         expected = torch.linalg.svdvals(pair)[: plan.rank]
-        torch.testing.assert_close(found.singular_values[plan.node - 1], expected)
+        torch.testing.assert_close(singular_values[plan.node - 1], expected)
 
 
 def test_the_error_falls_as_rows_grow():

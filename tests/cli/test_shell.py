@@ -130,14 +130,6 @@ def test_bad_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         torchpbp.load(tmp_path / "other.pt")
 
 
-@pytest.mark.parametrize("name", [n for n in LEARNERS if n != "PBP"])
-def test_a_learner_rejects_the_files_of_others(name: str, files: dict[str, Path]) -> None:
-    with pytest.raises(CheckpointError, match=f"holds no PBP model but one of {name}"):
-        PBP.load(files[name])
-    with pytest.raises(CheckpointError, match="holds no"):
-        getattr(torchpbp, name).load(files["PBP"])
-
-
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         main(["--help"])

@@ -168,10 +168,9 @@ def test_tables_that_cannot_be_completed():
     domains = {"a": Continuous(), "b": 3}
     a, b = torch.tensor([0.5, NAN, 1.0]), torch.tensor([0, -1, 2])
     for table, error, text in [
-        ({"a": a}, DataError, r"missing columns \['b'\]. The table has: a"),
-        ({"a": a, "b": [0, 1, 2]}, DataError, "column 'b': expected a tensor .* got list"),
-        ({"a": a, "b": b[:2]}, ShapeError, r"one length, got shapes \{'a': \(3,\), 'b': \(2,\)\}"),
-        ({"a": a[:0], "b": b[:0]}, DataError, r"columns \['a', 'b'\] have no value"),
+        ({"a": a}, DataError, r"missing columns \['b'\]. The data has: a"),
+        ({"a": a, "b": b[:2]}, ShapeError, r"different lengths: \{'a': 3, 'b': 2\}"),
+        ({"a": a[:0], "b": b[:0]}, DataError, "empty"),
         ({"a": a, "b": torch.full((3,), -1)}, DataError, r"columns \['b'\] have no value"),
     ]:
         with pytest.raises(error, match=text):

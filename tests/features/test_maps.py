@@ -264,8 +264,6 @@ def test_fourier_frequencies_follow_the_seed():
         (lambda: RandomFourier(4, bandwidth_scale=float("nan")), "bandwidth_scale: expected a positive number"),
         (lambda: RandomFourier(4, seed=2**64), "seed: .*beyond the range of 64-bit numbers"),
         (lambda: RandomFourier(4, seed="a"), "seed: expected a whole number of at least 0, got 'a'"),
-        (lambda: Nystroem(10**400), r"size: .* got 1e\+400, which is beyond"),
-        (lambda: Nystroem(5, bandwidth=10**400), "expected one of 'median', 'validate' or a positive number, got 1e"),
         (lambda: Nystroem(5, landmarks="random"), "landmarks: expected one of 'kmeans', 'grid', got 'random'"),
     ],
 )

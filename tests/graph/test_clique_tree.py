@@ -10,7 +10,7 @@ from tests.graph.strategies import SMALL, latent_graphs
 from torchpbp import LatentGraph, templates
 from torchpbp.errors import StructureError
 from torchpbp.graph import CliqueTree, build_clique_tree
-from torchpbp.graph.clique_tree import families, rooted, tree_centre
+from torchpbp.graph.clique_tree import factor_scopes, rooted, tree_centre
 
 
 def networkx_tree(tree: CliqueTree) -> nx.Graph:
@@ -72,9 +72,9 @@ def test_missing_families_are_named():
 
 def test_families_of_both_kinds():
     directed = LatentGraph([("a", "c"), ("b", "c")], dict.fromkeys("abc", 2))
-    assert set(families(directed)) == {frozenset("a"), frozenset("b"), frozenset("abc")}
+    assert set(factor_scopes(directed)) == {frozenset("a"), frozenset("b"), frozenset("abc")}
     undirected = LatentGraph([("a", "c"), ("b", "c")], dict.fromkeys("abc", 2), directed=False)
-    assert set(families(undirected)) == {frozenset(s) for s in ("a", "b", "c", "ac", "bc")}
+    assert set(factor_scopes(undirected)) == {frozenset(s) for s in ("a", "b", "c", "ac", "bc")}
 
 
 def test_rooting_a_disconnected_tree_raises():

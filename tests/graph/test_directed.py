@@ -7,7 +7,7 @@ import torch
 
 from tests.models.structures import STRUCTURES
 from torchpbp import DiscreteNetwork, templates
-from torchpbp.graph.directed import directed_graph
+from torchpbp.graph.clique_tree import directed_graph
 
 
 @pytest.mark.parametrize("name", ["undirected grid", "undirected cycle"])

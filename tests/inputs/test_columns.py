@@ -25,36 +25,6 @@ def read(data: object, states: dict[str, int] = STATES, rows: int = 1000, **opti
     return torch.cat(batches, dim=1).tolist()
 
 
-@pytest.mark.parametrize(
-    "x",
-    [
-        X,
-        tuple(X),
-        np.array(X),
-        np.array(X, dtype=np.int8),
-        np.array(X, dtype=np.uint8),
-        np.array(X, dtype=np.uint16),
-        np.array(X, dtype=np.uint64),
-        np.array(X, dtype=">i8"),
-        np.array(X, dtype=object),
-        np.repeat(X, 2)[::2],
-        torch.tensor(X),
-        torch.tensor(X, dtype=torch.uint8),
-        torch.tensor(X, dtype=torch.int8),
-        pd.Series(X),
-        pd.Series(X, index=[7, 7, 3, 1]),
-        pd.Series(X, dtype="Int64"),
-        pd.Series(X, dtype="UInt8"),
-        pd.Series(X, dtype="category"),
-        pd.Series(X, dtype=object),
-        pd.Series(X, dtype="Sparse[int]"),
-    ],
-    ids=lambda x: f"{type(x).__name__}-{getattr(x, 'dtype', '')}",
-)
-def test_columns_in_many_forms(x):
-    assert read({"x": x, "y": Y}) == [X, Y]
-
-
 def test_rows_follow_the_order_of_the_states_and_other_columns_are_ignored():
     frame = pd.DataFrame({"other": ["a", None, "c", "d"], "y": Y, "x": X})
     assert read(frame) == [X, Y]

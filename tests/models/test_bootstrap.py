@@ -11,7 +11,7 @@ import torch
 
 from torchpbp import PBP, Continuous, DiscreteNetwork, KernelRidge, LatentGraph, templates
 from torchpbp.errors import ArgumentError, DataError, DataWarning, QueryError, StructureError
-from torchpbp.models.bootstrap import answers, replicated_trees
+from torchpbp.models.bootstrap import Bootstrap
 from torchpbp.moments.distinct_rows import numbered
 
 TRUTH = DiscreteNetwork.random(templates.diamond(observed_states=3), seed=1)
@@ -25,7 +25,8 @@ def test_replicates_are_models_of_resampled_rows(missing):
     hide = torch.Generator().manual_seed(5)
     rows = {v: x.where(torch.rand(len(x), generator=hide) >= missing, -1) for v, x in ROWS.items()}
     model = PBP(TRUTH.graph).fit(rows)
-    (tree,) = replicated_trees(model, model._counting_fitter(), rows, 3, torch.zeros(1), seed=4)
+    bootstrap = Bootstrap(model, model._counting_fitter(), rows, replicates=3, seed=4)
+    (tree,) = bootstrap.trees(answers=1)
     evidence = model.read_evidence(EVIDENCE)
     codes = torch.stack(list(rows.values())).numpy()
     codes = np.where(codes < 0, 3, codes)
@@ -41,8 +42,10 @@ def test_replicates_are_models_of_resampled_rows(missing):
             for v, o in single.observables.items():
                 o.marginal.copy_(model.observables[v].marginal)
             for names in ((), ("d1",), ("c1", "d2")):
-                together = answers(model, tree, names, evidence)[replicate]
-                assert torch.allclose(together, answers(single, single.operators.tree, names, evidence), atol=1e-9)
+                together = bootstrap.answers(tree, names, evidence)[replicate]
+                alone = Bootstrap(single, bootstrap.fitter, rows, replicates=1, seed=0)
+                expected = alone.answers(single.operators.tree, names, evidence)
+                assert torch.allclose(together, expected, atol=1e-9)
 
 
 def test_a_marginal_has_the_width_of_a_proportion():

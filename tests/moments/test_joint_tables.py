@@ -215,12 +215,6 @@ def test_which_groups_are_held():
     assert not any(tables.holds(group) for group in [("a", "e"), ("d",), ("zz",), ("a", "b", "c", "e")])
 
 
-def test_only_maximal_scopes_are_stored():
-    tables = JointTables([("b", "a"), ("a",), (), ("a", "b", "c"), ("c", "a", "b"), ("e", "b"), ("b", "e")], STATES)
-    assert tables.scopes == (("a", "b", "c"), ("b", "e"))
-    assert len(tables.counts) == 2 * 3 * 4 + 3 * 3
-
-
 @given(scopes=scopes_of_names)
 def test_stored_scopes_are_incomparable_and_cover_all(scopes):
     kept = [set(s) for s in JointTables(scopes, STATES).scopes]

@@ -161,9 +161,9 @@ def test_continuous_evidence():
 def test_bad_evidence(layer):
     with pytest.raises(QueryError, match="the layer observes"):
         layer({"nobody": torch.tensor([0])})
-    with pytest.raises(ShapeError, match=r"\(batch, 4\) weights"):
+    with pytest.raises(ShapeError, match=r"expected shape \(batch, 4\), got \(2, 3\)"):
         layer({"a1": torch.rand(2, 3)})
-    with pytest.raises(ShapeError, match="has 2 rows"):
+    with pytest.raises(ShapeError, match="has 3 rows, others have 2"):
         layer({"a1": torch.tensor([0, 1]), "b1": torch.tensor([0, 1, 2])})
 
 

@@ -171,7 +171,11 @@ def test_missing_states_in_columns_of_fractions() -> None:
 @pytest.mark.parametrize(
     ("change", "error", "text"),
     [
-        (lambda t: {v: x for v, x in t.items() if v != "a"}, DataError, "the batch lacks a. It has: b, c, d, e, s"),
+        (
+            lambda t: {v: x for v, x in t.items() if v != "a"},
+            DataError,
+            r"missing columns \['a'\]. The data has: b, c, d, e, s",
+        ),
         (lambda t: list(t.values())[:3], DataError, "a tuple of 6 tensors for .*; got list"),
         (lambda t: t["a"], DataError, "a dict of tensors, or a tuple of 6 tensors .*; got Tensor"),
         (

@@ -6,28 +6,23 @@ import pytest
 import torch
 
 from torchpbp import build_junction_tree, templates
-from torchpbp.planning.core_groups import core_candidates, group_size, interleave, minimal_core_group
-from torchpbp.planning.instruments import choose_instruments
+from torchpbp.planning.groups import GroupSearch
+from torchpbp.planning.plan import PlanOptions, group_size
 from torchpbp.planning.ranks import StructureProbe, scaled_cross
 from torchpbp.planning.spans import numerical_rank
 
-
-def test_interleave_takes_one_of_each_in_turn():
-    assert interleave([("a", "b", "c"), ("d",), ("e", "f")]) == ["a", "d", "e", "b", "f", "c"]
-    assert interleave([]) == []
+TREE = build_junction_tree(templates.hmm(6, 2, 3))
 
 
-def test_group_size():
-    assert group_size(("a", "b"), {"a": 3, "b": 4}) == 12
-    assert group_size((), {}) == 1
+def search(needed, states, near=(), node=0, cores=(), **options):
+    return GroupSearch(TREE, node, needed, dict(cores), near, states, PlanOptions(**options))
 
 
 def test_candidates_come_from_leaves_first():
-    tree = build_junction_tree(templates.hmm(6, 2, 3))
-    node = next(n for n in tree.inner if any(not tree.leaf_observables[c] for c in tree.children[n]))
-    leaf = next(c for c in tree.children[node] if tree.leaf_observables[c])
-    cores = {c: tree.leaf_observables[c] or ("far",) for c in tree.children[node]}
-    assert core_candidates(tree, node, cores) == [*tree.leaf_observables[leaf], "far"]
+    node = next(n for n in TREE.inner if any(not TREE.leaf_observables[c] for c in TREE.children[n]))
+    leaf = next(c for c in TREE.children[node] if TREE.leaf_observables[c])
+    cores = {c: TREE.leaf_observables[c] or ("far", "farther") for c in TREE.children[node]}
+    assert search(1, {}, node=node, cores=cores).core_candidates() == [*TREE.leaf_observables[leaf], "far", "farther"]
 
 
 def rank_by_sum(values):
@@ -35,32 +30,32 @@ def rank_by_sum(values):
 
 
 def test_one_sufficient_member_is_enough():
-    group = minimal_core_group(list("abc"), 3, rank_by_sum({"a": 1, "b": 3, "c": 2}), dict.fromkeys("abc", 4))
+    group = search(3, dict.fromkeys("abc", 4)).minimal_core("abc", rank_by_sum({"a": 1, "b": 3, "c": 2}))
     assert group == ("b",)
 
 
 def test_among_equals_fewer_states_win_then_the_order_given():
     rank = rank_by_sum(dict.fromkeys("abc", 2))
-    assert minimal_core_group(list("abc"), 2, rank, {"a": 6, "b": 3, "c": 3}) == ("b",)
-    assert minimal_core_group(list("abc"), 2, rank, dict.fromkeys("abc", 3)) == ("a",)
+    assert search(2, {"a": 6, "b": 3, "c": 3}).minimal_core("abc", rank) == ("b",)
+    assert search(2, dict.fromkeys("abc", 3)).minimal_core("abc", rank) == ("a",)
 
 
 def test_members_made_superfluous_are_dropped():
     def rank(group):
         return 4 if {"b", "c"} <= set(group) else {"a": 2, "b": 1, "c": 1}.get(group[0], 0) + (len(group) - 1) * 0.5
 
-    assert set(minimal_core_group(list("abc"), 4, rank, dict.fromkeys("abc", 4))) == {"b", "c"}
+    assert set(search(4, dict.fromkeys("abc", 4)).minimal_core("abc", rank)) == {"b", "c"}
 
 
 def test_members_that_help_only_together_are_found():
     def rank(group):
         return 3 if {"b", "c"} <= set(group) else 1
 
-    assert set(minimal_core_group(list("abc"), 3, rank, dict.fromkeys("abc", 4))) == {"b", "c"}
+    assert set(search(3, dict.fromkeys("abc", 4)).minimal_core("abc", rank)) == {"b", "c"}
 
 
 def test_the_best_group_is_given_where_the_rank_is_out_of_reach():
-    group = minimal_core_group(list("abc"), 9, rank_by_sum({"a": 2, "b": 2, "c": 0}), dict.fromkeys("abc", 4))
+    group = search(9, dict.fromkeys("abc", 4)).minimal_core("abc", rank_by_sum({"a": 2, "b": 2, "c": 0}))
     assert set(group) == {"a", "b"}
 
 
@@ -76,7 +71,8 @@ def blocks(directions: dict[tuple[str, ...], list[int]]):
 
 def choose(directions, needed, near="abcd", singles=8, pool=6, largest=100):
     leaves = [(v,) if isinstance(v, str) else v for v in near]
-    return choose_instruments(leaves, needed, blocks(directions), STATES, singles, pool, largest)
+    options = {"singles": singles, "pool": pool, "largest_group": largest}
+    return search(needed, STATES, leaves, **options).instrument(blocks(directions))
 
 
 def test_singles_are_kept_even_if_the_first_suffices():

@@ -20,6 +20,7 @@ import matplotlib.pyplot as plt
 import torchpbp
 from tests.plotting.pictures import DIAMOND, EVIDENCE, texts
 from torchpbp import PBP, build_junction_tree, templates
+from torchpbp.datasets import load_digits
 from torchpbp.errors import ArgumentError, DataError, NotFittedError, QueryError, ShapeError, StructureError
 from torchpbp.plotting import (
     plot_confusion,
@@ -29,6 +30,7 @@ from torchpbp.plotting import (
     plot_messages,
     plot_posteriors,
 )
+from torchpbp.plotting.digits import draw_digits
 
 DRAWN: dict[str, Any] = {
     "tree": lambda m, ax: plot_junction_tree(m, ax=ax),
@@ -37,6 +39,7 @@ DRAWN: dict[str, Any] = {
     "diagnostics": lambda m, ax: plot_diagnostics(m, ax=ax),
     "curves": lambda m, ax: plot_learning_curves(pd.DataFrame({"epoch": [0, 1], "loss": [2.0, 1.0]}), "loss", ax=ax),
     "confusion": lambda m, ax: plot_confusion([[3, 1], [0, 4]], ax=ax),
+    "digits": lambda m, ax: draw_digits(load_digits().test_x[:3].numpy(), ax),
 }
 
 
@@ -92,8 +95,6 @@ def test_models_must_be_fitted(name: str) -> None:
         (lambda m: plot_posteriors(m, truth={"a1": 7}), QueryError, "'a1': expected one of 0, 1, .* got 7"),
         (lambda m: plot_diagnostics(m.graph), StructureError, "expected a PBP model, got LatentGraph"),
         (lambda m: plot_diagnostics(m, most=0), ArgumentError, "most: expected a whole number of at least 1, got 0"),
-        (lambda m: plot_learning_curves("nowhere.csv", "kl"), DataError, "no file 'nowhere.csv'"),
-        (lambda m: plot_learning_curves(5, "kl"), DataError, "expected a DataFrame or the path .* got int"),
         (lambda m: plot_learning_curves(pd.DataFrame({"epoch": [1]}), "kl"), DataError, "no column 'kl'; .* epoch"),
         (
             lambda m: plot_learning_curves(pd.DataFrame({"epoch": [1], "kl": ["low"]}), "kl"),
@@ -108,7 +109,11 @@ def test_models_must_be_fitted(name: str) -> None:
         (lambda m: plot_confusion([0, 1], [0]), ShapeError, r"got \(2,\) and \(1,\)"),
         (lambda m: plot_confusion([], []), DataError, "at least one row"),
         (lambda m: plot_confusion([0, 1], [0, 1], names=[0]), DataError, r"leaves out \[1\]"),
-        (lambda m: plot_confusion([1, 2, 3]), ShapeError, "expected shape"),
+        (lambda m: plot_confusion(np.zeros((2, 3))), ShapeError, r"expected shape \(classes, classes\), got \(2, 3\)"),
+        (lambda m: plot_confusion(np.zeros(())), ShapeError, "expected shape"),
+        (lambda m: plot_confusion(-np.eye(2)), DataError, "negative or non-finite"),
+        (lambda m: plot_confusion([[np.nan]]), DataError, "negative or non-finite"),
+        (lambda m: plot_confusion(np.eye(2), names=["a"]), ShapeError, "expected 2 names, one per class, got 1"),
     ],
 )
 def test_what_cannot_be_drawn_raises(call: Any, error: type[Exception], message: str, model: PBP) -> None:

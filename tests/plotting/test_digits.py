@@ -14,8 +14,7 @@ from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 
 from torchpbp.datasets import hide_points, load_digits
-from torchpbp.errors import ArgumentError, DataError, ShapeError
-from torchpbp.plotting import plot_confusion
+from torchpbp.errors import ArgumentError, ShapeError
 from torchpbp.plotting.digits import COMPLETED, SEEN, draw_digits
 
 
@@ -82,22 +81,6 @@ def test_texts(ax: Axes) -> None:
     assert [t.get_text() for t in ax.texts] == ["8", "8", "8", "9", "9", "1", "one", "two"]
 
 
-def test_new_axes() -> None:
-    plt = pytest.importorskip("matplotlib.pyplot")
-    plt.switch_backend("Agg")
-    for made in (draw_digits(load_digits().test_x[:3].numpy()), plot_confusion(np.eye(3))):
-        assert isinstance(made, Axes)
-        plt.close(made.figure)
-
-
-def test_same_picture_twice() -> None:
-    def picture() -> bytes:
-        axes = Figure(figsize=(4, 3)).subplots()
-        return render(draw_digits(load_digits().test_x[:5], axes))
-
-    assert picture() == picture()
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -117,45 +100,3 @@ def test_wrong_shapes(options: dict[str, Any], message: str, ax: Axes) -> None:
 def test_no_columns(ax: Axes) -> None:
     with pytest.raises(ArgumentError, match="columns: expected a whole number of at least 1, got 0"):
         draw_digits(torch.zeros(2, 16), ax, columns=0)
-
-
-def test_confusion(ax: Axes) -> None:
-    matrix = torch.tensor([[90, 10, 0], [0, 50, 0], [0, 0, 0]])
-    assert plot_confusion(matrix, ax=ax, names=["a", "b", "c"]) is ax
-    texts = [t.get_text() for t in ax.texts]
-    assert texts == ["90", "10", "50", "90.0 %", "100.0 %", "no rows"]
-    assert ax.get_title() == "140 of 150 right: 93.33 %"
-    assert [t.get_text() for t in ax.get_xticklabels()] == ["a", "b", "c"]
-    assert (ax.get_xlabel(), ax.get_ylabel()) == ("predicted", "true")
-    image = ax.images[0].get_array()
-    assert np.all((image >= 0) & (image <= 1))
-    assert np.allclose(image[2], 1)  # no rows: white
-    assert image[0, 1, 0] > image[0, 1, 1]  # an error is red
-    assert image[1, 1, 1] > image[1, 1, 0]  # the diagonal is green
-    render(ax)
-
-
-def test_confusion_without_errors_or_rows() -> None:
-    for matrix in (np.eye(2), np.zeros((2, 2)), [[1]]):
-        axes = Figure(figsize=(4, 3)).subplots()
-        render(plot_confusion(matrix, ax=axes))
-
-
-@pytest.mark.parametrize(
-    ("matrix", "error", "message"),
-    [
-        (np.zeros((2, 3)), ShapeError, r"expected shape \(classes, classes\), got \(2, 3\)"),
-        (np.zeros(()), ShapeError, "expected shape"),
-        (np.zeros((0, 0)), ShapeError, "expected shape"),
-        (-np.eye(2), DataError, "negative or non-finite"),
-        (np.full((2, 2), np.nan), DataError, "negative or non-finite"),
-    ],
-)
-def test_bad_confusion(matrix: Any, error: type[Exception], message: str, ax: Axes) -> None:
-    with pytest.raises(error, match=message):
-        plot_confusion(matrix, ax=ax)
-
-
-def test_wrong_number_of_names(ax: Axes) -> None:
-    with pytest.raises(ShapeError, match="expected 2 names, one per class, got 1"):
-        plot_confusion(np.eye(2), ax=ax, names=["a"])

@@ -63,6 +63,26 @@ def test_confusion_is_counted_from_classes() -> None:
     assert texts(plot_confusion(torch.tensor([1, 0]), torch.tensor([1, 1]), names=[1, 0])) == ["1", "0"]
 
 
+def test_confusion_shows_counts_and_shares() -> None:
+    matrix = torch.tensor([[90, 10, 0], [0, 50, 0], [0, 0, 0]])
+    ax = plot_confusion(matrix, names=["a", "b", "c"])
+    assert [t.get_text() for t in ax.texts] == ["90", "10", "50", "90.0 %", "100.0 %", "no rows"]
+    assert ax.get_title() == "140 of 150 right: 93.33 %"
+    assert texts(ax) == ["a", "b", "c"]
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("predicted", "true")
+    image = ax.images[0].get_array()
+    assert np.all((image >= 0) & (image <= 1))
+    assert np.allclose(image[2], 1)  # no rows: white
+    assert image[0, 1, 0] > image[0, 1, 1]  # an error is red
+    assert image[1, 1, 1] > image[1, 1, 0]  # the diagonal is green
+    ax.figure.canvas.draw()
+
+
+def test_confusion_without_errors_or_rows() -> None:
+    for matrix in (np.eye(2), np.zeros((2, 2)), [[1]]):
+        plot_confusion(matrix).figure.canvas.draw()
+
+
 def test_diagnostics_show_correlations_and_ranks(model: PBP) -> None:
     table = model.diagnostics()
     ax = plot_diagnostics(model)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import matplotlib
 import pytest
 import torch
@@ -11,8 +9,8 @@ import torch
 matplotlib.use("Agg")
 
 from tests.plotting.pictures import DIAMOND, EVIDENCE, heights
-from torchpbp import PBP, build_junction_tree, templates
-from torchpbp.errors import QueryError, StructureError
+from torchpbp import PBP
+from torchpbp.errors import QueryError
 from torchpbp.plotting import plot_junction_tree, plot_messages
 
 
@@ -62,25 +60,6 @@ def test_continuous_evidence_sends_messages_too(fruit: PBP) -> None:
     assert "h\n[size = 0.1]" in [t.get_text() for t in ax.texts]
     spoken = {c.get_label(): heights(c) for c in ax.child_axes}[f"separator {fruit.tree.leaf_of['size']}"]
     assert max(abs(h) for h in spoken[1:]) > 0.1
-
-
-def test_drawing_shows_cliques_separators_root_and_core_groups(tmp_path: Path) -> None:
-    model = PBP(templates.diamond())
-    ax = plot_junction_tree(model)
-    texts = [t.get_text() for t in ax.texts]
-    assert any(t == "A, B, C\nroot" for t in texts)
-    assert any(t == "D\n[d1]" for t in texts)
-    assert any(t == "B, C\nα: b1, d1" for t in texts)
-    assert len(texts) == len(model.tree) + len(model.tree) - 1
-    ax.figure.savefig(tmp_path / "tree.png")
-    assert (tmp_path / "tree.png").stat().st_size > 5_000
-
-
-def test_large_trees_are_printed_not_drawn() -> None:
-    tree = build_junction_tree(templates.hmm(300))
-    with pytest.raises(StructureError, match="too large to draw"):
-        plot_junction_tree(tree)
-    assert "x300" in str(tree)
 
 
 def test_messages_of_a_model_with_classes_are_those_of_the_class_given() -> None:

@@ -19,7 +19,7 @@ from tqdm.auto import tqdm
 
 from torchpbp.errors import ConvergenceWarning, DataError, StructureError, warn_caller
 from torchpbp.exact.network import DiscreteNetwork
-from torchpbp.graph.latent_graph import LatentGraph, require_graph, require_states
+from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.inputs.columns import DataLike
 from torchpbp.lazy import pandas as pd
 from torchpbp.models.likelihood.expectation import ExpectationStep
@@ -103,15 +103,11 @@ class EM(NetworkLearner):
         start: DiscreteNetwork | None = None,
         progress: bool = True,
     ) -> None:
-        require_graph(graph, "EM")
-        if not graph.directed:
-            raise StructureError("EM: expected a directed graph, whose tables are conditional probabilities.")
-        require_states(graph, "EM", " torchpbp.PBP takes such graphs.")
+        super().__init__(graph)
         if start is not None and not _same_tables(start, graph):
             raise StructureError(
                 "start: expected a network on the learner's own graph, with the same parents and states."
             )
-        super().__init__(graph)
         self.settings = EMSettings(
             restarts=restarts,
             max_steps=max_steps,
@@ -140,20 +136,15 @@ class EM(NetworkLearner):
         rows, step = self._prepared(data, weights)
         candidates = self._candidates()
         starts = self._starts(candidates)
-        bar = tqdm(
-            total=self.settings.max_steps,
-            desc=type(self).__name__,
-            unit="step",
-            delay=2,
-            leave=False,
-            disable=not self.settings.progress,
-        )
-        with bar:
+        name, shown = type(self).__name__, self.settings.progress
+        with tqdm(
+            total=self.settings.max_steps, desc=name, unit="step", delay=2, leave=False, disable=not shown
+        ) as bar:
             vectors, self.runs = self._run(step, starts, candidates, bar)
         best = _best(self.runs)
         if not self.runs[best].converged:
             warn_caller(
-                f"{type(self).__name__}: the best run stopped at the limit of {self.settings.max_steps} steps, before it had "
+                f"{name}: the best run stopped at the limit of {self.settings.max_steps} steps, before it had "
                 "converged. Raise max_steps or relative_tolerance.",
                 ConvergenceWarning,
             )

@@ -1,51 +1,57 @@
-"""The spectral algorithm for latent junction trees [Parikh et al. 2012], the baseline nearest to predictive belief propagation."""
+"""The spectral algorithm for latent junction trees [Parikh et al. 2012], the baseline nearest to predictive belief propagation.
+
+For a separator with inside group O_i and any outside group O_i₋ the tables satisfy the linear equation
+P(O_i₁, O_i₂, O_i₋) = P̃(C_i) ×_{O_i} P(O_i, O_i₋) [JT eq. 21]. One group whose table has the separator's rank determines P̃(C_i);
+the least-squares solution of the equations of all groups has less noise.
+"""
 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
 from typing_extensions import Self
 
-from torchpbp.baselines.spectral_operators import (
-    lost_rank,
-    observable_representation,
-    outside_choices,
-    required_tables,
-    table_rank,
-)
 from torchpbp.contract.abilities import JointQueries, Learner
 from torchpbp.contract.model_files import SaveOptions, checked_labels, require_finite, require_none
-from torchpbp.errors import QueryError, RankWarning, StructureError
+from torchpbp.errors import QueryError, RankWarning, StructureError, warn_caller
 from torchpbp.exact.network import DiscreteNetwork
+from torchpbp.exact.prior import ROWS_PER_CHUNK
 from torchpbp.graph.cost import BUDGET
 from torchpbp.graph.domains import require_single_values
 from torchpbp.graph.junction_tree import JunctionTree, build_junction_tree, checked_root
 from torchpbp.graph.latent_graph import Continuous, LatentGraph, require_graph
 from torchpbp.inference.operator_net import EXACT_FLOOR, OperatorNet
-from torchpbp.inference.operator_tree import Mass
+from torchpbp.inference.operator_tree import Mass, OperatorTree
 from torchpbp.inputs.columns import ColumnReader, DataLike
 from torchpbp.inputs.evidence import Evidence, EvidenceLike
 from torchpbp.lazy import pandas as pd
 from torchpbp.learning.fitting import check_labels, clipping_floor
+from torchpbp.learning.least_squares import least_squares
+from torchpbp.learning.ridge import equal_shapes
 from torchpbp.models.leaf_maps import make_observables
 from torchpbp.models.pbp import PROBE_SEED
 from torchpbp.models.saved_pbp import copy_state, numbers_in_answers
 from torchpbp.moments.joint_tables import JointTables
 from torchpbp.moments.table_moments import TableMoments
-from torchpbp.planning.plan import Group, Plan, PlanOptions
+from torchpbp.planning.plan import Group, Plan, PlanOptions, group_size
 from torchpbp.planning.planner import plan_tree
+from torchpbp.planning.ranks import StructureProbe, scaled_cross
+from torchpbp.planning.spans import numerical_rank
 from torchpbp.settings import Settings, flag, optional, positive, setting, whole
 from torchpbp.settings import seed as seed_constraint
 
 LARGEST_QUERY = 4096
 """Largest number of joint states of a query, each of which takes one upward pass."""
-ROWS_AT_ONCE = 1 << 16
+LARGEST_JOINT = 1 << 18
+"""Largest number of cells of a table over all near observables, whose sums replace one inference per group."""
+VANISHING = 1e-11
+"""Singular values below this share of the largest count as zero."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +135,7 @@ class SpectralJunctionTree(Learner, JointQueries):
         )
         self._configure(graph, settings)
         self.operators.build(plan_tree(self._tree, self.options))
-        self.choices = outside_choices(self.plan, self.options)
+        self.choices = self.outside_choices()
 
     def _configure(self, graph: LatentGraph, settings: SpectralSettings) -> None:
         """Check the graph, store the settings, and build the tree."""
@@ -184,7 +190,7 @@ class SpectralJunctionTree(Learner, JointQueries):
             The learner itself.
         """
         reader = ColumnReader(dict(self.states), self.graph.labels, device=None)
-        tables = JointTables(required_tables(self.plan, self.choices), self.states)
+        tables = JointTables(self.required_tables(), self.states)
         for codes in reader.batches(data):
             tables.add(codes)
         tables.sum_over_processes()
@@ -198,7 +204,7 @@ class SpectralJunctionTree(Learner, JointQueries):
         theirs = {v: network.states[v] for v in network.graph.observed}
         if theirs != self.states:
             raise StructureError(f"The network observes {theirs}, the model {self.states}. They must be the same.")
-        tables = JointTables(required_tables(self.plan, self.choices), self.states, device=network.device)
+        tables = JointTables(self.required_tables(), self.states, device=network.device)
         tables.fill(network.joint)
         self._learn(tables, 0, EXACT_FLOOR)
         self.labels = {v: network.labels[v] for v in self.states if v in network.labels}
@@ -207,17 +213,108 @@ class SpectralJunctionTree(Learner, JointQueries):
     @torch.no_grad()
     def _learn(self, tables: JointTables, rows: int, floor: float) -> None:
         moments = TableMoments(tables.to(self.device))
-        tree, singular_values = observable_representation(self.plan, self.choices, moments)
-        lost = lost_rank(self.plan, singular_values)
-        if lost and self.settings.strict:
-            raise StructureError(lost)
-        if lost:
-            warnings.warn(lost, RankWarning, stacklevel=3)
+        tree, singular_values = self.representation(moments)
+        self._report_lost_rank(singular_values)
         self.operators.set_tree(tree)
         for operator, values in zip(self.operators.separator_operators, singular_values, strict=True):
             operator.strengths.copy_(values)
         self.operators.floor.fill_(floor)
         self.rows, self.fitted = rows, True
+
+    def outside_choices(self) -> dict[int, tuple[Group, ...]]:
+        """All valid choices of O_i₋ of the smallest size: single groups that determine a separator's message.
+
+        They consist of the nearest outside observables. Larger groups are valid too, but their tables are noisier. If no single
+        group is sufficient, the instrument of the plan, a union of groups, is used: equation 21 holds for each of them, and the
+        stacked tables have the required rank.
+        """
+        network = StructureProbe(self.tree, self.options.seed).network
+        choices: dict[int, tuple[Group, ...]] = {}
+        for separator in self.plan.separators:
+            node, core, states = separator.node, separator.core, network.states
+            near = [v for _, v in self.tree.distances(node, self.options.pool)][: self.options.pool]
+            joint = network.joint((*core, *near)) if group_size((*core, *near), states) <= LARGEST_JOINT else None
+            choices[node] = separator.instrument
+            for size in range(1, len(near) + 1):
+                valid = []
+                for group in combinations(near, size):
+                    if group_size(group, states) > self.options.largest_group:
+                        continue
+                    rest = [len(core) + i for i, v in enumerate(near) if v not in group]
+                    table = joint.sum(dim=rest) if joint is not None and rest else network.joint((*core, *group))
+                    if numerical_rank(scaled_cross(table.reshape(group_size(core, states), -1))) >= separator.rank:
+                        valid.append(group)
+                if valid:
+                    choices[node] = tuple(valid)
+                    break
+        return choices
+
+    def required_tables(self) -> list[Group]:
+        """Groups of variables whose joint tables the representation needs."""
+        scopes: dict[Group, None] = {}
+        for separator in self.plan.separators:
+            below = [v for g in self.plan.targets(separator.node) for v in g]
+            for group in self.choices[separator.node]:
+                scopes[(*separator.core, *group)] = None
+                scopes[(*below, *group)] = None
+        scopes[tuple(v for g in self.plan.targets(0) for v in g)] = None
+        return list(scopes)
+
+    def representation(self, moments: TableMoments) -> tuple[OperatorTree, list[Tensor]]:
+        """Step 1 of Algorithm 1 for all nodes, grouped by shape.
+
+        Returns:
+            The transformed tensors P̃(C), with the layout of the operators of predictive belief propagation, and for each separator,
+            node 1 first, the leading singular values of P(O_i, O_i₋), one per dimension of the message.
+        """
+        plan, tree = self.plan, self.tree
+        pairs = {
+            s.node: torch.cat([moments.cross(s.core, g) for g in self.choices[s.node]], dim=1) for s in plan.separators
+        }  # (inside states, all outside states)
+        projections: dict[int, Tensor] = {}
+        projected: dict[int, Tensor] = {}
+        values: dict[int, Tensor] = {}
+        for nodes in equal_shapes({s.node: (pairs[s.node].shape, s.rank) for s in plan.separators}):
+            rank = plan[nodes[0]].rank
+            u, s, vh = torch.linalg.svd(torch.stack([pairs[n] for n in nodes]), full_matrices=False)
+            for i, n in enumerate(nodes):
+                projections[n] = u[i, :, :rank]
+                projected[n] = s[i, :rank, None] * vh[i, :rank]  # P(O_i, O_i₋) ×_{O_i} U_i
+                values[n] = s[i, :rank]
+
+        def triples(node: int, groups: Sequence[Group]) -> Tensor:
+            """P(O_i₁, O_i₂, O_i₋) with the children's modes projected; the states of a leaf are not projected [JT eq. 24]."""
+            features = None if tree.leaf_observables[node] else [projections[c] for c in tree.children[node]]
+            return moments.third(plan.targets(node), features, groups)
+
+        below = {n: triples(n, self.choices[n]) for n in pairs}
+        operators: dict[int, Tensor] = {}
+        for nodes in equal_shapes({n: (below[n].shape, plan[n].rank) for n in below}):
+            right = torch.stack([below[n].flatten(0, -2) for n in nodes])
+            weights = least_squares(right, torch.stack([projected[n] for n in nodes]), 0.0)
+            for i, n in enumerate(nodes):
+                operators[n] = weights[i].T.reshape(plan[n].rank, *below[n].shape[:-1])
+        root = triples(0, [()]).squeeze(-1)
+        order = range(1, len(tree))
+        return OperatorTree(plan, (root, *(operators[n] for n in order)), root), [values[n] for n in order]
+
+    def _report_lost_rank(self, singular_values: Sequence[Tensor]) -> None:
+        """Warn of separators whose tables have a lower rank than implied by the structure; raise if ``strict``."""
+        lost = []
+        for separator, values in zip(self.plan.separators, singular_values, strict=True):
+            rank = table_rank(values)
+            if rank < separator.rank:
+                lost.append(f"{self.tree.separator_name(separator.node)} (rank {rank}, implied {separator.rank})")
+        if not lost:
+            return
+        shown = ", ".join(lost[:5]) + (", …" if len(lost) > 5 else "")
+        message = (
+            f"Tables P(inside, outside) of lower rank than the structure implies, at separators {shown}. Their inverses exist on "
+            "that part only. Lower the latents' numbers of states, or pass rank=."
+        )
+        if self.settings.strict:
+            raise StructureError(message)
+        warn_caller(message, RankWarning)
 
     @property
     def device(self) -> torch.device:
@@ -281,8 +378,8 @@ class SpectralJunctionTree(Learner, JointQueries):
     @torch.no_grad()
     def _mass(self, evidence: Evidence) -> Mass:
         """Estimates of P(evidence), in batches of bounded size."""
-        starts = range(0, max(evidence.batch, 1), ROWS_AT_ONCE)
-        parts = [self.operators.mass(evidence.rows(slice(start, start + ROWS_AT_ONCE))) for start in starts]
+        starts = range(0, max(evidence.batch, 1), ROWS_PER_CHUNK)
+        parts = [self.operators.mass(evidence.rows(slice(start, start + ROWS_PER_CHUNK))) for start in starts]
         return Mass(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
     def diagnostics(self) -> pd.DataFrame:
@@ -336,3 +433,8 @@ class SpectralJunctionTree(Learner, JointQueries):
         model.labels = checked_labels(content["labels"], model.graph.variables, name)
         model.choices, model.rows, model.fitted = content["choices"], content["rows"], True
         return model
+
+
+def table_rank(singular_values: Tensor) -> int:
+    """Number of singular values that are nonzero up to rounding."""
+    return int((singular_values > VANISHING * singular_values[0]).sum())

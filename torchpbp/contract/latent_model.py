@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -99,15 +99,10 @@ class LatentModel(Saved):
             data: as for ``fit``; values may be missing.
         """
         self.require_fitted()
-        observed = {v: d for v, d in self.evidence_domains().items() if v in self.graph.observed}
-        reader = ColumnReader(observed, self.labels, missing=True, quiet=True, device=self.device)
         total, rows = 0.0, 0
-        for table in reader.tables(data, SCORED_ROWS):
-            states = {v: x for v, x in table.items() if isinstance(observed[v], int)}
-            values = {v: x for v, x in table.items() if v not in states}
-            batch = len(next(iter(table.values())))
-            total += float(self.log_evidence(Evidence(batch, states, {}, values)).double().sum())
-            rows += batch
+        for batch in self._batches(data):
+            total += float(self.log_evidence(batch).double().sum())
+            rows += batch.batch
         return total / rows
 
     def map_states(
@@ -143,7 +138,7 @@ class LatentModel(Saved):
 
     def evidence_domains(self) -> dict[str, Domain]:
         """Variables that may be observed and queried -> number of states, or range."""
-        return {v: self.graph.variables[v] for v in self.graph.observed}
+        return self.graph.observed_domains
 
     def query_domains(self) -> dict[str, Domain]:
         """Variables that may be queried -> domain; by default those of :meth:`evidence_domains`."""
@@ -155,6 +150,15 @@ class LatentModel(Saved):
         return read_evidence(
             evidence, self.evidence_domains(), latent=self.graph.latent, labels=self.labels, device=self.device
         )
+
+    def _batches(self, data: DataLike) -> Iterator[Evidence]:
+        """Rows of a table as evidence, in batches; values may be missing."""
+        observed = {v: d for v, d in self.evidence_domains().items() if v in self.graph.observed}
+        reader = ColumnReader(observed, self.labels, missing=True, quiet=True, device=self.device)
+        for table in reader.tables(data, SCORED_ROWS):
+            states = {v: x for v, x in table.items() if isinstance(observed[v], int)}
+            values = {v: x for v, x in table.items() if v not in states}
+            yield Evidence(len(next(iter(table.values()))), states, {}, values)
 
     def query_names(self, query: Any) -> tuple[str, ...]:
         """The names in a query: a single one, except for :class:`~torchpbp.contract.abilities.JointQueries`."""

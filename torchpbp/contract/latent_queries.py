@@ -12,10 +12,10 @@ from torch import Tensor
 from typing_extensions import Self
 
 from torchpbp.contract.frames import labelled, posterior_frame, posteriors_frame, state_labels
-from torchpbp.contract.latent_model import SCORED_ROWS, LatentModel
+from torchpbp.contract.latent_model import LatentModel
 from torchpbp.errors import IdentificationWarning, QueryError, StructureError, warn_caller
 from torchpbp.graph.views import Views, find_views
-from torchpbp.inputs.columns import ColumnReader, DataLike
+from torchpbp.inputs.columns import DataLike
 from torchpbp.inputs.evidence import Evidence, EvidenceLike
 from torchpbp.lazy import is_frame
 from torchpbp.lazy import pandas as pd
@@ -142,15 +142,12 @@ class LatentQueries(LatentModel):
             self._check_latent(name)
         names = list(self.graph.latent) if name is None else [name]
         self._warn_unidentified(names)
-        observed: dict[str, Any] = {v: self.graph.variables[v] for v in self.graph.observed}
-        reader = ColumnReader(observed, self.labels, missing=True, quiet=True, device=self.device)
         parts: dict[str, list[Tensor]] = {h: [] for h in names}
-        for table in reader.tables(data, SCORED_ROWS):
-            rows = len(next(iter(table.values())))
+        for batch in self._batches(data):
             if len(names) == 1:
-                parts[names[0]].append(self.network.posterior(names[0], Evidence(rows, table)))
+                parts[names[0]].append(self.network.posterior(names[0], batch))
             else:
-                answers = self.network.posteriors(Evidence(rows, table), include_latent=True)
+                answers = self.network.posteriors(batch, include_latent=True)
                 for h in names:
                     parts[h].append(answers[h])
         return {h: torch.cat(x) for h, x in parts.items()}

@@ -14,6 +14,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 from torchpbp.errors import CheckpointError
+from torchpbp.grouping import grouped
 from torchpbp.io import REMEDY, check_device, class_in_file, name_in_files, read_file, short, write_file
 
 SMALL = 1 << 16
@@ -132,10 +133,7 @@ def require_finite(named: Mapping[str, Tensor], path: object, saving: bool = Fal
     Raises:
         CheckpointError: NaN or infinity; names the first such tensor.
     """
-    try:
-        fault = _number_fault({name: t.detach() for name, t in named.items()})
-    except RuntimeError as error:  # sparse tensors, for instance
-        fault = f"expected dense tensors, got one that torch cannot check ({short(error)})"
+    fault = _number_fault({name: t.detach() for name, t in named.items()})
     if fault and saving:
         raise CheckpointError(
             f"'{path}' was not written: {fault}. A file that was there before is kept. Fit the model again, or go back to parameters "
@@ -146,10 +144,7 @@ def require_finite(named: Mapping[str, Tensor], path: object, saving: bool = Fal
 
 def _number_fault(named: Mapping[str, Tensor]) -> str | None:
     real = {name: t for name, t in named.items() if t.is_floating_point() or t.is_complex()}
-    groups: dict[Any, list[Tensor]] = {}
-    for name, tensor in real.items():
-        kind = (tensor.dtype, tensor.device) if tensor.nbytes <= SMALL else name
-        groups.setdefault(kind, []).append(tensor)
+    groups = grouped(real.values(), lambda t: (t.dtype, t.device) if t.nbytes <= SMALL else id(t))
     merged = (g[0] if len(g) == 1 else torch.cat([t.reshape(-1) for t in g]) for g in groups.values())
     if all(bool(t.isfinite().all()) for t in merged):
         return None

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from torchpbp.errors import StructureError
-from torchpbp.exact.contraction import contract
+from torchpbp.exact.contraction import contract, rescaled
 from torchpbp.graph.clique_tree import CliqueTree
 from torchpbp.graph.cost import table_cost
 from torchpbp.graph.domains import Scope
+from torchpbp.grouping import holders
 
 ROW = object()
 """Mode label of the batch dimension."""
@@ -78,13 +79,10 @@ def potential_tree(
         "Remove edges, give these variables fewer states, or set network.budget = <bytes> (None: no limit).",
     )
     like = factors[0][1]
-    holders: dict[str, list[int]] = {}
-    for node, scope in enumerate(scopes):
-        for v in scope:
-            holders.setdefault(v, []).append(node)
+    nodes = holders(scopes)
     assigned: list[list[tuple[Scope, Tensor]]] = [[] for _ in scopes]
     for scope, table in factors:
-        fitting = [n for n in (holders.get(scope[0], []) if scope else [0]) if set(scope) <= tree.cliques[n]]
+        fitting = [n for n in (nodes.get(scope[0], []) if scope else [0]) if set(scope) <= tree.cliques[n]]
         if not fitting:
             raise StructureError(f"Family preservation fails: no clique holds the factor over {scope}.")
         assigned[min(fitting, key=lambda n: len(scopes[n]))].append((scope, table))
@@ -142,7 +140,8 @@ def shafer_shenoy(
         parent = tree.parent[node]
         siblings = [up[s] for s in tree.children[parent] if s != node]
         above = [down[parent]] if parent > 0 else []
-        message, _ = _rescaled(_product(local[parent] + siblings + above, model.separators[node], rows))
+        message = _product(local[parent] + siblings + above, model.separators[node], rows)
+        message, _ = rescaled(message, range(1, message.ndim))
         down[node] = (message, (ROW, *model.separators[node]))
     beliefs = tuple(
         tuple(local[n] + [up[c] for c in tree.children[n]] + ([down[n]] if n else [])) for n in range(count)
@@ -168,9 +167,10 @@ def _upward(
     log_total = torch.zeros_like(rows)
     for node in range(len(model.tree) - 1, 0, -1):
         parts = local[node] + [up[child] for child in model.tree.children[node]]
-        message, log_scale = _rescaled(_product(parts, model.separators[node], rows))
+        message = _product(parts, model.separators[node], rows)
+        message, scale = rescaled(message, range(1, message.ndim))
         up[node] = (message, (ROW, *model.separators[node]))
-        log_total = log_total + log_scale
+        log_total = log_total + scale.flatten().log()
     return local, up, log_total
 
 
@@ -178,10 +178,3 @@ def _product(parts: Sequence[tuple[Tensor, tuple[Hashable, ...]]], output: Scope
     if not any(ROW in modes for _, modes in parts):
         parts = [*parts, (rows, (ROW,))]
     return contract([t for t, _ in parts], [m for _, m in parts], (ROW, *output))
-
-
-def _rescaled(message: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows divided by their largest absolute entries, and the logs of these entries (0 for rows of zeros)."""
-    scale = message.detach().abs().unsqueeze(1).flatten(1).amax(dim=1)  # a batch may have no rows
-    safe = torch.where(scale > 0, scale, torch.ones_like(scale))
-    return message / safe.reshape(-1, *[1] * (message.ndim - 1)), safe.log()

@@ -37,6 +37,24 @@ def contract(operands: Sequence[Tensor], modes: Sequence[Sequence[Hashable]], ou
     return pool[0]
 
 
+def rescaled(message: Tensor, dims: Sequence[int] = (-2,)) -> tuple[Tensor, Tensor]:
+    """A message divided by its largest absolute entry along some dimensions, and these entries, 1 for zeros.
+
+    Args:
+        message: (…) tensor.
+        dims: dimensions; by default the rank of a (…, rank, batch) message.
+
+    Returns:
+        The message, and the entries with size 1 along the dimensions.
+    """
+    scale = message.detach().abs()
+    if dims:
+        scale = scale.amax(dim=tuple(dims), keepdim=True)
+    # otherwise the gradients of zeros would be infinite
+    scale.masked_fill_(scale < torch.finfo(message.dtype).tiny, 1.0)
+    return message / scale, scale
+
+
 @lru_cache(maxsize=4096)
 def _plan(
     modes: tuple[Modes, ...], output: Modes, shapes: tuple[tuple[int, ...], ...]

@@ -18,18 +18,18 @@ from torchpbp.contract.abilities import JointQueries, Sampling
 from torchpbp.contract.frames import state_labels
 from torchpbp.contract.latent_queries import LatentQueries
 from torchpbp.contract.model_files import SaveOptions, checked_labels
-from torchpbp.errors import QueryError, RankWarning, StructureError, warn_caller
+from torchpbp.errors import QueryError, RankWarning, ShapeError, StructureError, warn_caller
 from torchpbp.exact.calibration import PotentialTree
 from torchpbp.exact.elimination import plain_states
-from torchpbp.exact.pgmpy_networks import make_network, read_network
 from torchpbp.exact.prior import Prior
 from torchpbp.exact.queries import Queries
-from torchpbp.exact.tables import check_tables, check_variables, checked_table, device_of
 from torchpbp.graph.bif import BIF, read_bif, write_bif
-from torchpbp.graph.clique_tree import families
+from torchpbp.graph.clique_tree import factor_scopes
 from torchpbp.graph.cost import BUDGET, table_cost
 from torchpbp.graph.domains import Scope, require_single_values
 from torchpbp.graph.latent_graph import Domain, LatentGraph, require_graph
+from torchpbp.graph.pgmpy_models import make_pgmpy, read_pgmpy
+from torchpbp.inputs.arrays import require_device
 from torchpbp.inputs.evidence import Evidence, EvidenceLike, query_names
 from torchpbp.lazy import pandas as pd
 from torchpbp.settings import Constraint, positive
@@ -128,7 +128,7 @@ class DiscreteNetwork(JointQueries, Sampling, LatentQueries):
         require_single_values(graph.variables, "DiscreteNetwork.random")
         seed = Constraint("a whole number of at least 0", _any_seed).check("seed", seed)
         positive().check("concentration", concentration)
-        table_cost(families(graph), {v: graph.num_states(v) for v in graph.names}).require(
+        table_cost(factor_scopes(graph), {v: graph.num_states(v) for v in graph.names}).require(
             cls.budget,
             "A network on this graph",
             f"Give variables fewer parents or fewer states, or set {cls.__name__}.budget = <bytes> (None: no limit).",
@@ -172,17 +172,26 @@ class DiscreteNetwork(JointQueries, Sampling, LatentQueries):
             model: pgmpy model with all its CPDs or factors.
             latent: names of variables to treat as hidden; ``model.latents`` by default.
         """
-        graph, tables, labels = read_network(model, latent)
+        read = read_pgmpy(model)
+        read.require_tables()
+        graph = LatentGraph.from_pgmpy(model, latent=latent)
+        tables: dict[Any, Tensor] = {scope: torch.from_numpy(table) for scope, table in read.tables.items()}
         if graph.directed:
-            network = cls(graph, {scope[-1]: table for scope, table in tables.items()})
+            orders = {scope: (*graph.parents(scope[-1]), scope[-1]) for scope in tables}
+            network = cls(graph, {s[-1]: t.permute([s.index(v) for v in orders[s]]) for s, t in tables.items()})
         else:
-            network = cls.from_factors(graph, dict(tables))
-        network.labels = labels
+            network = cls.from_factors(graph, tables)
+        network.labels = read.labels
         return network
 
     def to_pgmpy(self) -> Any:
         """The same network as a DiscreteBayesianNetwork or DiscreteMarkovNetwork of pgmpy, which must be installed."""
-        return make_network(self.graph, {v: state_labels(self, v) for v in self.graph.names}, self.factors)
+        tables = [(scope, table.detach().cpu().numpy()) for scope, table in self.factors]
+        if not self.graph.directed:  # drop uniform tables of single variables of other tables
+            joint = {v for scope, _ in tables if len(scope) > 1 for v in scope}
+            tables = [(s, t) for s, t in tables if len(s) > 1 or s[0] not in joint or (t != 1).any()]
+        states = {v: state_labels(self, v) for v in self.graph.names}
+        return make_pgmpy(self.graph.edges, states, self.graph.latent, tables, self.graph.directed)
 
     def to_pbp(self, **options: Any) -> Any:
         """The :class:`~torchpbp.PBP` model of this network, learned from its exact moments, with equal posteriors.
@@ -434,6 +443,50 @@ class DiscreteNetwork(JointQueries, Sampling, LatentQueries):
 
     def __repr__(self) -> str:
         return f"DiscreteNetwork({self.graph!r})"
+
+
+def check_variables(what: str, names: Iterable[str], known: Mapping[str, Any]) -> None:
+    """Raise a QueryError for unknown names; ``what`` begins the message."""
+    for name in names:
+        if name not in known:
+            raise QueryError(f"{what} unknown variable '{name}'. The network has: {', '.join(known)}.")
+
+
+def check_tables(tables: object, expected: str) -> None:
+    """Raise a StructureError for tables that are not in a mapping."""
+    if not isinstance(tables, Mapping):
+        raise StructureError(f"{expected}, got {type(tables).__name__}.")
+
+
+def device_of(tables: Iterable[Any]) -> torch.device:
+    """Device of the first tensor among some tables; the CPU if there is none."""
+    return next((t.device for t in tables if isinstance(t, Tensor)), torch.device("cpu"))
+
+
+def checked_table(
+    what: str, table: Any, scope: Sequence[str], graph: LatentGraph, device: torch.device | str = "cpu"
+) -> Tensor:
+    """A float64 copy of a table, with one dimension per variable of the scope; arrays and lists are moved to the device.
+
+    Raises:
+        DeviceError: a tensor on another device.
+        ShapeError, StructureError: an invalid table of the variables.
+    """
+    if isinstance(table, Tensor):
+        require_device(what, table, device, "the other tables")
+    expected = tuple(graph.num_states(v) for v in scope)
+    try:
+        numbers = table if isinstance(table, Tensor) else torch.from_numpy(np.array(table, dtype=np.float64)).to(device)
+        if numbers.is_complex():  # torch drops the imaginary part with only a warning
+            raise TypeError("got complex numbers")
+        tensor = numbers.to(dtype=torch.float64, copy=True)
+    except (TypeError, ValueError) as error:
+        raise ShapeError(f"{what}: expected numbers of shape {expected} for {tuple(scope)}; {error}.") from None
+    if tuple(tensor.shape) != expected:
+        raise ShapeError(f"{what}: expected shape {expected} for {tuple(scope)}, got {tuple(tensor.shape)}.")
+    if not bool((tensor >= 0).all()) or not bool(torch.isfinite(tensor).all()):
+        raise StructureError(f"{what}: expected finite non-negative entries.")
+    return tensor
 
 
 def _any_seed(value: Any) -> int:

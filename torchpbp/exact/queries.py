@@ -13,14 +13,12 @@ from torchpbp.errors import DataError
 from torchpbp.exact.belief_update import Beliefs, BeliefUpdate
 from torchpbp.exact.calibration import PotentialTree, potential_tree, shafer_shenoy
 from torchpbp.exact.elimination import Elimination
-from torchpbp.exact.prior import draw_states
+from torchpbp.exact.prior import ROWS_PER_CHUNK, draw_states, random_chances
 from torchpbp.graph.clique_tree import CliqueTree, build_clique_tree
 from torchpbp.graph.domains import Scope
 from torchpbp.graph.latent_graph import LatentGraph
+from torchpbp.grouping import grouped
 from torchpbp.inputs.evidence import Evidence
-
-ROWS_PER_CHUNK = 1 << 16
-"""Rows per chunk of clique posteriors."""
 
 
 class Queries:
@@ -113,7 +111,8 @@ class Queries:
             if v in hard and bool((hard[v] >= 0).all()):
                 continue
             posterior = self.posterior((v,), Evidence(evidence.batch, hard, soft))  # one-hot where observed
-            hard[v] = draw_states(posterior.cumsum(dim=1), generator)
+            chances = random_chances(evidence.batch, generator, posterior.device)
+            hard[v] = draw_states(posterior.cumsum(dim=1), chances)
             soft.pop(v, None)
         return {v: hard[v] for v in names}
 
@@ -140,10 +139,7 @@ class Queries:
     def _weights(self, evidence: Evidence) -> dict[str, Tensor]:
         """name -> (states, batch) weights of each state; ones in rows that do not observe the variable."""
         weights = {v: w.to(torch.float64).mT for v, w in evidence.soft.items()}
-        by_size: dict[int, list[str]] = {}
-        for v in evidence.hard:
-            by_size.setdefault(self.states[v], []).append(v)
-        for size, names in by_size.items():  # few operations for many variables
+        for size, names in grouped(evidence.hard, self.states.__getitem__).items():  # few operations for many variables
             observed = torch.stack([evidence.hard[v] for v in names]).unsqueeze(1)
             allowed = (observed == torch.arange(size, device=self.device).unsqueeze(1)) | (observed < 0)
             weights.update(zip(names, allowed.to(torch.float64).unbind(), strict=True))

@@ -17,11 +17,10 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from torchpbp.errors import DataError, ShapeError
+from torchpbp.errors import DataError
 from torchpbp.features.kernels import median_bandwidth
 from torchpbp.graph.domains import require_single_values
 from torchpbp.graph.latent_graph import Continuous, Domain
-from torchpbp.inputs.arrays import UNSIGNED, dense_tensor
 from torchpbp.inputs.columns import ColumnReader
 from torchpbp.inputs.missing_values import observed
 from torchpbp.lazy import is_frame
@@ -90,69 +89,38 @@ def complete_table(table: Any, domains: Mapping[str, Domain], seed: int = 0) -> 
         with the index and labels of its rows.
 
     Raises:
-        DataError: columns that are absent, empty or not tensors, or values outside of a variable's domain.
+        DataError: columns that are absent or empty, or values outside of a variable's domain.
         ShapeError: columns of different lengths.
         StructureError: variables that are vectors or images.
     """
     checked_seed().check("seed", seed)
     require_single_values(domains, "complete_table")
-    if is_frame(table):
-        return _completed_frame(table, domains, seed)
-    table = _checked_columns(table, domains)
-    reader = ColumnReader(domains, missing=True, device=None)
-    (checked,) = reader.tables({v: table[v] for v in domains}, max(1, len(table[next(iter(domains))])))
-    seen = torch.stack([observed(checked[v]) for v in domains], dim=1)
-    if bool(seen.all()):
+    reader = ColumnReader(domains, missing=True, quiet=True, device=None)
+    parts = list(reader.tables(table))
+    columns = {v: torch.cat([part[v] for part in parts]) for v in domains}
+    seen = torch.stack([observed(x) for x in columns.values()], dim=1)
+    empty = [v for v, some in zip(domains, seen.any(dim=0).tolist(), strict=True) if not some]
+    if empty:
+        raise DataError(f"complete_table: columns {empty} have no value to fill from. Leave them out.")
+    if bool(seen.all()) and not is_frame(table):
         return dict(table)
     some = seen.any(dim=1)
-    rows = torch.stack([checked[v].double() for v in domains], dim=1).masked_fill(~seen, torch.nan)[some]
+    rows = torch.stack([x.double() for x in columns.values()], dim=1).masked_fill(~seen, torch.nan)[some]
     widths = rows.new_ones(len(domains))
     for i, domain in enumerate(domains.values()):
         values = rows[~rows[:, i].isnan(), i]
         if isinstance(domain, Continuous) and bool((values != values[0]).any()):
             widths[i] = 0.5 * median_bandwidth(values)
-    filled = complete_rows(rows, list(domains.values()), widths, seed=seed)
-    return {v: column.to(table[v].dtype) for v, column in zip(domains, filled.T, strict=True)}
-
-
-def _completed_frame(frame: pd.DataFrame, domains: Mapping[str, Domain], seed: int) -> pd.DataFrame:
-    """A DataFrame with missing values filled in by draws, as states or labels like its columns."""
-    reader = ColumnReader(domains, missing=True, quiet=True, device=None)
-    (table,) = reader.tables(frame, max(1, len(frame)))
-    seen = torch.stack([observed(table[v]) for v in domains], dim=1)
-    some = seen.any(dim=1)
-    filled = complete_table(table, domains, seed)
-    result = frame.loc[some.numpy(), list(domains)].copy()
-    for i, v in enumerate(domains):
-        gaps = ~seen[some, i].numpy()
+    complete = complete_rows(rows, list(domains.values()), widths, seed=seed).T
+    filled = {v: x.to(columns[v].dtype) for v, x in zip(domains, complete, strict=True)}
+    if not is_frame(table):
+        return {v: x.to(table[v].dtype) if isinstance(table[v], Tensor) else x for v, x in filled.items()}
+    result = table.loc[some.numpy(), list(domains)].copy()
+    for v, gaps in zip(domains, ~seen[some].T.numpy(), strict=True):
         if gaps.any():
-            values = filled[v].numpy()
-            labels = reader.labels.get(v)
-            drawn = values if labels is None else np.array(labels, dtype=object)[values]
-            result[v] = result[v].mask(gaps, drawn)
+            drawn, labels = filled[v].numpy(), reader.labels.get(v)
+            result[v] = result[v].mask(gaps, drawn if labels is None else np.array(labels, dtype=object)[drawn])
     return result.infer_objects()
-
-
-def _checked_columns(table: Mapping[str, Tensor], domains: Mapping[str, Domain]) -> dict[str, Tensor]:
-    absent = [v for v in domains if v not in table]
-    if absent:
-        raise DataError(
-            f"complete_table: missing columns {absent}. The table has: {', '.join(map(str, table)) or 'none'}."
-        )
-    for v in domains:
-        if not isinstance(table[v], Tensor):
-            raise DataError(
-                f"complete_table, column '{v}': expected a tensor of states (-1: missing) or values (NaN: missing), got "
-                f"{type(table[v]).__name__}. Convert it with torch.as_tensor."
-            )
-    table = {**table, **{v: dense_tensor(f"complete_table, column '{v}'", table[v]) for v in domains}}
-    shapes = {v: tuple(table[v].shape) for v in domains}
-    if len(set(shapes.values())) > 1 or any(len(shape) != 1 for shape in shapes.values()):
-        raise ShapeError(f"complete_table: expected columns of one length, got shapes {shapes}.")
-    empty = [v for v in domains if table[v].dtype not in UNSIGNED and not bool(observed(table[v]).any())]
-    if empty:
-        raise DataError(f"complete_table: columns {empty} have no value to fill from. Leave them out.")
-    return table
 
 
 class _Imputation:

@@ -8,7 +8,7 @@ leaf depend on the others. In both cases the features of a leaf are φ = (1, sta
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from torchpbp.errors import ArgumentError, DataError, ShapeError
 from torchpbp.features.maps import FeatureMap
+from torchpbp.grouping import grouped
 
 SMALLEST_SPREAD = 1e-6
 """Standard deviation below which an output counts as constant and is not scaled."""
@@ -222,7 +223,8 @@ class Encoders(nn.Module):
                 )
             return {v: self._context_output(v, out[v], inputs[v].shape[0]) for v in self.names}
         result: dict[str, Encoded] = {}
-        for group in self._batched():  # leaves with one module and one shape are encoded in one call
+        batches = grouped(self.module_of, lambda v: (self.module_of[v], self.shapes[v]))
+        for group in batches.values():  # leaves with one module and one shape are encoded in one call
             rows = values[group[0]].shape[0]  # len() would make the number of rows static in exported programs
             flat = torch.stack([values[v] for v in group]).flatten(0, 1)
             out = self._checked(group[0], self._call(group[0], flat), flat.shape[0])
@@ -231,12 +233,6 @@ class Encoders(nn.Module):
             ):
                 result[v] = Encoded(part, None)
         return self._with_residuals({v: result[v] for v in self.names if v in result})
-
-    def _batched(self) -> Iterator[list[str]]:
-        groups: dict[tuple[int, tuple[int, ...]], list[str]] = {}
-        for v, m in self.module_of.items():
-            groups.setdefault((m, self.shapes[v]), []).append(v)
-        yield from groups.values()
 
     def _call(self, name: str, values: Tensor) -> Any:
         module = self.modules_[self.module_of[name]]
@@ -269,11 +265,8 @@ class Encoders(nn.Module):
     def _with_residuals(self, encoded: dict[str, Encoded]) -> dict[str, Encoded]:
         if not self.residual or not self.residual_nets:
             return encoded
-        groups: dict[int, list[str]] = {}
-        for v in encoded:
-            groups.setdefault(self.sizes[v], []).append(v)
         result: dict[str, Encoded] = {}
-        for names in groups.values():  # networks of equal shape are computed as one
+        for names in grouped(encoded, self.sizes.__getitem__).values():  # networks of equal shape are computed as one
             h = torch.stack([encoded[v].features for v in names])
             nets: list[Any] = [self.residual_nets[_key(v)] for v in names]
             for i in (0, 2):

@@ -12,6 +12,7 @@ import networkx as nx
 from torchpbp.errors import StructureError
 from torchpbp.graph.latent_graph import Continuous, LatentGraph
 from torchpbp.graph.triangulation import maximal_cliques
+from torchpbp.grouping import grouped, holders
 
 NOMINAL_STATES = 8
 """Nominal number of states of continuous and unknown variables, in comparisons of sizes."""
@@ -86,17 +87,14 @@ class CliqueTree:
 
     def check_families(self, graph: LatentGraph) -> None:
         """Raise a StructureError unless each family (child and parents, or undirected edge) lies inside some clique."""
-        holders: dict[str, list[frozenset[str]]] = {}  # variable -> its cliques
-        for clique in self.cliques:
-            for v in clique:
-                holders.setdefault(v, []).append(clique)
-        for scope in families(graph):
-            near = min((holders.get(v, []) for v in scope), key=len)
-            if not any(scope <= c for c in near):
+        places = holders(self.cliques)
+        for scope in factor_scopes(graph):
+            near = min((places.get(v, []) for v in scope), key=len)
+            if not any(scope <= self.cliques[i] for i in near):
                 raise StructureError(f"Family preservation fails: no clique holds {braces(scope)}.")
 
 
-def families(graph: LatentGraph) -> list[frozenset[str]]:
+def factor_scopes(graph: LatentGraph) -> list[frozenset[str]]:
     """Sets of variables that share a factor."""
     if graph.directed:
         return [frozenset((v, *graph.parents(v))) for v in graph.names]
@@ -117,15 +115,10 @@ def spanning_edges(
         chained: connect cliques with equal separators in a chain, for few neighbours, instead of in a star, for a shallow
             tree.
     """
-    holders: dict[str, list[int]] = {}
-    for i, clique in enumerate(cliques):
-        for v in clique:
-            holders.setdefault(v, []).append(i)
+    places = holders(cliques)
     # Cliques with the same variables in common with the rest are connected at once and represented by one of them: a hub with
     # 1,000 leaves would otherwise need 10^6 pairs.
-    alike: dict[frozenset[str], list[int]] = {}
-    for i, clique in enumerate(cliques):
-        alike.setdefault(frozenset(v for v in clique if len(holders[v]) > 1), []).append(i)
+    alike = grouped(range(len(cliques)), lambda i: frozenset(v for v in cliques[i] if len(places[v]) > 1))
     forest = nx.utils.UnionFind(range(len(cliques)))
     edges = []
     for shared, group in alike.items():
@@ -136,7 +129,7 @@ def spanning_edges(
     first = {group[0] for group in alike.values()}
     pairs = {
         (i, j)
-        for group in ([i for i in holder if i in first] for holder in holders.values())
+        for group in ([i for i in holder if i in first] for holder in places.values())
         for a, i in enumerate(group)
         for j in group[a + 1 :]
     }
@@ -200,6 +193,35 @@ def tree_centre(count: int, edges: Iterable[tuple[int, int]]) -> int:
     while path[-1] != far:
         path.append(above[path[-1]])
     return path[len(path) // 2]
+
+
+def directed_graph(graph: LatentGraph) -> LatentGraph:
+    """A directed graph over the same variables that can represent every distribution of ``graph``.
+
+    An undirected graph is triangulated. Down its clique tree the parents of each variable are its predecessors in its highest
+    clique, latents before observables. Cliques of three and more have a full table, which includes pairwise factors as a special
+    case. A directed graph is returned unchanged.
+
+    Args:
+        graph: directed or undirected.
+
+    Example:
+        >>> square = LatentGraph([("a", "b"), ("b", "c"), ("c", "d"), ("d", "a")], dict.fromkeys("abcd", 2), directed=False)
+        >>> directed_graph(square).edges
+        (('b', 'c'), ('b', 'd'), ('c', 'd'), ('b', 'a'), ('d', 'a'))
+    """
+    if graph.directed:
+        return graph
+    rank = {v: (not graph.is_latent(v), i) for i, v in enumerate(graph.names)}
+    placed: dict[str, None] = {}
+    edges = []
+    for clique in build_clique_tree(graph).cliques:
+        above = [v for v in placed if v in clique]
+        for v in sorted(clique - placed.keys(), key=rank.__getitem__):
+            edges += [(u, v) for u in above]
+            above.append(v)
+            placed[v] = None
+    return LatentGraph(edges, graph.variables, graph.latent, labels=graph.labels)
 
 
 def braces(names: Iterable[str]) -> str:

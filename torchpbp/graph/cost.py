@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from torchpbp.errors import BudgetError
-from torchpbp.settings import shortened
 
 BUDGET = float(2**32)
 """Default limit of the bytes of a plan, its moments and operators, or of the tables of an exact network: 4 GiB."""
@@ -94,7 +93,7 @@ def _amount(size: float) -> str:
 
 
 def _count(number: int) -> str:
-    return f"{number:,}" if number < 10**12 else shortened(number) if number >= 10**20 else f"{number:.3g}"
+    return f"{number:,}" if number < 10**12 else f"{saturated(number):.3g}"
 
 
 def _time(seconds: float) -> str:

@@ -6,8 +6,7 @@ clique; an observable in the skeleton (for instance, one with children) has a se
 observables are pruned: summed out, they are a function of their separator. (4) Nodes with more than three neighbours are split, and
 nodes that only forward a message are merged with a neighbour, since each separator needs an estimate. (5) The root is chosen by cost.
 
-Steps 1 and 2 are in :mod:`torchpbp.graph.skeleton`, 3 and 4 in :mod:`torchpbp.graph.tree_draft`, 5 in
-:mod:`torchpbp.graph.root_choice`.
+The steps are methods of :class:`~torchpbp.graph.tree_draft.Draft`.
 """
 
 from __future__ import annotations
@@ -17,11 +16,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from torchpbp.errors import StructureError
-from torchpbp.graph.clique_tree import CliqueTree, braces, log_states, rooted
+from torchpbp.graph.clique_tree import CliqueTree, braces, rooted
 from torchpbp.graph.latent_graph import LatentGraph, require_graph
-from torchpbp.graph.root_choice import choose_root
-from torchpbp.graph.skeleton import skeleton_with_leaves
-from torchpbp.graph.tree_draft import MAX_NEIGHBOURS, bound_degree, contract, prune
+from torchpbp.graph.tree_draft import MAX_NEIGHBOURS, Draft
 
 SHOWN = 4
 """Number of observables listed in the name of a separator."""
@@ -191,22 +188,21 @@ def build_junction_tree(graph: LatentGraph, root: Iterable[str] | None = None) -
     """
     require_graph(graph, "build_junction_tree")
     wanted = checked_root(root)
-    weights = log_states(graph)
-    draft = skeleton_with_leaves(graph, weights)
-    alive, pruned = prune(draft)
-    alive |= bound_degree(draft, alive, weights)
-    pruned = contract(draft, alive, pruned, weights)
-    start = choose_root(draft, alive, weights, None if wanted is None else frozenset(wanted))
-    numbering = {old: new for new, old in enumerate(sorted(alive))}
-    back = sorted(alive)
+    draft = Draft.of(graph)
+    draft.prune()
+    draft.bound_degree()
+    draft.contract()
+    start = draft.choose_root(wanted)
+    back = sorted(draft.alive)
+    numbering = {old: new for new, old in enumerate(back)}
     tree, order = rooted(
         [draft.cliques[i] for i in back],
-        [(numbering[a], numbering[b]) for a, b in draft.edges(alive)],
+        [(numbering[a], numbering[b]) for a, b in draft.edges()],
         numbering[start],
     )
     final = {back[old]: new for new, old in enumerate(order)}
     cut: list[tuple[frozenset[str], int]] = []
-    for clique, attached_to in reversed(pruned):  # the last one pruned is attached to a remaining node
+    for clique, attached_to in reversed(draft.pruned):  # the last one pruned is attached to a remaining node
         final[clique] = len(tree.cliques) + len(cut)
         cut.append((draft.cliques[clique], final[attached_to]))
     result = JunctionTree(

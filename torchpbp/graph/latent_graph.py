@@ -70,8 +70,9 @@ class LatentGraph:
             raise StructureError(
                 "The graph has no observable: every variable is listed as latent. Observe at least one."
             )
-        for name in self.observed:
-            if self.variables[name] is None:
+        self.observed_domains: dict[str, Domain] = {v: self.variables[v] for v in self.observed}
+        for name, domain in self.observed_domains.items():
+            if domain is None:
                 raise StructureError(
                     f"Variable '{name}': an observed variable needs its number of states or Continuous(), got None."
                 )
@@ -159,6 +160,35 @@ class LatentGraph:
             return self
         labels = {v: x for v, x in self.labels.items() if v not in states}
         return LatentGraph(self.edges, {**self.variables, **states}, self.latent, self.directed, labels)
+
+    def conditional(self, name: str) -> LatentGraph:
+        """The structure of P(all others | ``name``), for an observed variable.
+
+        Conditioning removes a node from the moral graph. For a node without parents, the directed graph without it is equivalent;
+        a node with parents makes them dependent, which only an undirected graph can express.
+        """
+        variables = {v: d for v, d in self.variables.items() if v != name}
+        directed = self.directed and not self.parents(name)
+        edges = self.edges if directed else tuple(self.moral_graph().edges())
+        labels = {v: x for v, x in self.labels.items() if v != name}
+        return LatentGraph([e for e in edges if name not in e], variables, self.latent, directed, labels)
+
+    def require_condition(self, name: str) -> None:
+        """Raise a StructureError unless a variable can be conditioned on: observed, discrete, and not the only observable."""
+        discrete = [v for v in self.observed if not isinstance(self.variables[v], Continuous)]
+        discrete_names = f"Discrete observables: {', '.join(discrete) or 'none'}."
+        if name not in self.variables:
+            raise StructureError(f"condition={name!r}: the graph has no such variable. {discrete_names}")
+        if self.is_latent(name):
+            raise StructureError(
+                f"condition={name!r}: it is latent, and its classes cannot be told apart in the data. {discrete_names}"
+            )
+        if name not in discrete:
+            raise StructureError(f"condition={name!r}: it is continuous and has no classes. {discrete_names}")
+        if len(self.observed) == 1:
+            raise StructureError(
+                f"condition={name!r}: it is the only observable, so that nothing is left to learn about."
+            )
 
     @classmethod
     def from_frame(

@@ -5,7 +5,7 @@ Invalid numbers raise an :class:`~torchpbp.errors.ArgumentError`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from torchpbp.errors import ArgumentError
 from torchpbp.graph.latent_graph import Continuous, Domain, LatentGraph
@@ -207,21 +207,12 @@ def pen_tree(
         raise ArgumentError(f"points: expected a power of two, got {points}.")
     names = [f"p{t}" for t in range(1, points + 1)]
     variables: dict[str, Domain] = {"digit": classes, **dict.fromkeys(names, Continuous(low, high, shape=(2,)))}
-    level = [f"h{t}" for t in range(1, points + 1)]
-    latent, edges = list(level), list(zip(level, names, strict=True))
-    variables |= dict.fromkeys(level, leaf_states)
-    width = 1
-    while len(level) > 2:
-        width *= 2
-        above = [f"h{t}_{t + width - 1}" for t in range(1, points + 1, width)]
-        edges += [(above[i // 2], below) for i, below in enumerate(level)]
-        edges += [(level[i], level[i + 1]) for i in range(0, len(level), 2)]
-        variables |= dict.fromkeys(above, states)
-        latent += above
-        level = above
-    edges += [(level[0], level[1])]
-    edges += [("digit", h) for h in latent]
-    return LatentGraph(edges, variables, latent, directed=False)
+
+    def name(height: int, number: int) -> str:
+        first, last = (number - 1) * 2**height + 1, number * 2**height
+        return f"h{first}_{last}" if height else f"h{first}"
+
+    return _binary_tree(names, variables, name, leaf_states, states, ["digit"])
 
 
 def balanced_tree(
@@ -243,35 +234,64 @@ def balanced_tree(
     """
     names = list(leaves)
     _at_least(2, leaves=len(names))
+    variables: dict[str, Domain] = {
+        **leaves,
+        **dict.fromkeys((f"h_{v}" for v in names), leaf_states),
+        **(condition or {}),
+    }
+
+    def name(height: int, number: int) -> str:
+        return f"h{height}_{number}" if height else f"h_{names[number - 1]}"
+
+    return _binary_tree(names, variables, name, leaf_states, states, condition or ())
+
+
+def _binary_tree(
+    leaves: Sequence[str],
+    variables: Mapping[str, Domain],
+    name: Callable[[int, int], str],
+    leaf_states: int | None,
+    states: int | None,
+    condition: Iterable[str],
+) -> LatentGraph:
+    """A binary tree of latents over leaves, which are halved in their order, and the halves again, down to single leaves.
+
+    The latents of two halves are connected with each other and with the latent above them.
+
+    Args:
+        leaves: names of the leaves.
+        variables: domains of the leaves and of the variables connected to all latents.
+        name: (height, number from 1 on) -> name of a latent.
+        leaf_states: number of states of the latents above single leaves.
+        states: number of states of the others.
+        condition: names of the variables connected to all latents.
+    """
     levels: dict[int, list[tuple[str, str, str]]] = {}
 
-    def above(block: list[str]) -> str:
-        """The latent above neighbouring leaves, noted in its level with the latents of the two halves."""
-        if len(block) == 1:
-            return f"h_{block[0]}"
-        first, second = (above(half) for half in _halves(block))
-        height = (len(block) - 1).bit_length()
+    def above(start: int, stop: int) -> str:
+        """The latent above a block of leaves, noted in its level with the latents of the two halves."""
+        if stop - start == 1:
+            return name(0, stop)
+        middle = (start + stop + 1) // 2
+        first, second = above(start, middle), above(middle, stop)
+        height = (stop - start - 1).bit_length()
         level = levels.setdefault(height, [])
-        level.append((f"h{height}_{len(level) + 1}", first, second))
+        level.append((name(height, len(level) + 1), first, second))
         return level[-1][0]
 
-    top = [above(half) for half in _halves(names)]
-    latent = [f"h_{v}" for v in names]
-    variables: dict[str, Domain] = {**leaves, **dict.fromkeys(latent, leaf_states), **(condition or {})}
-    edges = list(zip(latent, names, strict=True))
+    middle = (len(leaves) + 1) // 2
+    top = above(0, middle), above(middle, len(leaves))
+    latent = [name(0, i) for i in range(1, len(leaves) + 1)]
+    edges = list(zip(latent, leaves, strict=True))
+    domains = {**variables, **dict.fromkeys(latent, leaf_states)}
     for height in sorted(levels):
         edges += [(parent, half) for parent, *halves in levels[height] for half in halves]
         edges += [(first, second) for _, first, second in levels[height]]
         latent += [parent for parent, *_ in levels[height]]
-    variables |= dict.fromkeys(latent[len(names) :], states)
-    edges.append((top[0], top[1]))
-    edges += [(name, h) for name in condition or () for h in latent]
-    return LatentGraph(edges, variables, latent, directed=False)
-
-
-def _halves(block: list[str]) -> tuple[list[str], list[str]]:
-    middle = (len(block) + 1) // 2
-    return block[:middle], block[middle:]
+    domains |= dict.fromkeys(latent[len(leaves) :], states)
+    edges.append(top)
+    edges += [(v, h) for v in condition for h in latent]
+    return LatentGraph(edges, domains, latent, directed=False)
 
 
 def _at_least(least: int, /, **numbers: int) -> None:

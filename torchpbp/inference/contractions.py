@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from torchpbp.exact.contraction import rescaled
 from torchpbp.inference.schedule import Place, Runs
 from torchpbp.inputs.evidence import Evidence
 
@@ -56,17 +57,19 @@ def root_message(root: Tensor, below: Sequence[Tensor | None], k: int, batch: in
     Returns:
         (…, rank of child k, batch).
     """
-    child_last = root if k == len(below) - 1 else root.movedim(root.ndim - len(below) + k, -1)
     others = [b for j, b in enumerate(below) if j != k and b is not None]
     if not others:
-        return child_last.unsqueeze(-1).expand(*child_last.shape, batch)
+        return root.unsqueeze(-1).expand(*root.shape, batch)
     if len(others) == 1:
-        return child_last.mT @ others[0]
-    return child_last.flatten(-3, -2).mT @ _pairs(others[0], others[1])
+        matrix, beside = root.mT if k else root, others[0]
+    else:
+        child_last = root if k == 2 else root.movedim(root.ndim - 3 + k, -1)
+        matrix, beside = child_last.flatten(-3, -2).mT, _pairs(others[0], others[1])
+    return torch.mm(matrix, beside) if matrix.ndim == 2 else matrix @ beside
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
-    """Matrix product; ``bmm`` for two batches of matrices, which skips the broadcasting logic of ``@``."""
+    """Matrix product; ``bmm`` for two batches of matrices, which, like ``mm``, skips the broadcasting logic of ``@``."""
     return torch.bmm(left, right) if left.ndim == right.ndim == 3 else left @ right
 
 
@@ -169,15 +172,6 @@ def _weighted(weight: Tensor, groups: Sequence[tuple[str, ...]], evidence: Evide
             flat = message.flatten(1, -2) @ stacked
             message, rows = flat.reshape(*message.shape[:-1], evidence.batch), True
     return message, scale
-
-
-def rescaled(message: Tensor) -> tuple[Tensor, Tensor]:
-    """(…, rank, batch) divided by the largest absolute entry of each row, and these entries, (…, 1, batch), 1 for rows of zeros."""
-    scale = message.detach().abs().amax(dim=-2, keepdim=True)
-    scale.masked_fill_(
-        scale < torch.finfo(message.dtype).tiny, 1.0
-    )  # otherwise the gradients of zeros would be infinite
-    return message / scale, scale
 
 
 def gather_messages(parts: Sequence[Tensor], runs: Runs) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchpbp.errors import DataWarning, QueryError, warn_caller
+from torchpbp.errors import DataWarning, QueryError, ShapeError, warn_caller
 from torchpbp.inputs.arrays import dense_tensor
 from torchpbp.settings import shortened, whole
 
@@ -143,6 +143,16 @@ def as_points(at: Any) -> Tensor:
         return torch.as_tensor(points, dtype=torch.float64)
     except (TypeError, ValueError, OverflowError, RuntimeError):
         raise QueryError(f"Density: expected numbers as points to evaluate at, got {shortened(at)}.") from None
+
+
+def read_points(at: Any) -> Tensor:
+    """(n,) finite points at which a density is queried, as float64."""
+    points = as_points(at)
+    if points.ndim != 1:
+        raise ShapeError(f"at: expected (n,) points, got shape {tuple(points.shape)}.")
+    if not bool(points.isfinite().all()):
+        raise QueryError("at: expected finite points, got NaN or infinity.")
+    return points
 
 
 def grid_density(

@@ -13,6 +13,7 @@ from torchpbp.errors import DataError
 from torchpbp.features.encoded import Encoded, EncodedMap, Encoders, ratio_evidence, spread_of
 from torchpbp.features.maps import OneHot
 from torchpbp.graph.domains import Continuous
+from torchpbp.grouping import grouped
 from torchpbp.inference.observable import Observable
 from torchpbp.inputs.evidence import Evidence
 from torchpbp.inputs.missing_values import observed
@@ -261,17 +262,11 @@ class LeafReader:
 
     def equal_sizes(self) -> list[list[str]]:
         """Encoded leaves by the number of their features."""
-        groups: dict[int, list[str]] = {}
-        for v, m in self.encoded.items():
-            groups.setdefault(m.dim, []).append(v)
-        return list(groups.values())
+        return list(grouped(self.encoded, lambda v: self.encoded[v].dim).values())
 
     def _equal_shapes(self) -> list[list[str]]:
         """Encoded leaves by the shape of their values."""
-        groups: dict[tuple[int, ...], list[str]] = {}
-        for v, m in self.encoded.items():
-            groups.setdefault(tuple(m.shape), []).append(v)
-        return list(groups.values())
+        return list(grouped(self.encoded, lambda v: tuple(self.encoded[v].shape)).values())
 
 
 def hidden_share(evidence: Evidence, leaves: Sequence[str], device: torch.device | str) -> Tensor:

@@ -9,12 +9,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from torchpbp.errors import QueryError, ShapeError
+from torchpbp.errors import QueryError
 from torchpbp.features.encoded import EncodedMap
 from torchpbp.features.maps import FeatureMap, KernelMap, Nystroem, OneHot
 from torchpbp.graph.latent_graph import Continuous, Domain
+from torchpbp.grouping import grouped
 from torchpbp.inference.density import GRID, Density, LeafPosterior, grid_density
-from torchpbp.inputs.evidence import Evidence
+from torchpbp.inputs.evidence import Evidence, one_hot_where_observed
 from torchpbp.inputs.missing_values import observed
 
 SMALL_BATCH = 1024
@@ -33,11 +34,12 @@ class Observable(nn.Module):
         map: feature map of the variable.
 
     Attributes:
-        bounds: (2,) range over which a continuous variable's densities are normalised.
-        functionals: (dim, 2) weights with which features predict u and u² of a continuous variable, where u is the
-            standardised value: for data far from 0, x² would dominate the variance. For a leaf with an encoder
-            (dim, 2 · entries), the weights of u first.
-        marginal: (dim,) prior distribution of a discrete variable, towards which noisy estimates are shrunk.
+        continuous: whether the variable has a range in place of states.
+        bounds: (2,) range over which densities are normalised; of continuous variables only.
+        functionals: (dim, 2) weights with which features predict u and u², where u is the standardised value: for data
+            far from 0, x² would dominate the variance. For a leaf with an encoder (dim, 2 · entries), the weights of u
+            first; of continuous variables only.
+        marginal: (dim,) prior distribution, towards which noisy estimates are shrunk; of discrete variables only.
     """
 
     bounds: Tensor
@@ -47,17 +49,15 @@ class Observable(nn.Module):
     def __init__(self, name: str, domain: Domain, map: FeatureMap) -> None:
         super().__init__()
         self.name, self.domain, self.map = name, domain, map
-        self.register_buffer("bounds", torch.zeros(2, dtype=torch.float64, device="cpu"))
-        entries = torch.Size(map.shape).numel() if isinstance(map, EncodedMap) else 1
-        rows = map.dim if self.continuous else 0
-        self.register_buffer("functionals", torch.zeros(rows, 2 * entries, dtype=torch.float64, device="cpu"))
-        states = 0 if self.continuous else map.dim
-        self.register_buffer("marginal", torch.full((states,), 1 / map.dim, dtype=torch.float64, device="cpu"))
-
-    @property
-    def continuous(self) -> bool:
-        """Whether the variable has a range in place of states."""
-        return isinstance(self.domain, Continuous)
+        self.continuous = isinstance(domain, Continuous)
+        if self.continuous:
+            entries = torch.Size(map.shape).numel() if isinstance(map, EncodedMap) else 1
+            self.register_buffer("bounds", torch.zeros(2, dtype=torch.float64, device="cpu"))
+            functionals = torch.zeros(map.dim, 2 * entries, dtype=torch.float64, device="cpu")
+            self.register_buffer("functionals", functionals)
+        else:
+            marginal = torch.full((map.dim,), 1 / map.dim, dtype=torch.float64, device="cpu")
+            self.register_buffer("marginal", marginal)
 
     def fit(self, values: Tensor, extent: tuple[float, float] | None = None) -> None:
         """Fit the map, the range and the moment functionals of a continuous variable.
@@ -99,10 +99,8 @@ class Observable(nn.Module):
 
     def zeta(self, evidence: Evidence, like: Tensor) -> Tensor:
         """Evidence vector: (batch, dim), or (dim,) where no row mentions the variable."""
-        missing = self.map.missing().to(like)
-        if self.name in evidence.soft:
-            return evidence.soft[self.name].to(like)
-        if self.name in evidence.real:
+        if self.name in evidence.real and self.name not in evidence.soft:
+            missing = self.map.missing().to(like)
             values = evidence.real[self.name]
             if isinstance(self.map, EncodedMap):
                 mask = observed(values)
@@ -112,11 +110,8 @@ class Observable(nn.Module):
             seen = ~values.isnan()
             filled = torch.where(seen, values, self.bounds.mean())
             return torch.where(seen.unsqueeze(1), self.map.evidence(filled).to(like), missing)
-        if self.name in evidence.hard:
-            states = evidence.hard[self.name]
-            table = torch.cat([torch.eye(self.map.dim, dtype=like.dtype, device=like.device), missing.unsqueeze(0)])
-            return table[states]  # -1 takes the last row
-        return missing
+        weights = evidence.weights(self.name, self.map.dim, like.dtype, like.device)
+        return self.map.missing().to(like) if weights is None else weights
 
     def log_integral(self, evidence: Evidence) -> Tensor | float:
         """Log of the kernel's integral in rows that observe a continuous variable; it turns masses into densities."""
@@ -133,12 +128,7 @@ class Observable(nn.Module):
         """(batch, states) distributions, one-hot in rows that observe the variable."""
         if self.name not in evidence.hard:
             return probabilities
-        states = evidence.hard[self.name]
-        states = states.unsqueeze(0)
-        one_hot = states == torch.arange(self.map.dim, device=states.device).unsqueeze(
-            1
-        )  # rows last, as in the estimates
-        return torch.where((states >= 0).mT, one_hot.mT.to(probabilities.dtype), probabilities)
+        return one_hot_where_observed(evidence.hard[self.name], probabilities)
 
     def log_score(self, estimate: Tensor, evidence: Evidence, floor: float | Tensor) -> Tensor:
         """(batch,) log-probability (or log-density) of each row's observed value, from an estimate that excludes it.
@@ -197,13 +187,9 @@ class Observable(nn.Module):
 
         Args:
             estimate: up to a positive factor per row.
-            at: finite points.
+            at: finite points, read by :func:`~torchpbp.inference.density.read_points`.
             raw: leave negative values as they are.
         """
-        if at.ndim != 1:
-            raise ShapeError(f"at: expected (n,) points, got shape {tuple(at.shape)}.")
-        if not bool(at.isfinite().all()):
-            raise QueryError("at: expected finite points, got NaN or infinity.")
         density = self.density(estimate)
         if not raw:
             return density.prob(at)
@@ -276,12 +262,12 @@ def as_distribution(estimate: Tensor, floor: float | Tensor, fallback: Tensor | 
     mass = absolute + empty
     least = empty + (floor.to(estimate.dtype) if isinstance(floor, Tensor) else floor)
     clipped = torch.maximum(estimate * mass.detach().reciprocal(), least)
-    total = clipped.sum(dim=-1, keepdim=True)
+    clipped = clipped / clipped.sum(dim=-1, keepdim=True)
     if fallback is None:
-        return clipped * total.reciprocal()
+        return clipped
     # 1 − 2s: |e| − e is 0 for positive e and 2|e| for negative e.
     signal = (estimate.sum(dim=-1, keepdim=True) / mass).clamp(min=0)
-    return torch.addcmul(clipped * (signal / total), 1 - signal, fallback)
+    return torch.lerp(fallback, clipped, signal)
 
 
 def distributions(
@@ -297,20 +283,16 @@ def distributions(
         evidence: evidence of the batch.
         floor: see :func:`as_distribution`.
     """
-    groups: dict[int, list[str]] = {}
+    result: dict[str, Tensor] = {}
     # Compilers fuse these operations, and compiled programs take batches of any size.
     if not torch.compiler.is_compiling() and evidence.batch <= SMALL_BATCH:
-        for v in estimates:
-            if v not in evidence.soft:
-                groups.setdefault(observables[v].map.dim, []).append(v)
-    result: dict[str, Tensor] = {}
-    for names in groups.values():
-        stacked = torch.stack(
-            [estimates[v].mT for v in names]
-        ).mT  # rows remain last in memory, which is several times faster
-        marginals = torch.stack([observables[v].marginal for v in names]).to(stacked).unsqueeze(1)
-        for v, p in zip(names, as_distribution(stacked, floor, marginals).unbind(), strict=True):
-            result[v] = observables[v].with_observed(p, evidence)
+        together = [v for v in estimates if v not in evidence.soft]
+        for names in grouped(together, lambda v: observables[v].map.dim).values():
+            # rows remain last in memory, which is several times faster
+            stacked = torch.stack([estimates[v].mT for v in names]).mT
+            marginals = torch.stack([observables[v].marginal for v in names]).to(stacked).unsqueeze(1)
+            for v, p in zip(names, as_distribution(stacked, floor, marginals).unbind(), strict=True):
+                result[v] = observables[v].with_observed(p, evidence)
     return {
         v: result[v] if v in result else observables[v].distribution(e, evidence, floor) for v, e in estimates.items()
     }

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torchpbp.errors import NotFittedError, QueryError
 from torchpbp.features.encoded import EncodedMap, Encoders
 from torchpbp.graph.domains import Domain
+from torchpbp.grouping import grouped
 from torchpbp.inference.density import Density, LeafPosterior
 from torchpbp.inference.leaf_features import LeafReader, hidden_share
 from torchpbp.inference.observable import Observable, as_distribution, distributions, joint_states, prepare
@@ -127,6 +128,8 @@ class OperatorNet(nn.Module):
     ) -> None:
         super().__init__()
         self.condition, self.dtype = condition, dtype
+        self._plan: Plan | None = None
+        self._schedule: Schedule | None = None
         self.encoders, self.readout = encoders, None
         self.register_buffer("floor", torch.tensor(EXACT_FLOOR, dtype=torch.float64))
         self.set_observables(observables)
@@ -135,8 +138,6 @@ class OperatorNet(nn.Module):
             self.register_buffer("prior", torch.full((classes,), 1 / classes, dtype=torch.float64))
         self.separators = nn.ModuleList()
         self.register_module("root", None)
-        self._plan: Plan | None = None
-        self._schedule: Schedule | None = None
 
     # -- structure -----------------------------------------------------------------------------------------------
 
@@ -178,7 +179,9 @@ class OperatorNet(nn.Module):
 
     def set_observables(self, observables: Iterable[Observable]) -> None:
         """Replace the observables."""
-        self.variables = nn.ModuleList(observables).to(self.device)
+        self.variables = nn.ModuleList(observables)
+        if self.device.type != "cpu" or self.planned:  # walking over thousands of new modules is slow
+            self.variables.to(self.device)
         self.observables = {o.name: o for o in cast(Iterable[Observable], self.variables)}
         self.domains: dict[str, Domain] = {v: o.domain for v, o in self.observables.items()}
         leaves = {v: o for v, o in self.observables.items() if v != self.condition}
@@ -229,10 +232,8 @@ class OperatorNet(nn.Module):
         if marginals is None:
             discrete = [v for v, o in self.observables.items() if not o.continuous]
             marginals = {v: e[0] for v, e in self.estimates(self.prepare(Evidence(1)), discrete).items()}
-        by_size: dict[int, list[str]] = {}
-        for v, estimate in marginals.items():
-            by_size.setdefault(len(estimate), []).append(v)
-        for names in by_size.values():
+        sizes = {v: len(estimate) for v, estimate in marginals.items()}
+        for names in grouped(sizes, sizes.__getitem__).values():
             clipped = as_distribution(torch.stack([marginals[v] for v in names]), self.floor)
             for v, marginal in zip(names, clipped, strict=True):
                 self.observables[v].marginal.copy_(marginal)

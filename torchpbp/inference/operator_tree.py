@@ -20,13 +20,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from torchpbp.exact.contraction import rescaled
 from torchpbp.inference.contractions import (
     downward_message,
     gather_messages,
     leaf_messages,
     leaf_table,
     messages_by_node,
-    rescaled,
     root_message,
     upward_message,
 )
@@ -72,12 +72,13 @@ class DownwardMessages(NamedTuple):
 
     Args:
         parts: messages that are computed together, (nodes, …, rank, batch).
-        scales: per descent of the route the (nodes, …, 1, batch) factors divided out of its nodes' messages.
+        scales: per descent of the route the (nodes, …, 1, batch) factors divided out of its nodes' messages; None for
+            descents from the root, without rescaling.
         route: route of the pass.
     """
 
     parts: list[Tensor]
-    scales: list[Tensor]
+    scales: list[Tensor | None]
     route: Route
 
 
@@ -188,10 +189,12 @@ class OperatorTree:
             None if route.start == (k,) else upward.message(c) for k, c in enumerate(self.schedule.root_children)
         ]
         parts = [root_message(self.root, below_root, k, upward.batch).unsqueeze(0) for k in route.start]
-        scales: list[Tensor] = []
+        scales: list[Tensor | None] = []
         for step, _, chosen, above, inputs, targets in route.descents:
             weight = upward.weights[step] if chosen is None else upward.weights[step][chosen]
-            message, scale = rescaled(gather_messages(parts, above))
+            message, scale = gather_messages(parts, above), None
+            if above[0].part >= len(route.start):  # messages of the root are products of rescaled messages
+                message, scale = rescaled(message)
             below = [gather_messages(upward.parts, runs) if runs else None for runs in inputs]
             parts += [downward_message(weight, message, below, k) for k in targets]
             scales.append(scale)
@@ -268,7 +271,8 @@ class OperatorTree:
                 up.update({n: scale[i] for i, n in enumerate(step.nodes)})
         down: dict[int, Tensor] = {}
         for descent, scale in zip(downward.route.descents, downward.scales, strict=True):
-            down.update({n: scale[i] for i, n in enumerate(descent.nodes)})
+            if scale is not None:
+                down.update({n: scale[i] for i, n in enumerate(descent.nodes)})
         return {leaf: (t, total + self._outside_scale(leaf, up, down)) for leaf, t in tables.items()}
 
     def _leaf_tables(self, upward: UpwardMessages, downward: DownwardMessages) -> dict[int, Tensor]:

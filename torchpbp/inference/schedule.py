@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 
 from torchpbp.graph.junction_tree import JunctionTree
+from torchpbp.grouping import grouped
 
 MOST_ROUTES = 256
 """Routes cached by a schedule: one for each set of queried leaves."""
@@ -123,6 +124,10 @@ class Schedule:
         inner: inner nodes, deepest first.
         places: node -> place of its upward message.
         everywhere: the route to all leaves.
+
+    Attributes:
+        steps: all steps, leaves first; operators and scales of an upward pass have this order.
+        root_children: nodes below the root.
     """
 
     tree: JunctionTree
@@ -130,16 +135,13 @@ class Schedule:
     inner: tuple[Step, ...]
     places: dict[int, Place]
     everywhere: Route
+    steps: tuple[Step, ...] = field(init=False, repr=False)
+    root_children: tuple[int, ...] = field(init=False, repr=False)
     _routes: dict[tuple[int, ...], Route] = field(default_factory=dict, repr=False)
 
-    @property
-    def root_children(self) -> tuple[int, ...]:
-        return self.tree.children[0]
-
-    @property
-    def steps(self) -> tuple[Step, ...]:
-        """All steps, leaves first; operators and scales of an upward pass have this order."""
-        return self.leaves + self.inner
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "steps", self.leaves + self.inner)
+        object.__setattr__(self, "root_children", self.tree.children[0])
 
     def route(self, leaves: Sequence[int] | None = None) -> Route:
         """The route from the root to some leaves, all by default."""
@@ -172,11 +174,9 @@ def _schedule(tree: JunctionTree, shapes: tuple[tuple[int, ...], ...]) -> Schedu
     # same step are contiguous and need not be gathered.
     order: dict[int, tuple[int, int, int]] = {c: (-1, k, 0) for k, c in enumerate(tree.children[0])}
 
-    def grouped(nodes: Sequence[int], by_depth: bool) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    def ordered(nodes: Sequence[int], by_depth: bool) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
         """Nodes of each step and the sizes of its parts."""
-        groups: dict[tuple[int, tuple[int, ...]], list[int]] = {}
-        for n in nodes:
-            groups.setdefault((tree.depth[n] if by_depth else 0, shapes[n]), []).append(n)
+        groups = grouped(nodes, lambda n: (tree.depth[n] if by_depth else 0, shapes[n]))
         steps = []
         for number, key in enumerate(sorted(groups, key=lambda k: k[0])):
             members = sorted(groups[key], key=order.__getitem__)
@@ -186,8 +186,8 @@ def _schedule(tree: JunctionTree, shapes: tuple[tuple[int, ...], ...]) -> Schedu
             steps.append((tuple(members), sizes))
         return steps
 
-    inner = grouped(tree.inner, True)
-    leaves = grouped(tree.leaves, False)
+    inner = ordered(tree.inner, True)
+    leaves = ordered(tree.leaves, False)
     places: dict[int, Place] = {}
     parts: list[int] = []  # sizes
     steps: list[Step] = []

@@ -1,4 +1,4 @@
-"""Conversion of tensors and arrays of any form to tensors of numbers, and checks for whole numbers."""
+"""Conversion of tensors, arrays and lists of any form to tensors of real numbers."""
 
 from __future__ import annotations
 
@@ -9,41 +9,30 @@ import torch
 from torch import Tensor
 
 from torchpbp.errors import DataError, DeviceError
+from torchpbp.lazy import is_categorical, is_series
 from torchpbp.lazy import pandas as pd
 from torchpbp.settings import shortened
 
-EXACT = 2.0**53
-"""Limit of exact integers in float64: from here on one float represents several integers."""
 
-WIDENED = {torch.bool: torch.uint8, torch.uint16: torch.int32, torch.uint32: torch.int64}
-"""Dtypes with few torch operations -> dtypes that hold all their values."""
-
-OUTSIDE = torch.iinfo(torch.int64).max
-"""Replaces integers beyond int64; like them it is out of range for every variable."""
-
-UNSIGNED = {torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64}
-"""Dtypes without a -1 for missing values; a conversion to int64 that yields one has wrapped around."""
-
-
-def dense_tensor(where: str, tensor: Tensor, device: torch.device | str = "cpu") -> Tensor:
-    """The same real numbers in a strided tensor.
+def as_tensor(where: str, value: Any, expected: str = "numbers") -> Tensor:
+    """Real numbers in their dtype, from a tensor or anything that :func:`as_array` takes; objects become float64.
 
     Args:
-        where: begins the error.
-        tensor: tensor of any layout and dtype.
-        device: device of the model. A model on the meta device takes meta tensors.
-
-    Raises:
-        DataError: complex numbers, or a meta tensor, which has no values.
+        where: begins errors.
+        value: tensor, list, array, Series or single number; None, NaN and masked entries become NaN.
+        expected: describes valid values, for errors.
     """
+    if isinstance(value, Tensor):
+        return dense_tensor(where, value)
+    return number_tensor(where, as_array(where, value, expected), expected)
+
+
+def dense_tensor(where: str, tensor: Tensor) -> Tensor:
+    """The same real numbers in a strided tensor; complex numbers raise a DataError that begins with ``where``."""
     if tensor.is_complex():
         raise DataError(
             f"{where}: expected a tensor of real numbers, got {name_of(tensor.dtype)} values. Pass the real part, or real and "
             "imaginary part as two variables."
-        )
-    if tensor.device.type == "meta" and torch.device(device).type != "meta":
-        raise DataError(
-            f"{where}: expected a tensor of real numbers, got a meta tensor, which has no values. Materialise it first."
         )
     return tensor if tensor.layout == torch.strided else tensor.to_dense()
 
@@ -65,8 +54,8 @@ def require_device(where: str, tensor: Tensor, device: torch.device | str, of: s
         )
 
 
-def name_of(dtype: torch.dtype) -> str:
-    """A dtype as it appears in errors."""
+def name_of(dtype: Any) -> str:
+    """A dtype of torch or numpy as it appears in errors."""
     return str(dtype).removeprefix("torch.")
 
 
@@ -87,11 +76,17 @@ def as_array(where: str, value: Any, expected: str) -> np.ndarray:
             array = np.asarray(value, dtype=object)
     except ValueError:
         raise DataError(f"{where}: expected {expected}, got entries of different lengths.") from None
-    except (TypeError, RuntimeError):  # from entries with an __array__ method, such as meta tensors
+    except (TypeError, RuntimeError):  # from entries with an __array__ method, such as tensors with a gradient
         raise DataError(f"{where}: expected {expected}, got {shortened(value, 60)}.") from None
     if array.dtype.kind == "V":
         raise DataError(f"{where}: expected {expected}, got {array.dtype} values.")
     return array
+
+
+def array_or_categories(where: str, value: Any, expected: str) -> np.ndarray | pd.Categorical:
+    """:func:`as_array`, with categories left as they are."""
+    value = value.array if is_series(value) else value
+    return value if is_categorical(value) else as_array(where, value, expected)
 
 
 def unmasked(array: np.ndarray) -> np.ndarray:
@@ -121,7 +116,14 @@ def number_tensor(where: str, array: np.ndarray, expected: str, shared: bool = F
         DataError: values that are not real numbers.
     """
     if array.dtype == object:
-        return torch.from_numpy(_numbers(where, array, expected, remedy))
+        missing = np.asarray(pd.isna(array))
+        numbers = np.full(array.shape, np.nan)
+        try:
+            numbers[~missing] = array[~missing].astype(float)
+        except (TypeError, ValueError, OverflowError, RuntimeError):
+            wrong = next((x for x in array[~missing] if not _is_number(x)), None)
+            raise DataError(f"{where}: expected {expected}, got {shortened(wrong, 60)}.{remedy}") from None
+        return torch.from_numpy(numbers)
     kind = array.dtype.kind
     if kind not in "biuf":
         dates = " Convert dates to numbers, such as days." if kind in "mM" else ""
@@ -134,48 +136,9 @@ def number_tensor(where: str, array: np.ndarray, expected: str, shared: bool = F
     return torch.from_numpy(array.astype(plain))
 
 
-def _numbers(where: str, values: np.ndarray, expected: str, remedy: str) -> np.ndarray:
-    """float64 numbers of an array of objects; NaN for None, NaN, NaT and pandas NA."""
-    missing = np.asarray(pd.isna(values))
-    numbers = np.full(values.shape, np.nan)
-    try:
-        numbers[~missing] = values[~missing].astype(float)
-    except (TypeError, ValueError, OverflowError, RuntimeError):
-        wrong = next((x for x in values[~missing] if not _is_number(x)), None)
-        raise DataError(f"{where}: expected {expected}, got {shortened(wrong, 60)}.{remedy}") from None
-    return numbers
-
-
 def _is_number(value: Any) -> bool:
     try:
         float(value)
     except (TypeError, ValueError, OverflowError, RuntimeError):
         return False
     return True
-
-
-def comparable(column: Tensor) -> Tensor:
-    """The same states in a dtype with comparison operators.
-
-    Args:
-        column: whole numbers or booleans. Numbers beyond int64 become ``OUTSIDE``.
-    """
-    if column.dtype == torch.uint64:
-        signed = column.to(torch.int64)
-        return signed.masked_fill(signed < 0, OUTSIDE)
-    return column.to(WIDENED.get(column.dtype, column.dtype))
-
-
-def whole_numbers(column: Tensor) -> tuple[Tensor, Tensor]:
-    """Floating-point numbers as states.
-
-    Args:
-        column: (rows,) numbers, NaN where missing.
-
-    Returns:
-        (rows,) int64 states, -1 where missing, and (rows,) booleans, true where a number is not whole or too large to be an
-        exact whole number; the states of these rows are arbitrary.
-    """
-    filled = torch.where(column.isnan(), -1.0, column.detach().to(torch.float64))
-    bad = (filled != filled.round()) | ~(filled.abs() < EXACT)
-    return filled.masked_fill(bad, -1.0).to(torch.int64), bad

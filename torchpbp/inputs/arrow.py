@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,8 +44,6 @@ def open_parquet(path: str | os.PathLike[str]) -> Any:
     is_folder = os.path.isdir(target)
     if not is_folder:
         open_for_reading(target, "a Parquet file or folder", DataError).close()
-    if is_folder and target.resolve() == Path(target.resolve().anchor):
-        raise DataError(f"'{path}' is the root of the file system: expected a Parquet file or a folder of such files.")
     if not is_folder and target.suffix.lower() not in SUFFIXES:
         raise DataError(
             f"'{path}' is not a Parquet file by its name (.parquet, .pq). Read other formats with pandas; its chunksize= gives "

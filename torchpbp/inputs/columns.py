@@ -1,43 +1,44 @@
-"""Reading of columns: states, labels and values in any form, for training tables, evidence, batches and classifiers."""
+"""Reading of columns: states, labels and values in any form, for training tables, evidence, batches and classifiers.
+
+All values of a variable have its shape: () for states and numbers, (2,) for points, (1, 16, 8) for images. A value is observed
+or missing as a whole. Missing are None, NaN (in all entries of a vector or image), NaT, pandas NA, masked entries, states of -1,
+and the rows that are false in ``seen`` of a pair (values, seen).
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn, overload
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from torchpbp.errors import DataError, ShapeError
-from torchpbp.graph.domains import Domain, shape_of
+from torchpbp.graph.domains import Continuous, Domain, shape_of
 from torchpbp.inputs.arrays import (
+    array_or_categories,
     as_array,
-    comparable,
+    as_tensor,
     dense_tensor,
     name_of,
     number_tensor,
     require_device,
-    whole_numbers,
 )
 from torchpbp.inputs.labels import (
     BOOLEANS,
     are_labels,
-    check_alignment,
     found_labels,
     is_code_range,
-    require_unique,
+    named_columns,
     states_from_categories,
     states_from_labels,
     warn_of_few_labels,
 )
-from torchpbp.inputs.leaves import leaf_values, open_leaves
-from torchpbp.inputs.missing_values import MissingValues
+from torchpbp.inputs.missing_values import MissingValues, observed
 from torchpbp.inputs.sources import DataLike, TableLike, narrow_dtype, open_data
-from torchpbp.inputs.values import check_values, training_values
-from torchpbp.lazy import is_categorical, is_frame, is_series
+from torchpbp.lazy import is_categorical, is_series
 from torchpbp.lazy import pandas as pd
 
 __all__ = ["ROWS_PER_BATCH", "Column", "ColumnReader", "DataLike", "read_column"]
@@ -46,38 +47,55 @@ ROWS_PER_BATCH = 1 << 17
 """Rows per batch of an in-memory table, which bound the memory of counting."""
 ENTRIES_PER_BATCH = 1 << 24
 """Entries of vectors and images per batch: tables with such columns are read in smaller batches."""
+ROUNDING = 5e-7
+"""Tolerance for values outside the declared range, as a share of its larger end: single precision may round beyond the end."""
+LARGEST = 1e150
+"""Largest training value: squares of larger values, summed in variances, overflow float64."""
+COMPARABLE = {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
+"""Integer dtypes with all comparisons; others become int64, in which uint64 wraps around below 0."""
 
 
-def read_column(where: str, value: Any, domain: Domain, labels: Sequence[Any] | None = None) -> Tensor:
+@overload
+def read_column(
+    where: str, value: Any, domain: Domain, labels: Sequence[Any] | None = None, strict: Literal[True] = True
+) -> Tensor: ...
+@overload
+def read_column(
+    where: str, value: Any, domain: Domain, labels: Sequence[Any] | None = None, *, strict: Literal[False]
+) -> tuple[Tensor, Tensor]: ...
+def read_column(
+    where: str, value: Any, domain: Domain, labels: Sequence[Any] | None = None, strict: bool = True
+) -> Tensor | tuple[Tensor, Tensor]:
     """A column of a variable as checked states or values.
 
     Args:
         where: begins errors; names the variable.
         value: tensor, array, masked array, list or Series with an entry for each row: states, labels, or values of the
-            variable's shape. None, NaN, NaT, pandas NA, masked entries and states of -1 are missing.
+            variable's shape; for a vector or image also a pair of values and (rows,) booleans, true where observed.
         domain: number of states, or range.
         labels: labels of the states, if they have any.
+        strict: raise errors about invalid entries. Otherwise they become missing, without control flow that depends on
+            values, so that the reading of tensors can be compiled, exported and vectorised.
 
     Returns:
         (rows,) int64 states, -1 where missing, or (rows, *shape) values, NaN where missing: float32 for vectors and images of
-        dtype float32 or uint8, otherwise float64. Values are differentiable.
+        dtype float32 or uint8, otherwise float64. Values are differentiable. If not ``strict``, also a (rows,) mask of the
+        invalid rows, and numbers keep a floating-point dtype.
 
     Raises:
-        DataError: states out of range, fractions, unseen labels, values that are infinite or outside their range.
+        DataError: states out of range, fractions, unseen labels, values that are infinite, partly NaN or outside their range.
         ShapeError: other dimensions than the variable has.
     """
     column = Column.open(where, value, domain, labels)
-    column.require_one_dimension()
-    return checked_column(where, column.tensor(), domain)
+    return column.checked() if strict else column.masked()
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(NamedTuple):
     """An unread column of a variable: apart from categories, entries are converted only when a part of it is read.
 
     Args:
         where: begins errors; names the variable.
-        content: (rows, …) tensor, array of numbers, labels or objects, or vectors and images.
+        content: (rows, …) tensor, array of numbers, labels or objects.
         domain: domain of the variable.
         labels: labels of its states; None if label and state are the same number.
         first: number of its first row, for errors.
@@ -108,32 +126,32 @@ class Column:
             single: accept one value without a dimension of rows as one row.
             first: number of the first row, for errors.
         """
-        if shape := shape_of(domain):
-            content, seen = open_leaves(where, value, shape, single)
-            return cls(where, content, domain, None, first, seen)
-        if isinstance(value, list | tuple) and value and all(isinstance(row, Tensor) for row in value):
-            if len({row.shape for row in value}) > 1:
-                raise ShapeError(f"{where}: got tensors of different shapes. Give each row the same.")
-            value = torch.stack([dense_tensor(where, row) for row in value])  # numpy would detach gradients
-        if is_series(value):
-            value = value.array
+        shape, seen = shape_of(domain), None
+        if shape and _is_pair(value, shape):
+            value, marks = value
+            seen = _seen(where, marks)
+        content: Tensor | np.ndarray
         if isinstance(value, Tensor):
             content = dense_tensor(where, value)
-        elif is_categorical(value) and isinstance(domain, int) and labels is not None:
-            content = torch.from_numpy(states_from_categories(where, value, labels))
-        elif is_categorical(value):
-            if isinstance(domain, int) and not pd.api.types.is_integer_dtype(value.categories.dtype):
-                raise DataError(
-                    f"{where} has category labels, but the model was fitted on plain states. Pass column.cat.codes."
-                )
-            content = np.asarray(value.astype(object), dtype=object)
         else:
-            content = as_array(where, value, expected_of(domain))
-        if single and content.ndim == 0:
-            content = content.reshape(1)
-        return cls(where, content, domain, None if labels is None or is_code_range(labels) else labels, first)
+            single = single and not is_series(value)  # a Series has rows
+            content = _content(where, value, domain, labels)
+        if shape and content.shape[1:] != shape:
+            content = _unusual(where, content, shape, single)
+        elif single and content.ndim == 0:
+            content = content[None]
+        if seen is not None and seen.shape != content.shape[:1]:
+            raise ShapeError(
+                f"{where}: expected a pair (values, seen) with seen of shape ({len(content)},), one boolean for each row of "
+                f"values; got shape {tuple(seen.shape)}."
+            )
+        if labels is not None and is_code_range(labels):
+            labels = None
+        return cls(where, content, domain, labels, first, seen)
 
-    def __len__(self) -> int:
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
         return len(self.content)
 
     def require_one_dimension(self) -> None:
@@ -141,23 +159,26 @@ class Column:
         if not shape_of(self.domain) and self.content.ndim != 1:
             raise _wrong_shape(self.where, self.content, self.domain)
 
-    def tensor(self, rows: slice | None = None, shared: bool = False) -> Tensor:
-        """Some rows as unchecked numbers; labels as states, -1 where missing.
+    def part(self, rows: slice) -> Column:
+        """The column of some rows."""
+        seen = None if self.seen is None else self.seen[rows]
+        return self._replace(content=self.content[rows], first=self.first + rows.start, seen=seen)
+
+    def tensor(self, shared: bool = False) -> Tensor:
+        """Unchecked numbers; labels as states, -1 where missing.
 
         Args:
-            rows: slice of the rows; all by default.
             shared: allow a read-only tensor that shares memory with the column.
         """
-        content = self.content if rows is None else self.content[rows]
-        start = self.first if rows is None else self.first + rows.start
-        if shape := shape_of(self.domain):
-            seen = self.seen if self.seen is None or rows is None else self.seen[rows]
-            return leaf_values(self.where, content, shape, seen, start)
+        content, labels = self.content, self.labels
+        if shape_of(self.domain):
+            if isinstance(content, np.ndarray) and content.dtype == object and content.ndim == 1:
+                content = _stacked(self.where, content, shape_of(self.domain), self.first)
+            return floating(as_tensor(self.where, content))
         if isinstance(content, Tensor):
             return content
-        labels = self.labels
         if labels is not None and (content.dtype == object or (content.ndim == 1 and are_labels(content, labels))):
-            return torch.from_numpy(states_from_labels(self.where, content.astype(object), labels, start))
+            return torch.from_numpy(states_from_labels(self.where, content.astype(object), labels, self.first))
         if labels is not None and content.ndim == 1 and not pd.isna(content).all():
             raise DataError(
                 f"{self.where}: expected labels out of {list(labels)[:6]}, got plain numbers. Pass labels, or an integer tensor "
@@ -166,24 +187,193 @@ class Column:
         remedy = " The model was fitted without labels for this variable." if isinstance(self.domain, int) else ""
         return number_tensor(self.where, content, expected_of(self.domain), shared, remedy)
 
+    def checked(self) -> Tensor:
+        """Checked states or values, as :func:`read_column` returns them."""
+        self.require_one_dimension()
+        tensor = self.tensor()
+        if isinstance(self.domain, int):
+            return checked_states(self.where, tensor, self.domain, self.first)[0].to(torch.int64)
+        if tensor.ndim > 1:
+            return self._checked_values(tensor, "finite values", "Make the whole value NaN if it is not observed.")
+        numbers = tensor.to(torch.float64)
+        return self._checked_values(numbers, "a finite value or NaN", "Use NaN for a value that is not observed.")
+
+    def training_values(self, values: Tensor, missing: bool) -> tuple[Tensor, Tensor | None]:
+        """Checked training values of a continuous variable.
+
+        Args:
+            values: (rows, *shape) floating-point numbers, NaN where missing.
+            missing: whether missing values are allowed.
+
+        Returns:
+            The values, and (rows,) booleans, true where missing; None if none is missing.
+
+        Raises:
+            DataError: values that are infinite, too large or outside the range; missing values, unless allowed.
+        """
+        finite = ("a finite number", "Drop such rows.")
+        if shape_of(self.domain):
+            finite = ("finite numbers", "Make the whole value NaN, drop such rows, or scale the column.")
+        values = self._checked_values(values, *finite, LARGEST)
+        absent = ~observed(values)
+        if not bool(absent.any()):
+            return values, None
+        if not missing:
+            row = int(absent.nonzero()[0])
+            raise DataError(
+                f"{self.where}, row {self.first + row}: expected {finite[0]}, got nan. {int(absent.sum())} of {len(absent)} "
+                "values are missing, and this learner needs complete rows: drop rows with missing values, or fill them in."
+            )
+        return values, absent
+
+    def masked(self) -> tuple[Tensor, Tensor]:
+        """States or values, missing in invalid rows, and a (rows,) mask of the invalid rows."""
+        self.require_one_dimension()
+        tensor = self.tensor()
+        if isinstance(self.domain, int):
+            codes, numbers = _whole(tensor) if tensor.is_floating_point() else (tensor.to(torch.int64),) * 2
+            invalid = codes.clamp(_least(tensor), self.domain - 1) != numbers
+            return codes.masked_fill(invalid, -1), invalid
+        values = tensor if tensor.is_floating_point() else tensor.to(torch.float64)
+        invalid = _invalid_values(values, self.domain, self.seen)
+        hidden = invalid if self.seen is None else invalid | ~self.seen
+        return values.masked_fill(_along(hidden, values), torch.nan), invalid
+
+    def _checked_values(self, values: Tensor, expected: str, remedy: str, largest: float = math.inf) -> Tensor:
+        """The values, NaN where not seen, after a check that they are finite and in range.
+
+        Args:
+            values: (rows, *shape).
+            expected: describes valid values, for the error about infinite ones.
+            remedy: ends errors.
+            largest: largest absolute value.
+        """
+        seen = None if self.seen is None else self.seen.to(values.device)
+        detached = values.detach()
+        invalid = _invalid_values(detached, self.domain, seen, largest)
+        if bool(invalid.any()):
+            row = int(invalid.nonzero()[0])
+            fault = _fault(detached[row], self.domain, largest, expected, remedy)
+            raise DataError(f"{self.where}, row {self.first + row}{fault}")
+        return values if seen is None else values.masked_fill(_along(~seen, values), torch.nan)
+
 
 def expected_of(domain: Domain) -> str:
     """Valid entries of a column, for errors."""
     return f"states from 0 to {domain - 1}" if isinstance(domain, int) else "numbers"
 
 
-def checked_column(where: str, tensor: Tensor, domain: Domain) -> Tensor:
-    """Checked numbers in the form returned by :func:`read_column`: (rows,) int64 states or (rows, *shape) values."""
-    if shape_of(domain):
-        check_values(where, tensor, domain, "finite values", "Make the whole value NaN if it is not observed.")
-        return tensor
-    if tensor.ndim != 1:
-        raise _wrong_shape(where, tensor, domain)
+def floating(values: Tensor) -> Tensor:
+    """The same values in a floating-point dtype: float32 for float32 and uint8 (images), otherwise float64."""
+    return values.to(torch.float32 if values.dtype in (torch.float32, torch.uint8) else torch.float64)
+
+
+# -- forms -------------------------------------------------------------------------------------------------------------
+
+
+def _is_pair(value: Any, shape: tuple[int, ...]) -> bool:
+    """Whether a value is a pair (values, seen), not two rows; a list is one too, since DataLoaders convert tuples to lists."""
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        return False
+    values, marks = value
+    if isinstance(value, tuple) and getattr(values, "ndim", 0) == len(shape) + 1:
+        return True
+    if hasattr(marks, "dtype"):
+        return name_of(marks.dtype) in ("bool", "boolean") and marks.ndim < 2
+    flags = marks if isinstance(marks, list | tuple) else [marks]
+    return len(flags) > 0 and all(isinstance(mark, bool) for mark in flags)
+
+
+def _seen(where: str, marks: Any) -> Tensor:
+    """(rows,) booleans of a pair (values, seen)."""
+    array = marks if isinstance(marks, Tensor) else as_array(where, marks, "booleans")
+    if name_of(array.dtype) != "bool":
+        raise DataError(
+            f"{where}: expected a pair (values, seen) with booleans as seen, true where the value is observed; got "
+            f"{name_of(array.dtype)}. Convert it: seen.to(torch.bool)."
+        )
+    seen = array if isinstance(array, Tensor) else torch.from_numpy(array.copy())
+    return seen.reshape(1) if seen.ndim == 0 else seen
+
+
+def _content(where: str, value: Any, domain: Domain, labels: Sequence[Any] | None) -> Tensor | np.ndarray:
+    """A list, Series, array or other array-like object as an array, or a tensor of states or of stacked tensors."""
+    value = value.array if is_series(value) else value
+    if is_categorical(value) and isinstance(domain, int) and labels is not None:
+        return torch.from_numpy(states_from_categories(where, value, labels))
+    if is_categorical(value):
+        if isinstance(domain, int) and not pd.api.types.is_integer_dtype(value.categories.dtype):
+            raise DataError(
+                f"{where} has category labels, but the model was fitted on plain states. Pass column.cat.codes."
+            )
+        return np.asarray(value.astype(object), dtype=object)
+    several = isinstance(value, list | tuple) and len(value) > 0
+    if several and all(isinstance(row, Tensor) for row in value) and len({row.shape for row in value}) == 1:
+        return torch.stack([dense_tensor(where, row) for row in value])  # numpy would detach gradients
+    if not (several and shape_of(domain)):
+        return as_array(where, value, expected_of(domain))
+    if not any(isinstance(row, Tensor | np.ma.MaskedArray) for row in value):  # numpy would drop gradients and masks
+        try:
+            return as_array(where, value, "arrays of numbers")
+        except DataError:  # rows of different shapes, missing ones among them
+            pass
+    return np.fromiter(value, dtype=object, count=len(value))
+
+
+def _unusual(where: str, content: Tensor | np.ndarray, shape: tuple[int, ...], single: bool) -> Tensor | np.ndarray:
+    """Vectors or images that are not (rows, *shape): a single one, or (rows,) objects, each a value or missing.
+
+    Raises:
+        ShapeError: values of another shape.
+    """
+    if content.ndim == 1 and content.dtype == object:
+        return content
+    if single and content.shape == shape:
+        return content[None]
+    if content.ndim == 1 or (content.ndim == 0 and single):  # no rows, or none with a value
+        missing = content.isnan() if isinstance(content, Tensor) else pd.isna(content)
+        if np.all(np.asarray(missing)):
+            return np.full(content.shape or 1, None, dtype=object)
+    raise _wrong_shape(where, content, Continuous(shape=shape), single)
+
+
+def _stacked(where: str, entries: np.ndarray, shape: tuple[int, ...], start: int) -> Tensor:
+    """(rows, *shape) numbers of objects, NaN in rows without a value."""
+    present = np.flatnonzero(~np.asarray(pd.isna(entries)))
+    rows = [as_tensor(f"{where}, row {start + i}", entries[i]) for i in present]
+    for i, row in zip(present, rows, strict=True):
+        if row.shape != shape:
+            raise ShapeError(
+                f"{where}, row {start + i}: expected numbers of shape {shape}, got {name_of(row.dtype)} of shape "
+                f"{tuple(row.shape)}."
+            )
+    if not rows:
+        return torch.full((len(entries), *shape), torch.nan, dtype=torch.float64)
+    alike = len({row.dtype for row in rows}) == 1
+    stacked = floating(torch.stack(rows if alike else [row.to(torch.float64) for row in rows]))
+    if len(rows) == len(entries):
+        return stacked
+    places = torch.from_numpy(present).to(stacked.device)
+    return stacked.new_full((len(entries), *shape), torch.nan).index_put((places,), stacked)
+
+
+def _wrong_shape(where: str, content: Tensor | np.ndarray, domain: Domain, single: bool = False) -> ShapeError:
+    shape, actual, remedy = shape_of(domain), tuple(content.shape), ""
+    expected = "one real value per row (NaN where not observed)"
     if isinstance(domain, int):
-        return checked_states(where, tensor, domain)[0].to(torch.int64)
-    values = tensor.to(torch.float64)
-    check_values(where, values, domain, "a finite value or NaN", "Use NaN for a value that is not observed.")
-    return values
+        expected = f"one state per row, or in evidence floating-point weights of shape (batch, {domain})"
+    if shape:
+        entries = ", ".join(map(str, shape))
+        expected = f"values of shape (rows, {entries})" + (f", or one value of shape {shape}" if single else "")
+        flat = math.prod(actual[1:]) == math.prod(shape) and 1 in (len(actual) - 1, len(shape))
+        if len(actual) > 1 and (flat or [n for n in actual[1:] if n > 1] == [n for n in shape if n > 1]):
+            remedy = f" Reshape them: values.reshape(-1, {entries})."  # the axes are in the same order
+    elif content.ndim == 0:
+        remedy = " A list of rows is read by pandas: pass DataFrame(rows)."
+    return ShapeError(f"{where}: expected {expected}; got {name_of(content.dtype)} of shape {actual}.{remedy}")
+
+
+# -- checks ------------------------------------------------------------------------------------------------------------
 
 
 def checked_states(
@@ -199,36 +389,38 @@ def checked_states(
         missing: whether missing values are allowed.
     """
     if column.is_floating_point():
-        codes, bad = whole_numbers(column)
-        if bool(bad.any()):
-            row = int(bad.nonzero()[0])
+        codes, numbers = _whole(column)
+        if not torch.equal(codes.to(torch.float64), numbers):
+            row = int((codes != numbers).nonzero()[0])
             raise DataError(
                 f"{where}, row {start + row}: expected a whole number from 0 to {states - 1}, got {float(column[row])}. If it is "
                 f"a number, declare the variable Continuous(); weights over states, in evidence, have shape (batch, {states})."
             )
     else:
-        codes = comparable(column)
+        codes = column if column.dtype in COMPARABLE else column.to(torch.int64)
     if not len(codes):
         return codes, None
-    low, high = (int(end) for end in torch.aminmax(codes))
-    if low < (-1 if missing else 0) or high >= states:
+    low, high = (int(codes),) * 2 if len(codes) == 1 else (int(end) for end in torch.aminmax(codes))
+    if low < (_least(column) if missing else 0) or high >= states:
         _raise_out_of_range(where, column, codes, states, start, missing)
     return codes, codes < 0 if low < 0 else None
 
 
-def _wrong_shape(where: str, content: Tensor | np.ndarray, domain: Domain) -> ShapeError:
-    kind = name_of(content.dtype) if isinstance(content, Tensor) else str(content.dtype)
-    expected = "one real value per row (NaN where not observed)"
-    if isinstance(domain, int):
-        expected = f"one state per row, or in evidence floating-point weights of shape (batch, {domain})"
-    remedy = " A list of rows is read by pandas: pass DataFrame(rows)." if content.ndim == 0 else ""
-    return ShapeError(f"{where}: expected {expected}; got {kind} of shape {tuple(content.shape)}.{remedy}")
+def _whole(column: Tensor) -> tuple[Tensor, Tensor]:
+    """Floating-point states as int64 and as float64, -1 in place of NaN; the two differ where a number is not whole."""
+    numbers = column.detach().to(torch.float64).nan_to_num(-1.0, torch.inf, -torch.inf)
+    return numbers.to(torch.int64), numbers
+
+
+def _least(column: Tensor) -> int:
+    """The smallest valid entry of states: -1 for a missing value, 0 in unsigned dtypes."""
+    return -1 if column.dtype.is_signed else 0
 
 
 def _raise_out_of_range(where: str, column: Tensor, codes: Tensor, states: int, start: int, missing: bool) -> NoReturn:
     """Raise a DataError about the first state that is out of range or missing."""
     codes = codes.to(torch.int64)
-    absent = codes == -1
+    absent = (codes == -1) & column.dtype.is_signed
     if not missing and bool(absent.any()):
         count = int(absent.sum())
         extent = "all of them" if count == len(codes) else f"first at row {start + int(absent.nonzero()[0])}"
@@ -236,7 +428,7 @@ def _raise_out_of_range(where: str, column: Tensor, codes: Tensor, states: int, 
             f"{where}: {count} of {len(codes)} values are missing ({extent}), and this learner needs complete rows: drop rows "
             "with missing values, or make 'missing' a state of its own."
         )
-    row = int(((codes < -1) | (codes >= states)).nonzero()[0])
+    row = int(((codes < _least(column)) | (codes >= states)).nonzero()[0])
     raise DataError(
         f"{where}, row {start + row}: state {int(column[row].item())} is out of range; expected 0 to {states - 1}"
         f"{', or -1 for a missing value' if missing else ''}. Count states from 0, or make it a pandas category column, whose "
@@ -244,12 +436,71 @@ def _raise_out_of_range(where: str, column: Tensor, codes: Tensor, states: int, 
     )
 
 
+def _invalid_values(values: Tensor, domain: Domain, seen: Tensor | None, largest: float = math.inf) -> Tensor:
+    """(rows,) mask of values that are partly NaN, NaN though seen, larger than ``largest`` or outside the declared range.
+
+    Args:
+        values: (rows, *shape) floating-point numbers.
+        domain: domain of the variable.
+        seen: (rows,) booleans, false where the value is ignored; None: a value is missing if all its entries are NaN.
+        largest: largest absolute value; infinite values are invalid.
+    """
+    low, high = _limits(domain, values.dtype, largest)
+    outside = (values < low) | (values > high)
+    if values.ndim == 1:
+        return outside
+    gaps = values.isnan().flatten(1)
+    seen = ~gaps.all(dim=1) if seen is None else seen
+    return seen & (gaps | outside.flatten(1)).any(dim=1)
+
+
+def _limits(domain: Domain, dtype: torch.dtype, largest: float) -> tuple[float, float]:
+    """Ends of the declared range, extended by rounding, within the finite numbers up to ``largest``."""
+    assert isinstance(domain, Continuous)
+    largest = min(largest, torch.finfo(dtype).max)
+    slack = ROUNDING * max(abs(domain.low or 0.0), abs(domain.high or 0.0))
+    low = -largest if domain.low is None else max(domain.low - slack, -largest)
+    return low, largest if domain.high is None else min(domain.high + slack, largest)
+
+
+def _fault(value: Tensor, domain: Domain, largest: float, expected: str, remedy: str) -> str:
+    """Description of an invalid value: its first entry at fault, and the reason."""
+    gaps = value.isnan()
+    if bool(gaps.all()):
+        return (
+            ": the value is marked as seen, but all its entries are NaN. Mark it as missing in the second part of the pair "
+            "(values, seen)."
+        )
+    if bool(gaps.any()):
+        return (
+            f": {int(gaps.sum())} of {gaps.numel()} entries are NaN (the first at {tuple(gaps.nonzero()[0].tolist())}). A vector "
+            "or image is observed or missing as a whole: fill these entries in, or make all of them NaN."
+        )
+    assert isinstance(domain, Continuous)
+    low, high = _limits(domain, value.dtype, largest)
+    entry = tuple(((value < low) | (value > high)).nonzero()[0].tolist())
+    number, place = float(value[entry]), f", entry {entry}" if entry else ""
+    if math.isinf(number):
+        return f"{place}: expected {expected}, got {number}. {remedy}"
+    if (domain.low is not None and number < low) or (domain.high is not None and number > high):
+        return f"{place}: value {number} lies outside the declared range [{domain.low}, {domain.high}]. {remedy}"
+    return (
+        f"{place}: value {number} is too large: its square, of which variances are made, leaves the range of float64. Drop or "
+        "clip such outliers, or scale the column."
+    )
+
+
+def _along(rows: Tensor, values: Tensor) -> Tensor:
+    """(rows,) booleans in a shape that broadcasts with (rows, …) values."""
+    return rows if values.ndim == 1 else rows.view(-1, *[1] * (values.ndim - 1))
+
+
 class ColumnReader:
     """Converts tables to integer states and values by name.
 
     Labels of category, string and boolean columns are taken from the first table and reused for later ones.
 
-    A column of vectors or images has the shape (rows, *shape); see :func:`torchpbp.inputs.leaves.open_leaves`.
+    A column of vectors or images has the shape (rows, *shape); see :func:`read_column`.
 
     Missing values (see :func:`read_column`) raise an error unless they are allowed. Those of discrete variables become -1,
     or an additional last state in narrow tables, which may be unsigned; those of continuous variables become NaN, in all
@@ -315,7 +566,7 @@ class ColumnReader:
         for number, table in enumerate(source.tables(rows)):
             where = f"mini-batch {number}, " if source.streaming else ""
             columns = self._columns(table, where, source.streaming, total)
-            length = len(next(iter(columns.values())))
+            length = next(iter(columns.values())).rows
             for start in range(0, length, rows):
                 part = slice(start, start + rows)
                 parts = {v: self._read(c, part, narrow) for v, c in columns.items()}
@@ -355,32 +606,24 @@ class ColumnReader:
         self.labels[name] = tuple(categories)
 
     def _columns(self, table: TableLike, where: str, streaming: bool, total: int) -> dict[str, Column]:
-        absent = [v for v in self.states if v not in table]
-        if absent:
-            raise DataError(
-                f"{where}missing columns {absent}. The data has: {', '.join(map(str, list(table)[:20])) or 'none'}."
-            )
-        if is_frame(table):
-            require_unique(list(table.columns), self.states, where)
-        else:
-            check_alignment({v: table[v] for v in self.states}, f"{where}column")
-        columns = {v: self._open(v, table[v], where, streaming, total) for v in self.states}
-        lengths = {v: len(c) for v, c in columns.items()}
+        unread = named_columns(table, self.states, where)
+        columns = {v: self._open(v, x, where, streaming, total) for v, x in unread.items()}
+        lengths = {v: c.rows for v, c in columns.items()}
         if len(set(lengths.values())) > 1:
             raise ShapeError(
                 f"{where}columns have different lengths: {lengths}. Give each column the same number of rows."
             )
-        _require_one_device({v: c.content for v, c in columns.items() if not shape_of(c.domain)}, where)
+        single = {v: c.content for v, c in columns.items() if not shape_of(c.domain)}
+        if single:
+            _require_one_device(single, where)
         return columns
 
     def _open(self, name: str, value: Any, where: str, streaming: bool, total: int) -> Column:
         """An unread column; its labels, if any, are learned."""
         place, domain = f"{where}column '{name}'", self.states[name]
         if isinstance(domain, int) and not isinstance(value, Tensor):
-            value = value.array if is_series(value) else value
+            value = array_or_categories(place, value, expected_of(domain))
             categories = is_categorical(value)
-            if not categories:
-                value = as_array(place, value, expected_of(domain))
             labels = found_labels(place, value) if categories or name not in self.labels else None
             booleans = not categories and labels == list(BOOLEANS)
             if streaming and labels is not None and not categories and not booleans:
@@ -401,13 +644,13 @@ class ColumnReader:
             rows: slice of the rows.
             narrow: as in :meth:`tables`.
         """
-        where, domain, start = column.where, column.domain, column.first + rows.start
-        tensor = column.tensor(rows, narrow).detach()
+        part, domain = column.part(rows), column.domain
+        tensor = part.tensor(narrow).detach()
         if self.device is not None:
             tensor = tensor.to(self.device)
         if not isinstance(domain, int):
-            return training_values(where, tensor, domain, start, self.missing)
-        states, absent = checked_states(where, tensor, domain, start, self.missing)
+            return part.training_values(tensor if tensor.ndim > 1 else tensor.to(torch.float64), self.missing)
+        states, absent = checked_states(part.where, tensor, domain, part.first, self.missing)
         if not narrow:
             return states.to(torch.int64), absent
         extra = domain if self.missing else domain - 1
@@ -417,11 +660,10 @@ class ColumnReader:
 
 def _require_one_device(columns: Mapping[str, Tensor | np.ndarray], where: str) -> None:
     """Raise a DeviceError for tensors on different devices; columns of other kinds are on the CPU."""
-    tensors = {v: c for v, c in columns.items() if isinstance(c, Tensor)}
-    if not tensors:
-        return
-    other = next((v for v, c in columns.items() if isinstance(c, np.ndarray)), None)
-    first = next(iter(tensors))
-    device = tensors[first].device if other is None else torch.device("cpu")
-    for v, column in tensors.items():
-        require_device(f"{where}column '{v}'", column, device, f"column '{first if other is None else other}'")
+    first, *others = sorted(columns, key=lambda v: isinstance(columns[v], Tensor))  # arrays before tensors
+    content = columns[first]
+    device = content.device if isinstance(content, Tensor) else torch.device("cpu")
+    for v in others:
+        column = columns[v]
+        if isinstance(column, Tensor):
+            require_device(f"{where}column '{v}'", column, device, f"column '{first}'")

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from torchpbp.errors import DataError, QueryError, QueryWarning, ShapeError, warn_caller
 from torchpbp.graph.domains import Domain, shape_of
-from torchpbp.inputs.arrays import dense_tensor, require_device
-from torchpbp.inputs.columns import Column, checked_column
+from torchpbp.inputs.arrays import require_device
+from torchpbp.inputs.columns import Column, read_column
 from torchpbp.inputs.labels import check_alignment, require_unique
 from torchpbp.inputs.missing_values import observed
 from torchpbp.lazy import DataFrame, is_frame, is_series
@@ -53,10 +53,9 @@ class Evidence:
         if name in self.soft:
             return self.soft[name].to(dtype=dtype, device=device)
         if name in self.hard:
-            table = torch.cat(
-                [torch.eye(states, dtype=dtype, device=device), torch.ones(1, states, dtype=dtype, device=device)]
-            )
-            return table[self.hard[name].to(device)]  # index -1 takes the last row: all ones
+            one_hot = torch.eye(states, dtype=dtype, device=device)
+            table = torch.cat([one_hot, one_hot.new_ones(1, states)])
+            return table[self.hard[name].to(device)]  # index -1 takes the last row
         return None
 
     def repeat_interleave(self, times: int) -> Evidence:
@@ -82,8 +81,9 @@ class Evidence:
         """
         soft, log_scale = dict(self.soft), self.log_scale
         for name, weights in self.soft.items():
-            top = extreme_sizes(weights)
-            if bool((top != 1).any()):
+            sizes = weights.detach().abs().amax(dim=1)
+            if not _within(sizes, 1 / MODERATE, MODERATE):
+                top = extreme_sizes(sizes)
                 soft[name] = weights / top.unsqueeze(1)
                 log_scale = top.double().log() + (0.0 if log_scale is None else log_scale)
         return self if log_scale is self.log_scale else Evidence(self.batch, self.hard, soft, self.real, log_scale)
@@ -99,10 +99,27 @@ MODERATE = 1e18
 """Weights between the inverse of this number and the number itself are not rescaled."""
 
 
-def extreme_sizes(weights: Tensor) -> Tensor:
-    """(batch,) largest absolute weight of each row of (batch, states) weights if it is extreme, otherwise 1."""
-    top = weights.detach().abs().amax(dim=1)
-    return torch.where((top >= 1 / MODERATE) & (top <= MODERATE), 1.0, top)
+def extreme_sizes(sizes: Tensor) -> Tensor:
+    """The (batch,) largest absolute weights of rows where these are extreme, otherwise 1."""
+    return sizes.masked_fill(sizes.clamp(1 / MODERATE, MODERATE) == sizes, 1.0)
+
+
+def _within(sizes: Tensor, least: float, most: float) -> bool:
+    """Whether all numbers lie in a range; false for NaN."""
+    ends = torch.aminmax(sizes) if len(sizes) else ()
+    return all(least <= float(end) <= most for end in ends)
+
+
+def one_hot_where_observed(states: Tensor, otherwise: Tensor) -> Tensor:
+    """(batch, states) rows that are one-hot for observed states and ``otherwise`` where the state is -1.
+
+    Args:
+        states: (batch,) states; -1 where missing.
+        otherwise: (batch, states) rows.
+    """
+    row = states.unsqueeze(0)
+    one_hot = row == torch.arange(otherwise.shape[-1], device=states.device).unsqueeze(1)  # rows last, as in estimates
+    return torch.where((row >= 0).mT, one_hot.mT.to(otherwise.dtype), otherwise)
 
 
 EvidenceLike: TypeAlias = Union[Mapping[str, Any], DataFrame, Evidence, None]  # noqa: UP007  a forward reference knows no |
@@ -197,17 +214,13 @@ def read_evidence(
     soft: dict[str, Tensor] = {}
     real: dict[str, Tensor] = {}
     for name, value in items.items():
-        where, domain = f"Evidence on '{name}'", _domain(name, states, latent)
-        if type(value) is int and isinstance(domain, int) and -1 <= value < domain and name not in labels:
-            hard[name] = torch.full((1,), value, device=device)  # shortcut for the frequent case of one state
+        domain = _domain(name, states, latent)
+        state = _single_state(value, domain, labels.get(name))
+        if state is not None:
+            hard[name] = torch.full((1,), state, device=device)
             continue
-        if isinstance(value, Tensor) and not shape_of(domain):
-            require_device(where, value, device, "the model")
-        tensor = Column.open(where, value, domain, labels.get(name), single=True).tensor()
-        if isinstance(domain, int) and tensor.ndim == 2 and tensor.is_floating_point():
-            soft[name] = checked_weights(name, tensor, domain).to(device)
-        else:
-            (hard if isinstance(domain, int) else real)[name] = checked_column(where, tensor, domain).to(device)
+        tensor = _read(name, value, domain, labels.get(name), device, single=True)
+        (hard, soft, real)[_kind(tensor, domain)][name] = tensor
     lengths = {name: len(t) for name, t in (*hard.items(), *soft.items(), *real.items())}
     batch = max((n for n in lengths.values() if n != 1), default=1)
     if is_frame(evidence):
@@ -233,47 +246,160 @@ def _domain(name: str, states: Mapping[str, Domain], latent: Sequence[str]) -> D
     raise QueryError(f"Evidence on unknown variable '{name}'. The model observes: {', '.join(states)}.")
 
 
+def _single_state(value: Any, domain: Domain, labels: Sequence[Any] | None) -> int | None:
+    """The state of a single number or label, the most frequent kind of evidence; None for all others and invalid states."""
+    if not isinstance(domain, int):
+        return None
+    if labels is None:
+        return value if type(value) is int and -1 <= value < domain else None
+    return labels.index(value) if type(value) is str and value in labels else None
+
+
+def _read(
+    name: str,
+    value: Any,
+    domain: Domain,
+    labels: Sequence[Any] | None,
+    device: torch.device | str,
+    single: bool = False,
+) -> Tensor:
+    """(rows,) states, (rows, states) weights or (rows, *shape) values, checked, on a device."""
+    where = f"Evidence on '{name}'"
+    if isinstance(value, Tensor) and not shape_of(domain):
+        require_device(where, value, device, "the model")
+    column = Column.open(where, value, domain, labels, single)
+    if isinstance(domain, int) and column.content.ndim == 2 and (weights := column.tensor()).is_floating_point():
+        return _checked_weights(name, weights, domain).to(device)
+    return column.checked().to(device)
+
+
+def _kind(tensor: Tensor, domain: Domain) -> int:
+    """0 for checked states (hard), 1 for weights over states (soft), 2 for values (real)."""
+    return 2 if not isinstance(domain, int) else int(tensor.ndim == 2)
+
+
 def _checked_evidence(
     evidence: Evidence, states: Mapping[str, Domain], latent: Sequence[str], device: torch.device | str
 ) -> Evidence:
     """Evidence constructed by the caller, checked; the same object unless something is converted."""
     whole().check("Evidence: batch", evidence.batch)
-    groups = (evidence.hard, evidence.soft, evidence.real)
+    groups = (evidence.hard, evidence.soft, evidence.real)  # in the order of _kind
     parts: tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]] = ({}, {}, {})
     for group, part in zip(groups, parts, strict=True):
         for name, tensor in group.items():
             domain = _domain(name, states, latent)
-            if (group is evidence.real) is isinstance(domain, int) or not isinstance(tensor, Tensor):
+            checked = _read(name, tensor, domain, None, device) if isinstance(tensor, Tensor) else None
+            if checked is None or group is not groups[_kind(checked, domain)]:
                 wanted = "states (hard) or weights (soft)" if isinstance(domain, int) else "values (real)"
                 raise DataError(f"Evidence on '{name}': expected a tensor of {wanted} of this variable.")
-            where = f"Evidence on '{name}'"
-            require_device(where, tensor, device, "the model")
-            if group is evidence.soft and isinstance(domain, int):
-                checked = checked_weights(name, dense_tensor(where, tensor, device), domain)
-            elif shape_of(domain):
-                checked = checked_column(where, Column.open(where, tensor, domain).tensor(), domain)
-            else:
-                checked = checked_column(where, dense_tensor(where, tensor, device), domain)
+            part[name] = checked
             if len(checked) != evidence.batch:
                 raise ShapeError(f"Evidence on '{name}' has {len(checked)} rows, but batch={evidence.batch}.")
-            part[name] = checked.to(device)
     same = all(group[v] is x for group, part in zip(groups, parts, strict=True) for v, x in part.items())
     return (evidence if same else Evidence(evidence.batch, *parts, evidence.log_scale)).moderate()
 
 
-def checked_weights(name: str, tensor: Tensor, states: int) -> Tensor:
+def _require_width(name: str, weights: Tensor, states: int) -> None:
+    """Raise a ShapeError unless weights have the shape (rows, states)."""
+    if weights.ndim != 2 or weights.shape[1] != states:
+        raise ShapeError(f"Soft evidence on '{name}': expected shape (batch, {states}), got {tuple(weights.shape)}.")
+
+
+def _invalid_weights(weights: Tensor, signed: bool = False) -> tuple[Tensor, Tensor]:
+    """(rows,) mask of weights that are negative (unless ``signed``), infinite, NaN or all 0, and largest absolute weights."""
+    detached = weights.detach()
+    sizes = detached.abs().amax(dim=1)
+    invalid = ~((sizes > 0) & (sizes < torch.inf))
+    return (invalid if signed else invalid | (detached < 0).any(dim=1)), sizes
+
+
+def _checked_weights(name: str, weights: Tensor, states: int) -> Tensor:
     """(rows, states) finite non-negative weights, not all 0 in any row."""
-    if tensor.ndim != 2 or tensor.shape[1] != states:
-        raise ShapeError(f"Soft evidence on '{name}': expected shape (batch, {states}), got {tuple(tensor.shape)}.")
-    tensor = tensor if tensor.is_floating_point() else tensor.to(torch.float64)
-    detached = tensor.detach()
-    bad = ~(detached >= 0) | detached.isinf()
-    if bool(bad.any()):
-        row = int(bad.any(dim=1).nonzero()[0])
+    _require_width(name, weights, states)
+    invalid, _ = _invalid_weights(weights)
+    if not bool(invalid.any()):
+        return weights
+    row = int(invalid.nonzero()[0])
+    values = weights[row].tolist()
+    fault = f"expected finite non-negative weights, got {values}."
+    if not any(values):
+        fault = "all weights are 0, which rules out every state."
+    raise DataError(f"Soft evidence on '{name}', row {row}: {fault}")
+
+
+LayerEvidence: TypeAlias = Mapping[str, Tensor | tuple[Tensor, Tensor]]
+"""Name -> tensor, or for a vector or image a pair of values and (batch,) booleans, true where observed."""
+
+
+def read_layer_evidence(
+    evidence: LayerEvidence,
+    domains: Mapping[str, Domain],
+    dtype: torch.dtype = torch.float64,
+    device: torch.device | str = "cpu",
+    signed: bool = False,
+) -> tuple[Evidence, Tensor]:
+    """Evidence of a layer: tensors, read without control flow that depends on their values.
+
+    Such control flow cannot be compiled, exported or vectorised. Invalid rows are marked instead, and their invalid entries
+    become missing before inference: masking results afterwards would contaminate the gradients of all rows.
+
+    Args:
+        evidence: name -> (batch,) states (-1: not observed) or booleans, (batch, states) weights, or (batch,) values of a
+            continuous variable (NaN: not observed). Values of a variable with a shape are (batch, *shape), all NaN or false in
+            the second part of a pair (values, seen) where not observed.
+        domains: number of states or range of each variable that may be observed.
+        dtype: dtype of the model, in which weights are checked.
+        device: device of the model.
+        signed: allow negative weights.
+
+    Returns:
+        Evidence with invalid entries as not observed, and (batch,) booleans, true for invalid rows; (1,) without evidence.
+
+    Raises:
+        DeviceError: a tensor on another device than the model.
+        DataError: values that are not tensors of real numbers.
+        QueryError: unknown variables.
+        ShapeError: wrong shapes, different numbers of rows.
+    """
+    if not isinstance(evidence, Mapping):
         raise DataError(
-            f"Soft evidence on '{name}', row {row}: expected finite non-negative weights, got {detached[row].tolist()}."
+            f"Evidence: a layer takes a dict of tensors by name, {{}} for none; got {type(evidence).__name__}."
         )
-    if not bool(detached.any(dim=1).all()):
-        row = int((~detached.any(dim=1)).nonzero()[0])
-        raise DataError(f"Soft evidence on '{name}', row {row}: all weights are 0, which rules out every state.")
-    return tensor
+    hard: dict[str, Tensor] = {}
+    soft: dict[str, Tensor] = {}
+    real: dict[str, Tensor] = {}
+    batch: int | None = None
+    invalid: Tensor | None = None
+    log_scale: Tensor | None = None
+    for name, value in evidence.items():
+        if name not in domains:
+            raise QueryError(f"Evidence on '{name}': the layer observes {', '.join(domains)}.")
+        where, domain = f"Evidence on '{name}'", domains[name]
+        pair = isinstance(value, tuple | list) and bool(shape_of(domain))
+        for part in value if pair else (value,):
+            if not isinstance(part, Tensor):
+                kinds = (
+                    "states (int64) or weights"
+                    if isinstance(domain, int)
+                    else "values, or pairs of tensors (values, seen)"
+                )
+                raise DataError(f"{where}: a layer takes tensors of {kinds}, got {type(value).__name__}.")
+            require_device(where, part, device, "the model")
+        if isinstance(domain, int) and isinstance(value, Tensor) and value.is_floating_point():
+            _require_width(name, value, domain)
+            weights = value.to(dtype)
+            wrong, sizes = _invalid_weights(weights, signed)
+            top = extreme_sizes(sizes.masked_fill(wrong, 1.0))
+            read = soft[name] = weights.masked_fill(wrong.unsqueeze(1), 1.0) / top.unsqueeze(1)
+            log_scale = top.log() if log_scale is None else log_scale + top.log()
+        else:
+            read, wrong = read_column(where, value, domain, strict=False)
+            (hard if isinstance(domain, int) else real)[name] = read
+        rows = read.shape[0]  # symbolic in an exported program, unlike len(read)
+        if batch is not None and rows != batch:
+            raise ShapeError(f"{where} has {rows} rows, others have {batch}.")
+        batch = rows
+        invalid = wrong if invalid is None else invalid | wrong
+    if batch is None or invalid is None:
+        return Evidence(1), torch.zeros(1, dtype=torch.bool, device=device)
+    return Evidence(batch, hard, soft, real, log_scale), invalid

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -111,6 +111,30 @@ def warn_of_few_labels(labels: Mapping[str, Sequence[Any]], states: Mapping[str,
             "does not occur in these rows, make the column a pandas category column with all its categories.",
             LabelWarning,
         )
+
+
+def named_columns(table: Any, names: Iterable[str], where: str) -> dict[str, Any]:
+    """Some columns of a dict or DataFrame: each of them exists, once, and Series have their rows in the same places.
+
+    Args:
+        table: dict of columns or DataFrame.
+        names: of the columns.
+        where: begins errors.
+
+    Raises:
+        DataError: missing columns, columns of one name, Series with different indices.
+    """
+    names = list(names)
+    absent = [v for v in names if v not in table]
+    if absent:
+        raise DataError(
+            f"{where}missing columns {absent}. The data has: {', '.join(map(str, list(table)[:20])) or 'none'}."
+        )
+    if is_frame(table):
+        require_unique(list(table.columns), names, where)
+    columns = {v: table[v] for v in names}
+    check_alignment(columns, f"{where}column")
+    return columns
 
 
 def check_alignment(columns: Mapping[str, Any], where: str) -> None:

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from torchpbp.errors import DataError
 from torchpbp.features.encoded import EncodedMap
+from torchpbp.features.kernels import check_span
 from torchpbp.features.maps import KernelMap
-from torchpbp.features.scales import check_span
 from torchpbp.inference.observable import Observable, make_map
 from torchpbp.moments.thinning import ThinnedRows
 

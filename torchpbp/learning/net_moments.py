@@ -16,7 +16,7 @@ from torchpbp.distributed import shared_sums
 from torchpbp.inference.leaf_features import LeafFeatures
 from torchpbp.learning.least_squares import cholesky_factor
 from torchpbp.learning.message_nets import Family, MessageNets
-from torchpbp.moments.feature_moments import row_products
+from torchpbp.moments.rows import row_products
 
 REGRESSION_RIDGE = 1e-2
 """Ridge penalty of the regressions that train instruments, whose outputs have variance 1."""

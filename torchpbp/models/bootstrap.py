@@ -32,78 +32,90 @@ MOST = 128
 """Largest number of replicates that are solved at once; more are not faster."""
 
 
-@torch.no_grad()
-def bootstrap_interval(
-    model: PBP,
-    fitter: CountFitter,
-    names: tuple[str, ...],
-    evidence: Evidence,
-    data: DataLike,
-    level: float,
-    replicates: int,
-    seed: int,
-) -> Interval:
-    """Percentile intervals of a model's answers.
+class Bootstrap:
+    """Replicates of a model without classes.
 
     Args:
         model: fitted to the data.
         fitter: the model's fitter from counts.
-        names: of the queried variables; empty for the log-evidence.
-        evidence: checked.
         data: the rows.
-        level: of the intervals.
         replicates: bootstrap samples.
         seed: of their draws.
     """
-    if model.condition is not None:
-        raise StructureError(
-            f"interval: a model with condition={model.condition!r} has a tree per class, which is not bootstrapped. Use a graph "
-            "with the variable in it."
-        )
-    fitted, evidence = model.operators.tree, model.operators.prepare(evidence)
-    estimate = answers(model, fitted, names, evidence)
-    drawn = [
-        answers(model, tree, names, evidence)
-        for tree in replicated_trees(model, fitter, data, replicates, estimate, seed)
-    ]
-    tails = estimate.new_tensor([(1 - level) / 2, (1 + level) / 2])
-    values = torch.cat(drawn)
-    lower, upper = values.quantile(tails, dim=0) if values.numel() else (estimate, estimate)
-    return Interval(estimate, lower, upper)
 
+    def __init__(self, model: PBP, fitter: CountFitter, data: DataLike, replicates: int, seed: int) -> None:
+        if model.condition is not None:
+            raise StructureError(
+                f"interval: a model with condition={model.condition!r} has a tree per class, which is not bootstrapped. Use a "
+                "graph with the variable in it."
+            )
+        self.model, self.fitter, self.data = model, fitter, data
+        self.replicates, self.seed = replicates, seed
 
-def replicated_trees(
-    model: PBP, fitter: CountFitter, data: DataLike, replicates: int, answer: Tensor, seed: int
-) -> Iterator[OperatorTree]:
-    """Operator trees of bootstrap samples, with a leading dimension of replicates.
+    @torch.no_grad()
+    def interval(self, names: tuple[str, ...], evidence: Evidence, level: float) -> Interval:
+        """Percentile intervals of a model's answers.
 
-    Args:
-        model, fitter, data, replicates, seed: as for :func:`bootstrap_interval`.
-        answer: answers of one replicate, for their number.
-    """
-    reader = ColumnReader(model.evidence_domains(), model.labels, missing=True, quiet=True, device=model.device)
-    codes = torch.cat(list(reader.batches(data)), dim=1)
-    rows = codes.shape[1]
-    if rows != int(model.rows):
-        warn_caller(
-            f"interval: the model was fitted to {int(model.rows)} rows, and data has {rows}. Intervals are those of a model of "
-            "the latter. Pass the rows that the model was fitted to.",
-            DataWarning,
-        )
-    missing = [v for v, column in zip(fitter.states, codes, strict=True) if bool((column < 0).any())]
-    tables = JointTables(fitter.required_tables([model.plan]), fitter.states, missing)
-    wide = codes.new_tensor(list(fitter.states.values())).unsqueeze(1)
-    codes = torch.where(codes < 0, wide, codes)
-    number, firsts = numbered(list(codes))
-    counts = number.bincount().cpu().numpy()
-    counting = _counting(torch.cat(list(tables.layout.cell_numbers(codes[:, firsts]))), tables.layout.cells)
-    step = max(1, min(MOST, ENTRIES // (sum(counting.shape) + answer.numel())))
-    generator = np.random.default_rng(seed)
-    tables.rows = float(rows)
-    for start in range(0, replicates, step):
-        weights = generator.multinomial(rows, counts / rows, size=min(step, replicates - start))
-        tables.counts = counting @ torch.from_numpy(weights).to(codes.device, torch.float64).T
-        yield fitter.solve(model.plan, tables)[0].tree
+        Args:
+            names: of the queried variables; empty for the log-evidence.
+            evidence: checked.
+            level: of the intervals.
+        """
+        net = self.model.operators
+        evidence = net.prepare(evidence)
+        estimate = self.answers(net.tree, names, evidence)
+        values = torch.cat([self.answers(tree, names, evidence) for tree in self.trees(estimate.numel())])
+        tails = estimate.new_tensor([(1 - level) / 2, (1 + level) / 2])
+        lower, upper = values.quantile(tails, dim=0) if values.numel() else (estimate, estimate)
+        return Interval(estimate, lower, upper)
+
+    def trees(self, answers: int) -> Iterator[OperatorTree]:
+        """Operator trees of bootstrap samples, with a leading dimension of replicates.
+
+        Args:
+            answers: number of answers of one replicate.
+        """
+        model, fitter = self.model, self.fitter
+        reader = ColumnReader(model.evidence_domains(), model.labels, missing=True, quiet=True, device=model.device)
+        codes = torch.cat(list(reader.batches(self.data)), dim=1)
+        rows = codes.shape[1]
+        if rows != int(model.rows):
+            warn_caller(
+                f"interval: the model was fitted to {int(model.rows)} rows, and data has {rows}. Intervals are those of a model of "
+                "the latter. Pass the rows that the model was fitted to.",
+                DataWarning,
+            )
+        missing = [v for v, column in zip(fitter.states, codes, strict=True) if bool((column < 0).any())]
+        tables = JointTables(fitter.required_tables([model.plan]), fitter.states, missing)
+        wide = codes.new_tensor(list(fitter.states.values())).unsqueeze(1)
+        codes = torch.where(codes < 0, wide, codes)
+        number, firsts = numbered(list(codes))
+        counts = number.bincount().cpu().numpy()
+        counting = _counting(torch.cat(list(tables.layout.cell_numbers(codes[:, firsts]))), tables.layout.cells)
+        step = max(1, min(MOST, ENTRIES // (sum(counting.shape) + answers)))
+        generator = np.random.default_rng(self.seed)
+        tables.rows = float(rows)
+        for start in range(0, self.replicates, step):
+            weights = generator.multinomial(rows, counts / rows, size=min(step, self.replicates - start))
+            tables.counts = counting @ torch.from_numpy(weights).to(codes.device, torch.float64).T
+            yield fitter.solve(model.plan, tables)[0].tree
+
+    def answers(self, tree: OperatorTree, names: tuple[str, ...], evidence: Evidence) -> Tensor:
+        """(replicates, rows, states…) posteriors, or (replicates, rows) log-evidence, of a tree with or without replicates."""
+        net = self.model.operators
+        if not names:
+            return net.mass(evidence, tree).log(net.floor)
+        if len(names) > 1:
+            return net.joint(names, evidence, tree=tree)
+        (name,) = names
+        leaf = tree.plan.tree.leaf_of[name]
+        group = tree.plan.tree.leaf_observables[leaf]
+        table = tree.estimates(evidence, [leaf])[leaf]
+        leading, states = table.shape[: -len(group)], net.observables[name].map.dim
+        repeated = evidence.rows(torch.arange(evidence.batch, device=table.device).repeat(leading[:-1].numel()))
+        zetas = [net.observables[v].zeta(repeated, table) for v in group]
+        estimate = variable_estimate(table.reshape(-1, *table.shape[len(leading) :]), group.index(name), zetas)
+        return net.distribution(name, estimate, repeated).reshape(*leading, states)
 
 
 def _counting(cells: Tensor, size: int) -> Tensor:
@@ -121,21 +133,3 @@ def _counting(cells: Tensor, size: int) -> Tensor:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
         return torch.sparse_csr_tensor(starts, rows, ones, shape, device=flat.device, check_invariants=False)
-
-
-def answers(model: PBP, tree: OperatorTree, names: tuple[str, ...], evidence: Evidence) -> Tensor:
-    """(replicates, rows, states…) posteriors, or (replicates, rows) log-evidence, of a tree with or without replicates."""
-    net = model.operators
-    if not names:
-        return net.mass(evidence, tree).log(net.floor)
-    if len(names) > 1:
-        return net.joint(names, evidence, tree=tree)
-    (name,) = names
-    leaf = model.tree.leaf_of[name]
-    group = model.tree.leaf_observables[leaf]
-    table = tree.estimates(evidence, [leaf])[leaf]
-    leading, states = table.shape[: -len(group)], net.observables[name].map.dim
-    repeated = evidence.rows(torch.arange(evidence.batch, device=table.device).repeat(leading[:-1].numel()))
-    zetas = [net.observables[v].zeta(repeated, table) for v in group]
-    estimate = variable_estimate(table.reshape(-1, *table.shape[len(leading) :]), group.index(name), zetas)
-    return net.distribution(name, estimate, repeated).reshape(*leading, states)

@@ -12,7 +12,8 @@ from torchpbp.contract.model_files import checked_labels, one_model, require_fin
 from torchpbp.errors import CheckpointError, DataError
 from torchpbp.inputs.labels import same_numbers
 from torchpbp.io import REMEDY, read_file, write_file
-from torchpbp.moments.joint_tables import JointTables, layout_of
+from torchpbp.moments.joint_tables import JointTables
+from torchpbp.moments.table_layout import TableLayout
 
 
 class Counts:
@@ -120,7 +121,7 @@ class Counts:
         counts, rows = content["counts"], content["rows"]
         if any(type(n) is not int or n < 1 for n in states.values()):
             raise CheckpointError(f"'{path}': expected numbers of states from 1 on, got {states!r:.100}. {REMEDY}")
-        cells = layout_of(scopes, states, incomplete).cells
+        cells = TableLayout.of(scopes, states, incomplete).cells
         if counts.shape != (cells,):  # before tables of the declared sizes are allocated
             raise CheckpointError(f"'{path}': expected {cells:,} counts, got shape {tuple(counts.shape)}. {REMEDY}")
         require_finite({"counts": counts, "rows": torch.tensor(rows)}, path)

@@ -12,8 +12,9 @@ from typing_extensions import Self
 from torchpbp.contract.abilities import JointQueries, Learner, Sampling
 from torchpbp.contract.latent_queries import LatentQueries
 from torchpbp.contract.model_files import SaveOptions, checked_labels, require_finite
+from torchpbp.errors import StructureError
 from torchpbp.exact.network import DiscreteNetwork
-from torchpbp.graph.latent_graph import Domain, LatentGraph
+from torchpbp.graph.latent_graph import Domain, LatentGraph, require_graph, require_states
 from torchpbp.inputs.evidence import EvidenceLike
 
 
@@ -24,9 +25,22 @@ class NetworkLearner(Learner, JointQueries, Sampling, LatentQueries):
 
     Args:
         graph: directed and discrete.
+        open_states: whether latents may have no number of states yet.
+        remedy: end of the error about variables without a number of states.
     """
 
-    def __init__(self, graph: LatentGraph) -> None:
+    def __init__(
+        self, graph: LatentGraph, open_states: bool = False, remedy: str = " torchpbp.PBP takes such graphs."
+    ) -> None:
+        who = type(self).__name__
+        require_graph(graph, who)
+        if not graph.directed:
+            raise StructureError(
+                f"{who}: expected a directed graph, whose tables are conditional probabilities. torchpbp.PBP learns undirected "
+                "graphs."
+            )
+        unknown = [h for h in graph.latent if graph.variables[h] is None]
+        require_states(graph.with_states(dict.fromkeys(unknown, 1)) if open_states else graph, who, remedy)
         self.graph = graph
         self.labels = {}
         self.missing = {}

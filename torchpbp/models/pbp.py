@@ -30,12 +30,11 @@ from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.features.encoded import EncodedMap, Encoders
 from torchpbp.features.encoded import require_finite as require_finite_features
 from torchpbp.features.maps import KernelMap
-from torchpbp.graph.conditioning import conditional_graph, require_condition
+from torchpbp.graph.clique_tree import directed_graph
 from torchpbp.graph.cost import BUDGET
-from torchpbp.graph.directed import directed_graph
 from torchpbp.graph.junction_tree import JunctionTree, build_junction_tree
 from torchpbp.graph.latent_graph import Continuous, Domain, LatentGraph, require_graph
-from torchpbp.inference.density import as_points, warn_of_coarse_grids
+from torchpbp.inference.density import read_points, warn_of_coarse_grids
 from torchpbp.inference.observable import Observable
 from torchpbp.inference.operator_net import Answer, OperatorNet
 from torchpbp.inputs.clusters import PartitionedTable, PartitionReader, partitioned
@@ -53,7 +52,7 @@ from torchpbp.learning.rank_selection import RankScore
 from torchpbp.learning.ridge import Ridge
 from torchpbp.learning.stage1 import Regressor, RowRegressor
 from torchpbp.learning.stage1_nets import PredictedMessage, Stage1Nets
-from torchpbp.models.bootstrap import bootstrap_interval
+from torchpbp.models.bootstrap import Bootstrap
 from torchpbp.models.counts import Counts
 from torchpbp.models.diagnostics import diagnostics_table, random_patterns
 from torchpbp.models.leaf_maps import make_observables, read_features
@@ -74,7 +73,7 @@ from torchpbp.models.saved_pbp import (
 )
 from torchpbp.moments.class_rows import ClassRows
 from torchpbp.moments.covers import ROWS_AT_ONCE
-from torchpbp.moments.partition_counts import count_partitions
+from torchpbp.moments.joint_tables import count_partitions
 from torchpbp.planning.plan import Plan, PlanOptions
 from torchpbp.planning.planner import candidate_plans, plan_graph
 from torchpbp.settings import (
@@ -270,7 +269,7 @@ class PBP(nn.Module, JointQueries, Sampling, Counting, Intervals):
         self.bandwidth_scores: dict[float, float] = {}
         self.fitted = False
         if settings.condition is not None:
-            require_condition(graph, settings.condition)
+            graph.require_condition(settings.condition)
         self.kernel_map, encoders = read_features(graph, features, context)
         observables = make_observables(graph, self.kernel_map, encoders)
         self.operators = OperatorNet(observables, encoders, settings.condition, dtype)
@@ -303,7 +302,7 @@ class PBP(nn.Module, JointQueries, Sampling, Counting, Intervals):
     def _planned_graph(self) -> LatentGraph:
         """The graph of the junction tree: without the class variable."""
         condition = self.settings.condition
-        return self.graph if condition is None else conditional_graph(self.graph, condition)
+        return self.graph if condition is None else self.graph.conditional(condition)
 
     # -- structure -----------------------------------------------------------------------------------------------
 
@@ -833,7 +832,7 @@ class PBP(nn.Module, JointQueries, Sampling, Counting, Intervals):
                 )
             if not observable.continuous:
                 raise QueryError(f"Query of '{name}': at= is for continuous variables, and this one has states.")
-            return observable.density_at(net.estimates(prepared, names)[name], as_points(at), raw)
+            return observable.density_at(net.estimates(prepared, names)[name], read_points(at), raw)
 
         return self._ask(query, evidence, answer, at)
 
@@ -950,7 +949,7 @@ class PBP(nn.Module, JointQueries, Sampling, Counting, Intervals):
         fitter = self._counting_fitter()
 
         def answer(names: tuple[str, ...], checked: Evidence) -> Interval:
-            return bootstrap_interval(self, fitter, names, checked, data, level, replicates, seed)
+            return Bootstrap(self, fitter, data, replicates, seed).interval(names, checked, level)
 
         return ask_interval(self, query, evidence, level, answer)
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from torchpbp.graph.domains import Scope
+from torchpbp.grouping import holders
 
 LARGEST_COVER = 1 << 16
 """Largest number of cells of a cover of several tables: 512 KB of counts."""
@@ -174,10 +175,7 @@ def _greedy_covers(scopes: Sequence[Scope], states: Mapping[str, int], largest: 
     position = {v: i for i, v in enumerate(states)}
     members = [frozenset(s) for s in scopes]
     open_scopes = dict.fromkeys(range(len(scopes)))
-    holders: dict[str, list[int]] = {}
-    for i, scope in enumerate(scopes):
-        for v in scope:
-            holders.setdefault(v, []).append(i)
+    places = holders(scopes)
     result = []
     while open_scopes:
         first = next(iter(open_scopes))
@@ -185,7 +183,7 @@ def _greedy_covers(scopes: Sequence[Scope], states: Mapping[str, int], largest: 
         cells = math.prod(states[v] for v in group)
         while cells < largest:
             gains: dict[str, list[int]] = {}
-            for i in dict.fromkeys(i for v in group for i in holders[v] if i in open_scopes):
+            for i in dict.fromkeys(i for v in group for i in places[v] if i in open_scopes):
                 absent = members[i] - group
                 for v in absent:
                     gain = gains.setdefault(v, [0, 0])
@@ -197,7 +195,7 @@ def _greedy_covers(scopes: Sequence[Scope], states: Mapping[str, int], largest: 
             group.add(best)
             cells *= states[best]
         held = [
-            i for i in dict.fromkeys(i for v in group for i in holders[v]) if i in open_scopes and members[i] <= group
+            i for i in dict.fromkeys(i for v in group for i in places[v]) if i in open_scopes and members[i] <= group
         ]
         for i in held:
             del open_scopes[i]

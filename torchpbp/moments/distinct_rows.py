@@ -84,8 +84,8 @@ def merge_distinct(parts: Sequence[DistinctRows]) -> DistinctRows:
     if not filled:
         return DistinctRows(parts[0].states, parts[0].counts, missing)
     states, counts = torch.cat([p.states for p in filled], dim=1), torch.cat([p.counts for p in filled])
-    numbers, firsts = numbered([column.long() + 1 for column in states])
-    return DistinctRows(states[:, firsts], torch.zeros_like(firsts).index_add_(0, numbers, counts), missing)
+    states, counts = counted_rows(list(states.long()), counts)
+    return DistinctRows(states.int(), counts, missing)
 
 
 def counted_rows(columns: Sequence[Tensor], weights: Tensor) -> tuple[Tensor, Tensor]:

@@ -18,8 +18,10 @@ from torch import Tensor
 from torchpbp.distributed import sum_over_processes
 from torchpbp.errors import DataError, StructureError
 from torchpbp.features.maps import FeatureMap
+from torchpbp.grouping import grouped
 from torchpbp.inputs.missing_values import observed
 from torchpbp.moments.moments import Moments, Question, SeparatorMoments
+from torchpbp.moments.rows import row_products
 from torchpbp.moments.table_layout import LARGEST_TABLE
 from torchpbp.planning.plan import Group, SeparatorPlan
 
@@ -84,9 +86,7 @@ class FeatureMoments(Moments):
 
     def _sum(self, wanted: Sequence[tuple[Needed, Group, Group]]) -> None:
         """Compute first and second moments in one pass."""
-        by_rows: dict[Needed, list[tuple[Group, Group]]] = {}
-        for needed, a, b in wanted:
-            by_rows.setdefault(needed, []).append((a, b))
+        by_rows = {n: [(a, b) for _, a, b in x] for n, x in grouped(wanted, lambda x: x[0]).items()}
         groups = {n: list(dict.fromkeys(g for pair in pairs for g in pair)) for n, pairs in by_rows.items()}
         sums = {(n, g): self._like.new_zeros(self.dim(g)) for n, members in groups.items() for g in members}
         products = {(n, a, b): self._like.new_zeros(self.dim(a), self.dim(b)) for n, a, b in wanted}
@@ -244,11 +244,3 @@ def _select(
         return weights, {g: features[g] for g in wanted}
     chosen = torch.stack([seen[v] for v in needed]).all(dim=0).nonzero().squeeze(1)
     return weights[chosen], {g: features[g][chosen] for g in wanted}
-
-
-def row_products(parts: Sequence[Tensor]) -> Tensor:
-    """Row-wise Kronecker product of (…, d_k) tensors, (…, ∏ d_k)."""
-    result = parts[0]
-    for part in parts[1:]:
-        result = (result.unsqueeze(-1) * part.unsqueeze(-2)).flatten(-2)
-    return result

@@ -11,6 +11,7 @@ table remain separate cells.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,9 +21,11 @@ from torchpbp.distributed import gather_objects, sum_over_processes
 from torchpbp.errors import DataError, NotFittedError, StructureError
 from torchpbp.graph.domains import Scope
 from torchpbp.inputs.arrays import require_device
+from torchpbp.inputs.clusters import PartitionedTable, PartitionReader
+from torchpbp.inputs.missing_values import MissingValues
 from torchpbp.inputs.sources import narrow_dtype
 from torchpbp.moments.covers import Cover, RowCounter
-from torchpbp.moments.table_layout import TableLayout, table_layout
+from torchpbp.moments.table_layout import TableLayout
 from torchpbp.moments.table_reading import reading
 
 INDEX_BUDGET = 1 << 19
@@ -51,7 +54,7 @@ class JointTables:
         device: torch.device | str = "cpu",
     ) -> None:
         self.states, self.incomplete = dict(states), frozenset(incomplete)
-        self.layout = layout_of(scopes, self.states, self.incomplete)
+        self.layout = TableLayout.of(scopes, self.states, self.incomplete)
         self.scopes, self.offsets = self.layout.scopes, self.layout.offsets
         self.rows = 0.0
         self._counts = torch.zeros(self.layout.cells, dtype=torch.float64, device=device)
@@ -251,7 +254,7 @@ class JointTables:
         read = reading(
             self.layout,
             key,
-            lambda number: [number([(v,) for v in names], [n]) for names, n in zip(alike, sizes, strict=True)],
+            lambda cells_of: [cells_of([(v,) for v in names], [n]) for names, n in zip(alike, sizes, strict=True)],
         )
         sums = {v: p for names, t in zip(alike, read(self.counts), strict=True) for v, p in zip(names, t, strict=True)}
         return {
@@ -294,9 +297,56 @@ def _restored(
     return tables
 
 
-def layout_of(
-    scopes: Iterable[Iterable[str]], states: Mapping[str, int], incomplete: Iterable[str] = ()
-) -> TableLayout:
-    """The layout of the cells of such :class:`JointTables`, without allocating them."""
-    wider = frozenset(incomplete)
-    return table_layout(tuple(tuple(s) for s in scopes), tuple((v, n + (v in wider)) for v, n in states.items()))
+Counted = tuple[JointTables, MissingValues]
+
+
+@dataclass(frozen=True)
+class PartitionCounter:
+    """Counts one partition.
+
+    Args:
+        reader: reader of partitions.
+        groups: groups of variables whose joint states are counted.
+        states: number of states of each variable.
+    """
+
+    reader: PartitionReader
+    groups: tuple[tuple[str, ...], ...]
+    states: Mapping[str, int]
+
+    def __call__(self, partition: Any) -> Counted:
+        tables, missing = self.reader.tables(partition, narrow=True)
+        counts = count_tables(tables, self.groups, self.states)
+        counts.settle()  # later reads may come from several threads
+        return counts, missing
+
+
+def count_partitions(
+    table: PartitionedTable, reader: PartitionReader, groups: Iterable[Iterable[str]], states: Mapping[str, int]
+) -> Counted:
+    """Joint tables of all rows, equal to those of a single process, and counts of missing values.
+
+    Args:
+        table: the rows.
+        reader: reader of the partitions.
+        groups: groups of variables whose joint states are counted.
+        states: number of states of each variable.
+
+    Raises:
+        DataError: no rows, or rows that cannot be read.
+    """
+    counter = PartitionCounter(reader, tuple(map(tuple, groups)), dict(states))
+    counts, missing = table.map_reduce(counter, merge_counted, list(states), "counting")
+    if not missing.rows:
+        raise DataError("The training data is empty: expected at least one row, got none.")
+    return counts, missing
+
+
+def merge_counted(parts: Sequence[Counted]) -> Counted:
+    """Sum of the counts of several sets of rows; the parts are not modified."""
+    counts, missing = parts[0][0].copy(), MissingValues()
+    for other, _ in parts[1:]:
+        counts.merge(other)
+    for _, theirs in parts:
+        missing.merge(theirs)
+    return counts, missing

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,20 @@ from torchpbp.features.encoded import EncodedMap
 from torchpbp.features.maps import FeatureMap, OneHot
 from torchpbp.moments.distinct_rows import numbered
 from torchpbp.planning.plan import Group
+
+
+def row_products(parts: Sequence[Tensor]) -> Tensor:
+    """Row-wise Kronecker product of (…, d_k) tensors, (…, ∏ d_k)."""
+    result = parts[0]
+    for part in parts[1:]:
+        result = (result.unsqueeze(-1) * part.unsqueeze(-2)).flatten(-2)
+    return result
+
+
+def consecutive(sizes: Mapping[str, int]) -> dict[str, slice]:
+    """Consecutive ranges of these sizes."""
+    ends = accumulate(sizes.values())
+    return {name: slice(end - size, end) for (name, size), end in zip(sizes.items(), ends, strict=True)}
 
 
 class TrainingRows:
@@ -112,21 +127,12 @@ class TrainingRows:
 
     def value_columns(self) -> dict[str, slice]:
         """Columns of each variable in ``values``."""
-        result, start = {}, 0
-        for v in self.names:
-            feature_map = self.maps[v]
-            width = math.prod(feature_map.shape) if isinstance(feature_map, EncodedMap) else 1
-            result[v] = slice(start, start + width)
-            start += width
-        return result
+        maps = {v: self.maps[v] for v in self.names}
+        return consecutive({v: math.prod(m.shape) if isinstance(m, EncodedMap) else 1 for v, m in maps.items()})
 
     def columns(self) -> dict[str, slice]:
         """Columns of each variable's features in ``features``."""
-        result, start = {}, 0
-        for v in self.names:
-            result[v] = slice(start, start + self.maps[v].dim)
-            start += self.maps[v].dim
-        return result
+        return consecutive({v: self.maps[v].dim for v in self.names})
 
 
 class Projections(nn.Module):
@@ -177,10 +183,9 @@ class Projections(nn.Module):
             offsets = torch.arange(count, device=codes.device) * size
             return nn.functional.embedding(codes + offsets, self.matrices.reshape(count * size, m))
         assert rows.features is not None
-        feature = rows.features.new_ones(len(rows), count, 1)
-        for j in range(len(self.sizes)):
-            part = rows.features[:, getattr(self, f"where{j}")]  # (rows, S, dim of the j-th variable)
-            feature = (feature.unsqueeze(3) * part.unsqueeze(2)).flatten(2)
+        # (rows, S, dim of each variable)
+        parts = [rows.features[:, getattr(self, f"where{j}")] for j in range(len(self.sizes))]
+        feature = row_products(parts) if parts else rows.features.new_ones(len(rows), count, 1)
         return torch.einsum("bsd,sdm->bsm", feature.to(self.matrices), self.matrices)
 
 
@@ -209,7 +214,4 @@ class ProductTargets(nn.Module):
 
     def forward(self, rows: TrainingRows) -> Tensor:
         """(rows, S, size of y)."""
-        first, *others = [factor(rows) for factor in self.factors]
-        for other in others:
-            first = (first.unsqueeze(3) * other.unsqueeze(2)).flatten(2)
-        return first - self.offset
+        return row_products([factor(rows) for factor in self.factors]) - self.offset

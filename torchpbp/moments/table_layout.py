@@ -15,6 +15,7 @@ from torch import Tensor
 
 from torchpbp.errors import StructureError
 from torchpbp.graph.domains import Scope
+from torchpbp.grouping import grouped
 from torchpbp.moments.covers import find_covers
 
 LARGEST_TABLE = 1 << 31
@@ -51,6 +52,14 @@ class TableLayout:
             for part in _parts(self.scopes[i]):
                 self._holders.setdefault(part, []).append(i)
 
+    @classmethod
+    def of(
+        cls, scopes: Iterable[Iterable[str]], states: Mapping[str, int], incomplete: Iterable[str] = ()
+    ) -> TableLayout:
+        """The cached layout of tables in which a missing value of the incomplete variables is an additional last state."""
+        wider = frozenset(incomplete)
+        return _cached(tuple(tuple(s) for s in scopes), tuple((v, n + (v in wider)) for v, n in states.items()))
+
     @property
     def cells(self) -> int:
         """Number of cells of all tables."""
@@ -64,11 +73,8 @@ class TableLayout:
     @cached_property
     def index_arithmetic(self) -> list[tuple[Tensor, Tensor, Tensor]]:
         """Scopes grouped by size: (rows of the data, strides, offsets), for coding a group at once."""
-        groups: dict[int, list[int]] = {}
-        for i, scope in enumerate(self.scopes):
-            groups.setdefault(len(scope), []).append(i)
         result = []
-        for members in groups.values():
+        for members in grouped(range(len(self.scopes)), lambda i: len(self.scopes[i])).values():
             position = [[self.position[v] for v in self.scopes[i]] for i in members]
             rows = torch.tensor(position, dtype=torch.int64, device="cpu")
             steps = torch.tensor([strides([self.states[v] for v in self.scopes[i]]) for i in members], device="cpu")
@@ -133,8 +139,7 @@ class TableLayout:
 
 
 @lru_cache(maxsize=64)
-def table_layout(scopes: tuple[Scope, ...], states: tuple[tuple[str, int], ...]) -> TableLayout:
-    """The cached layout of some scopes."""
+def _cached(scopes: tuple[Scope, ...], states: tuple[tuple[str, int], ...]) -> TableLayout:
     return TableLayout(scopes, dict(states))
 
 

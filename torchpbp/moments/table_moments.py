@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from torchpbp.exact.contraction import contract
+from torchpbp.exact.prior import cross_table, joint_codes
 from torchpbp.moments.joint_tables import JointTables
 from torchpbp.moments.moments import Moments, Question, SeparatorMoments
-from torchpbp.moments.table_reading import Cells, Number, reading
+from torchpbp.moments.table_reading import Cells, CellsOf, reading
 from torchpbp.planning.plan import Group, SeparatorPlan
 
 
@@ -60,18 +61,9 @@ class TableMoments(Moments):
         if (b, a) in self._cross:
             return self._cross[b, a].T
         if (a, b) not in self._cross:
-            self._cross[a, b] = self._computed(a, b)
+            union = tuple(dict.fromkeys((*a, *b)))
+            self._cross[a, b] = cross_table(self.tables.table(union), union, a, b, self.dims)
         return self._cross[a, b]
-
-    def _computed(self, a: Group, b: Group) -> Tensor:
-        union = tuple(dict.fromkeys((*a, *b)))
-        table = self.tables.table(union)
-        if len(union) == len(a) + len(b):
-            return table.reshape(self.dim(a), self.dim(b))
-        result = table.new_zeros(self.dim(a), self.dim(b))
-        index = [torch.as_tensor(_codes(union, g, self.dims), device=table.device) for g in (a, b)]
-        result[index[0], index[1]] = table.reshape(-1)
-        return result
 
     def third(self, below: Sequence[Group], features: Sequence[Tensor] | None, near: Sequence[Group]) -> Tensor:
         """Uncentred E[(⊗_k θ_k) ηᵀ]: (sizes of θ…, instrument dim)."""
@@ -90,7 +82,7 @@ class TableMoments(Moments):
 
     def separators(self, plans: Sequence[SeparatorPlan]) -> SeparatorMoments:
         key = self._sizes, tuple(plans)
-        read = reading(self.tables.layout, key, lambda number: self._separator_cells(plans, number))
+        read = reading(self.tables.layout, key, lambda cells_of: self._separator_cells(plans, cells_of))
         cores, cross, gram = read(self.tables.counts)
         rows = self.tables.known(cores.sum(dim=-1), [v for p in plans for v in p.core])
         core_mean, cross, gram = cores / rows[..., None], cross / rows[..., None, None], gram / self.rows
@@ -106,43 +98,43 @@ class TableMoments(Moments):
             rows,
         )
 
-    def _separator_cells(self, plans: Sequence[SeparatorPlan], number: Number) -> list[Cells]:
+    def _separator_cells(self, plans: Sequence[SeparatorPlan], cells_of: CellsOf) -> list[Cells]:
         """Cells of E[φ], E[φηᵀ] and E[ηηᵀ], separators stacked."""
         parts, order = [], self._alike([(p.core, *p.instrument) for p in plans])
         for members in order:
             chosen = [plans[i] for i in members]
-            cores = self._joint_cells([p.core for p in chosen], [()] * len(chosen), number)[..., 0]
+            cores = self._joint_cells([p.core for p in chosen], [()] * len(chosen), cells_of)[..., 0]
             near = [list(groups) for groups in zip(*(p.instrument for p in chosen), strict=True)]
-            cross = [self._joint_cells([p.core for p in chosen], groups, number) for groups in near]
-            parts.append((cores, np.concatenate(cross, axis=-1), self._gram_cells(near, number)))
+            cross = [self._joint_cells([p.core for p in chosen], groups, cells_of) for groups in near]
+            parts.append((cores, np.concatenate(cross, axis=-1), self._gram_cells(near, cells_of)))
         return [_in_order(arrays, order) for arrays in zip(*parts, strict=True)]
 
-    def _gram_cells(self, near: Sequence[list[Group]], number: Number) -> Cells:
+    def _gram_cells(self, near: Sequence[list[Group]], cells_of: CellsOf) -> Cells:
         """(separators, instrument dim, instrument dim) cells of E[ηηᵀ], from each position's groups."""
         rows: list[list[Cells]] = [[] for _ in near]
         for i, a in enumerate(near):
             for j, b in enumerate(near):
-                rows[i].append(rows[j][i].swapaxes(1, 2) if j < i else self._pair_cells(a, b, number))
+                rows[i].append(rows[j][i].swapaxes(1, 2) if j < i else self._pair_cells(a, b, cells_of))
         return np.concatenate([np.concatenate(row, axis=2) for row in rows], axis=1)
 
-    def _pair_cells(self, a: Sequence[Group], b: Sequence[Group], number: Number) -> Cells:
+    def _pair_cells(self, a: Sequence[Group], b: Sequence[Group], cells_of: CellsOf) -> Cells:
         """Cells of E[η_a η_bᵀ]; contradictory states of groups with common variables have the cell 0."""
         states, (first, second) = self.tables.layout.states, (a[0], b[0])
         unions = [tuple(dict.fromkeys((*x, *y))) for x, y in zip(a, b, strict=True)]
-        cells = number(unions, [states[v] for v in unions[0]])
+        cells = cells_of(unions, [states[v] for v in unions[0]])
         sizes = len(a), self.near_dim(first), self.near_dim(second)
         if len(unions[0]) == len(first) + len(second):
             return cells.reshape(sizes)
         result = np.zeros(sizes, dtype=cells.dtype)
-        row, column = (_codes(unions[0], group, states) for group in (first, second))
+        row, column = (joint_codes(unions[0], group, states) for group in (first, second))
         result[:, row, column] = cells.reshape(len(a), -1)
         return result
 
-    def _joint_cells(self, inside: Sequence[Sequence[str]], near: Sequence[Group], number: Number) -> Cells:
+    def _joint_cells(self, inside: Sequence[Sequence[str]], near: Sequence[Group], cells_of: CellsOf) -> Cells:
         """(tables, inside dim, near dim) cells for observed states of inside variables, and all states of an instrument's."""
         wide = self.tables.layout.states
         sizes = [*(self.dims[v] for v in inside[0]), *(wide[v] for v in near[0])]
-        cells = number([(*x, *y) for x, y in zip(inside, near, strict=True)], sizes)
+        cells = cells_of([(*x, *y) for x, y in zip(inside, near, strict=True)], sizes)
         return cells.reshape(len(inside), -1, self.near_dim(near[0]))
 
     def below(self, wanted: Sequence[Sequence[Question]]) -> list[tuple[Tensor, Tensor]]:
@@ -150,7 +142,7 @@ class TableMoments(Moments):
 
     def _below(self, questions: Sequence[Question]) -> tuple[Tensor, Tensor]:
         key = self._sizes, tuple((tuple(below), tuple(near)) for below, _, near in questions)
-        read = reading(self.tables.layout, key, lambda number: self._below_cells(questions, number))
+        read = reading(self.tables.layout, key, lambda cells_of: self._below_cells(questions, cells_of))
         (both,) = read(self.tables.counts)  # (questions, …, dims of the groups…, 1 + instrument dim)
         lead = self.tables.counts.ndim  # dimensions of questions and, if any, replicates
         leading, sizes = both.shape[:lead], both.shape[lead:-1]
@@ -167,14 +159,14 @@ class TableMoments(Moments):
         mean = joint[..., 0]
         return mean, joint[..., 1:] - mean.unsqueeze(-1) * near_mean.reshape(*leading, *[1] * len(sizes), -1)
 
-    def _below_cells(self, questions: Sequence[Question], number: Number) -> list[Cells]:
+    def _below_cells(self, questions: Sequence[Question], cells_of: CellsOf) -> list[Cells]:
         """Cells of E[y] followed by E[yηᵀ], where y are the joint features of all groups below; questions stacked."""
         inside = [tuple(v for g in below for v in g) for below, _, _ in questions]
         parts, order = [], self._alike([(x, *near) for x, (_, _, near) in zip(inside, questions, strict=True)])
         for members in order:
             names = [inside[i] for i in members]
             near = zip(*(((), *questions[i][2]) for i in members), strict=True)
-            parts.append(np.concatenate([self._joint_cells(names, groups, number) for groups in near], axis=-1))
+            parts.append(np.concatenate([self._joint_cells(names, groups, cells_of) for groups in near], axis=-1))
         cells = _in_order(parts, order)
         return [cells.reshape(len(questions), *(self.dim(g) for g in questions[0][0]), cells.shape[-1])]
 
@@ -196,13 +188,3 @@ def _in_order(parts: Sequence[Cells], order: Sequence[Sequence[int]]) -> Cells:
 def _inverse_root(p: Tensor) -> Tensor:
     """1/√p, and 0 where p is 0."""
     return torch.where(p > 0, p.clamp(min=1e-300).rsqrt(), torch.zeros_like(p))
-
-
-def _codes(union: Group, group: Group, states: Mapping[str, int]) -> Cells:
-    """For each joint state of ``union`` the joint state of ``group``."""
-    code = np.zeros([states[v] for v in union], dtype=np.int64)
-    for v in group:
-        axis = union.index(v)
-        shape = [-1 if i == axis else 1 for i in range(len(union))]
-        code = code * states[v] + np.arange(states[v]).reshape(shape)
-    return code.reshape(-1)

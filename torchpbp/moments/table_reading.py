@@ -18,8 +18,8 @@ from torchpbp.moments.table_layout import TableLayout
 
 Cells = npt.NDArray[np.int64]
 """Numbers of cells; cell 0 is always 0."""
-Number = Callable[[Sequence[Scope], Sequence[int]], npt.NDArray[Any]]
-"""Function of the cells of joint tables: their numbers (:meth:`Reading.number`) or their values (:class:`DirectReading`)."""
+CellsOf = Callable[[Sequence[Scope], Sequence[int]], npt.NDArray[Any]]
+"""Function of scopes and of the leading states to read: numbers of the cells of joint tables, or their values for a direct reading."""
 
 KEPT_INDICES = 1 << 20
 """Largest number of indices of a cached reading: 8 MB."""
@@ -34,16 +34,16 @@ class Reading:
 
     Args:
         layout: layout of the counts.
-        make: function of :meth:`number` that returns the arrays of cell numbers.
+        make: function of :meth:`numbers` that returns the arrays of cell numbers.
     """
 
-    def __init__(self, layout: TableLayout, make: Callable[[Number], Sequence[npt.NDArray[Any]]]) -> None:
+    def __init__(self, layout: TableLayout, make: Callable[[CellsOf], Sequence[npt.NDArray[Any]]]) -> None:
         self._layout = layout
         self._first: dict[tuple[int, ...], dict[Scope, int]] = {}  # sizes -> table -> number of its first cell
         self._sources: list[Cells] = []
         self._targets: list[Cells] = []
         self._size = 1  # cell 0 stays 0
-        arrays = make(self.number)
+        arrays = make(self.numbers)
         self._shapes = [a.shape for a in arrays]
         none = np.zeros(0, dtype=np.int64)
         source, target = np.concatenate([none, *self._sources]), np.concatenate([none, *self._targets])
@@ -82,7 +82,7 @@ class Reading:
         sums = counts.new_zeros(self._size, *counts.shape[1:]).index_add_(0, target, counts.index_select(0, source))
         return sums.index_select(0, copied)
 
-    def number(self, scopes: Sequence[Scope], sizes: Sequence[int]) -> Cells:
+    def numbers(self, scopes: Sequence[Scope], sizes: Sequence[int]) -> Cells:
         """(tables, *sizes) numbers of the cells of joint tables, with dimensions in the order of the scopes.
 
         Args:
@@ -121,7 +121,7 @@ class DirectReading:
         make: as for :class:`Reading`.
     """
 
-    def __init__(self, layout: TableLayout, make: Callable[[Number], Sequence[npt.NDArray[Any]]]) -> None:
+    def __init__(self, layout: TableLayout, make: Callable[[CellsOf], Sequence[npt.NDArray[Any]]]) -> None:
         self._layout, self._make = layout, make
 
     def __call__(self, counts: Tensor) -> list[Tensor]:
@@ -140,7 +140,7 @@ _CACHE: WeakKeyDictionary[TableLayout, dict[Hashable, Reading]] = WeakKeyDiction
 
 
 def reading(
-    layout: TableLayout, key: Hashable, make: Callable[[Number], Sequence[npt.NDArray[Any]]]
+    layout: TableLayout, key: Hashable, make: Callable[[CellsOf], Sequence[npt.NDArray[Any]]]
 ) -> Reading | DirectReading:
     """A reading, cached by key unless it is very large.
 

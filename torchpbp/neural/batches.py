@@ -11,15 +11,10 @@ from torch import Tensor
 
 from torchpbp.distributed import own_share
 from torchpbp.errors import DataError, ShapeError
-from torchpbp.inputs.arrays import as_array, dense_tensor, number_tensor
+from torchpbp.inputs.arrays import array_or_categories, as_tensor
 from torchpbp.inputs.columns import Column, read_column
-from torchpbp.inputs.labels import (
-    BOOLEANS,
-    check_alignment,
-    found_labels,
-    require_unique,
-)
-from torchpbp.lazy import is_categorical, is_frame, is_series
+from torchpbp.inputs.labels import BOOLEANS, found_labels, named_columns
+from torchpbp.lazy import is_frame
 from torchpbp.lazy import pandas as pd
 from torchpbp.settings import flag, whole
 from torchpbp.settings import seed as checked_seed
@@ -45,13 +40,9 @@ def read_batch(batch: Any, model: PBP, device: torch.device | str) -> dict[str, 
                 f"got {type(batch).__name__}."
             )
         batch = dict(zip(names, batch, strict=True))
-    absent = [v for v in names if v not in batch]
-    if absent:
-        raise DataError(f"PBPModule: the batch lacks {', '.join(absent)}. It has: {', '.join(map(str, batch))}.")
-    check_alignment({v: batch[v] for v in names}, "PBPModule: batch column")
     table: dict[str, Tensor] = {}
-    for v in names:
-        value = batch[v].to(device) if isinstance(batch[v], Tensor) else batch[v]
+    for v, value in named_columns(batch, names, "PBPModule: batch, ").items():
+        value = value.to(device) if isinstance(value, Tensor) else value
         labels = model.labels.get(v) or model.graph.labels.get(v)
         column = read_column(f"PBPModule: batch column '{v}'", value, model.graph.variables[v], labels).to(device)
         table[v] = column.to(_dtype_in_training(value)) if column.is_floating_point() else column
@@ -120,11 +111,8 @@ class TableLoader:
         labels: Mapping[str, Sequence[Any]] | None = None,
     ) -> None:
         self.labels: dict[str, tuple[Any, ...]] = {v: tuple(x) for v, x in (labels or {}).items()}
-        items = {str(v): x for v, x in table.items()}
-        if is_frame(table):
-            require_unique(list(table.columns), table.columns, "TableLoader: ")
-        check_alignment(items, "TableLoader: column")
-        columns = {v: self._column(v, x) for v, x in items.items()}
+        items = named_columns(table, [*table], "TableLoader: ")
+        columns = {str(v): self._column(str(v), x) for v, x in items.items()}
         lengths = {v: len(x) if x.ndim else 0 for v, x in columns.items()}
         if not lengths or len(set(lengths.values())) > 1 or 0 in lengths.values():
             raise ShapeError(f"TableLoader: expected columns of one length, at least one row; got {lengths}.")
@@ -146,16 +134,14 @@ class TableLoader:
         """A column as a tensor: states for a column with labels, otherwise numbers."""
         where = f"TableLoader: column '{name}'"
         if isinstance(value, Tensor):
-            return dense_tensor(where, value)
-        value = value.array if is_series(value) else value
-        if not is_categorical(value):
-            value = as_array(where, value, "labels or numbers")
+            return as_tensor(where, value)
+        value = array_or_categories(where, value, "labels or numbers")
         column_labels = found_labels(where, value)
         if column_labels is not None and column_labels != list(BOOLEANS):
             self.labels.setdefault(name, tuple(column_labels))
         labels = self.labels.get(name)
         if labels is None:
-            return number_tensor(where, np.asarray(value), "labels or numbers")
+            return as_tensor(where, np.asarray(value), "labels or numbers")
         return Column.open(where, value, len(labels), labels).tensor().long()
 
 

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from torchpbp.errors import ArgumentError, NotFittedError, QueryError, ShapeError
-from torchpbp.inputs.evidence import Evidence, query_names
-from torchpbp.inputs.layer_evidence import read_layer_evidence
+from torchpbp.inputs.evidence import Evidence, one_hot_where_observed, query_names, read_layer_evidence
 from torchpbp.models.pbp import PBP
 from torchpbp.precision import full_precision
 from torchpbp.settings import positive, whole
@@ -67,8 +66,8 @@ class PBPLayer(nn.Module):
             evidence of all other variables.
         """
         with full_precision(self.model.device):
-            prepared, valid = self._prepared(evidence)
-            return _where_valid(valid, self.model.operators(prepared))
+            prepared, invalid = self._prepared(evidence)
+            return _nan_where(invalid, self.model.operators(prepared))
 
     def estimates(self, evidence: Mapping[str, Tensor], variables: Sequence[str] | None = None) -> dict[str, Tensor]:
         """Estimates before :meth:`forward` clips them: possibly negative, up to a positive factor per row.
@@ -88,24 +87,24 @@ class PBPLayer(nn.Module):
         """
         with full_precision(self.model.device):
             net = self.model.operators
-            prepared, valid = self._prepared(evidence, signed=True)
+            prepared, invalid = self._prepared(evidence, signed=True)
             if variables is None:
-                return _where_valid(valid, net.estimates(prepared, net.open_variables(prepared), every_leaf=True))
+                return _nan_where(invalid, net.estimates(prepared, net.open_variables(prepared), every_leaf=True))
             names = query_names(variables)
             self.model.check_query(names)
-            return _where_valid(valid, net.estimates(prepared, names))
+            return _nan_where(invalid, net.estimates(prepared, names))
 
     def _prepared(self, evidence: Mapping[str, Tensor], signed: bool = False) -> tuple[Evidence, Tensor]:
-        """Prepared evidence, and flags of the valid rows."""
-        checked, valid = self.read_evidence(evidence, signed)
-        return self.model.operators.prepare(checked), valid
+        """Prepared evidence, and flags of the invalid rows."""
+        checked, invalid = self.read_evidence(evidence, signed)
+        return self.model.operators.prepare(checked), invalid
 
     def log_evidence(self, evidence: Mapping[str, Tensor]) -> Tensor:
         """(batch,) log P(evidence), floored where the estimate is not positive."""
         self.model.require_densities("log_evidence")
         with full_precision(self.model.device):
-            prepared, valid = self._prepared(evidence)
-            return torch.where(valid, self.model.operators.log_mass(prepared), torch.nan)
+            prepared, invalid = self._prepared(evidence)
+            return self.model.operators.log_mass(prepared).masked_fill(invalid, torch.nan)
 
     def most_probable(self, evidence: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """name -> (batch,) states that maximise the posterior of each unobserved variable; -1 in rows with NaN answers."""
@@ -133,16 +132,16 @@ class PBPLayer(nn.Module):
         return PBPDistribution(self, evidence)
 
     def read_evidence(self, evidence: Mapping[str, Tensor], signed: bool = False) -> tuple[Evidence, Tensor]:
-        """Evidence without invalid entries, and (batch,) flags of the valid rows; (1,) flags without evidence."""
+        """Evidence without invalid entries, and (batch,) flags of the invalid rows; (1,) flags without evidence."""
         self.model.require_fitted()
         net = self.model.operators
         return read_layer_evidence(evidence, net.domains, net.root.weight.dtype, net.device, signed)
 
 
-def _where_valid(valid: Tensor, answers: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _nan_where(invalid: Tensor, answers: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Answers with NaN in invalid rows."""
-    invalid = ~valid.unsqueeze(1)
-    return {v: p.masked_fill(invalid, torch.nan) for v, p in answers.items()}
+    rows = invalid.unsqueeze(1)
+    return {v: p.masked_fill(rows, torch.nan) for v, p in answers.items()}
 
 
 class PBPDistribution:
@@ -166,7 +165,7 @@ class PBPDistribution:
     def __init__(self, layer: PBPLayer, evidence: Mapping[str, Tensor]) -> None:
         self.layer = layer
         self.evidence = dict(evidence)
-        self._checked, self._valid = layer.read_evidence(evidence)
+        self._checked, self._invalid = layer.read_evidence(evidence)
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -193,7 +192,7 @@ class PBPDistribution:
         clash = [v for v in values if v in self._checked.hard or v in self._checked.real]
         if clash:
             raise QueryError(f"log_prob of {clash}: already in the evidence.")
-        checked, valid = self.layer.read_evidence(values)
+        checked, invalid = self.layer.read_evidence(values)
         if values and self.evidence and checked.batch != self._checked.batch:
             raise ShapeError(f"log_prob: the values have {checked.batch} rows, the evidence has {self._checked.batch}.")
         condition = {**self._checked.hard, **self._checked.soft, **self._checked.real}
@@ -207,9 +206,9 @@ class PBPDistribution:
             seen, states = checked.hard[v] >= 0, checked.hard[v].clamp(min=0)
             weight = weights.gather(1, states.unsqueeze(1)).squeeze(1)
             extra = extra + torch.where(seen, weight, 1.0).log()
-            joint[v] = torch.where(seen.unsqueeze(1), nn.functional.one_hot(states, weights.shape[1]), weights)
+            joint[v] = one_hot_where_observed(checked.hard[v], weights)
         answer = self.layer.log_evidence(joint) + extra - self.layer.log_evidence(condition)
-        return torch.where(valid & self._valid, answer, torch.nan)
+        return torch.where(invalid | self._invalid, torch.nan, answer)
 
     def sample(self, sample_shape: int | Sequence[int] = (), seed: int | None = None) -> dict[str, Tensor]:
         """name -> (*sample_shape, batch) joint draws of all observables; an integer is a shape of one dimension.
@@ -221,5 +220,5 @@ class PBPDistribution:
             whole(0).check(f"sample_shape[{i}]", size)
         count = math.prod(sample_shape)
         drawn = self.layer.model.sample(count, self._checked, seed=seed)
-        marked = {v: torch.where(self._valid, x, torch.nan if x.is_floating_point() else -1) for v, x in drawn.items()}
+        marked = {v: x.masked_fill(self._invalid, torch.nan if x.is_floating_point() else -1) for v, x in drawn.items()}
         return {v: x.reshape(*sample_shape, self._checked.batch) for v, x in marked.items()}

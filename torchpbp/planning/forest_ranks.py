@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from torchpbp.graph.junction_tree import JunctionTree
-from torchpbp.planning.group_search import GroupSearch
+from torchpbp.planning.groups import GroupSearch
 from torchpbp.planning.plan import Group
 from torchpbp.planning.rank_bounds import RankBounds
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,12 +10,16 @@ from typing import Any
 from torchpbp.errors import StructureError
 from torchpbp.graph.cost import BUDGET, Cost
 from torchpbp.graph.junction_tree import JunctionTree
-from torchpbp.planning.core_groups import group_size
 from torchpbp.planning.plan_cost import SeparatorSizes, fit_cost
 from torchpbp.settings import Settings, flag, optional, positive, setting, whole
 
 Group = tuple[str, ...]
 """Observables whose features are taken together, as an outer product."""
+
+
+def group_size(group: Sequence[str], states: Mapping[str, int]) -> int:
+    """Number of joint states."""
+    return math.prod(states[v] for v in group)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,13 +14,12 @@ from itertools import islice
 from torchpbp.errors import RankWarning, StructureError, warn_caller
 from torchpbp.graph.junction_tree import JunctionTree, build_junction_tree
 from torchpbp.graph.latent_graph import Continuous, LatentGraph
-from torchpbp.planning.core_groups import group_size
 from torchpbp.planning.forest_ranks import ForestRanks
-from torchpbp.planning.group_search import GroupSearch
-from torchpbp.planning.plan import Group, Plan, PlanOptions, SeparatorPlan
+from torchpbp.planning.groups import GroupSearch
+from torchpbp.planning.plan import Group, Plan, PlanOptions, SeparatorPlan, group_size
 from torchpbp.planning.plan_cost import tree_cost
-from torchpbp.planning.probed_ranks import ProbedRanks
 from torchpbp.planning.rank_bounds import rank_bounds
+from torchpbp.planning.ranks import ProbedRanks
 
 CANDIDATE_RANKS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
 """Candidates for a rank selected on data."""

@@ -9,7 +9,7 @@ all messages of evidence inside or outside of a separator.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 
 import torch
@@ -20,6 +20,9 @@ from torchpbp.exact.contraction import contract
 from torchpbp.exact.network import DiscreteNetwork
 from torchpbp.exact.prior import Prior
 from torchpbp.graph.junction_tree import JunctionTree
+from torchpbp.planning.groups import GroupSearch
+from torchpbp.planning.plan import Group
+from torchpbp.planning.rank_bounds import RankBounds
 from torchpbp.planning.spans import numerical_rank
 
 _PROBE = object()
@@ -89,7 +92,7 @@ class StructureProbe:
         Given the separator, core group and outside are independent, and Q does not affect singular values: with R in place of the
         core group, matrices are as small as the separator.
         """
-        joint = self._cross(core, sorted(self.tree.separators[node]))
+        joint = self._prior.cross(tuple(core), tuple(sorted(self.tree.separators[node])))
         conditional = joint / joint.sum(dim=0, keepdim=True)
         return torch.linalg.qr(conditional / joint.sum(dim=1, keepdim=True).sqrt()).R
 
@@ -101,26 +104,46 @@ class StructureProbe:
             factor: factor of the core group, see :meth:`core_factor`.
             group: outside observables.
         """
-        joint = self._cross(sorted(self.tree.separators[node]), group)
+        joint = self._prior.cross(tuple(sorted(self.tree.separators[node])), tuple(group))
         return factor @ joint / joint.sum(dim=0).sqrt()
 
-    def _cross(self, a: Sequence[str], b: Sequence[str]) -> Tensor:
-        """(states of a, states of b) joint probabilities; the groups may share variables."""
-        union = tuple(dict.fromkeys((*a, *b)))
-        states = self.network.states
-        table, sizes = self._prior.joint(union), [math.prod(states[v] for v in group) for group in (a, b)]
-        if len(union) == len(a) + len(b):
-            return table.reshape(sizes)
-        index = dict(zip(union, torch.unravel_index(torch.arange(table.numel()), table.shape), strict=True))
-        result = table.new_zeros(sizes)
-        result[self._codes(a, index), self._codes(b, index)] = table.reshape(-1)
-        return result
 
-    def _codes(self, group: Sequence[str], index: Mapping[str, Tensor]) -> Tensor:
-        code = torch.zeros_like(next(iter(index.values())))
-        for v in group:
-            code = code * self.network.states[v] + index[v]
-        return code
+class ProbedRanks:
+    """Ranks by two draws of random parameters; the second is used only if the first is below the bound.
+
+    Args:
+        tree: the junction tree; all its variables must have a number of states.
+        bounds: bounds of its ranks.
+        seed: seed of the first draw.
+    """
+
+    def __init__(self, tree: JunctionTree, bounds: RankBounds, seed: int) -> None:
+        self._tree, self._bounds, self._seed = tree, bounds, seed
+        self._draws = [StructureProbe(tree, seed)]
+
+    def __getitem__(self, index: int) -> StructureProbe:
+        while len(self._draws) <= index:
+            self._draws.append(StructureProbe(self._tree, self._seed + len(self._draws)))
+        return self._draws[index]
+
+    def separator_rank(self, node: int) -> int:
+        """Rank of P(all observables inside, all observables outside) across separator ``node``."""
+        first = self[0].separator_rank(node)
+        return first if first == self._bounds.rank(node) else max(first, self[1].separator_rank(node))
+
+    def groups(self, search: GroupSearch) -> tuple[Group, tuple[Group, ...], int]:
+        """Core group, instrument and the rank they reach."""
+        first = self._by_draw(self[0], search)
+        if first[-1] == search.needed:
+            return first
+        second = self._by_draw(self[1], search)
+        return second if second[-1] > first[-1] else first
+
+    @staticmethod
+    def _by_draw(probe: StructureProbe, search: GroupSearch) -> tuple[Group, tuple[Group, ...], int]:
+        core = search.core(probe.core_rank)
+        factor = probe.core_factor(search.node, core)
+        return core, *search.instrument(lambda group: probe.instrument_block(search.node, factor, group))
 
 
 def scaled_cross(table: Tensor) -> Tensor:

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from torch import Tensor
 
 from torchpbp.errors import DataError, ShapeError
+from torchpbp.plotting.style import CENTRED, GREEN, GRID, RED, as_array, drawing_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-RIGHT, WRONG, GRID = "#2f7d5b", "#c8452f", "#e4e7ec"
 
 
 def plot_confusion(
@@ -39,8 +37,8 @@ def plot_confusion(
         DataError: negative or non-finite counts, no rows, or a class missing in ``names``.
     """
     if predicted is not None:
-        matrix, names = _counted(_array(matrix), _array(predicted), names)
-    counts = _array(matrix).astype(np.float64)
+        matrix, names = _counted(as_array(matrix), as_array(predicted), names)
+    counts = as_array(matrix).astype(np.float64)
     classes = len(counts) if counts.ndim else 0
     if counts.shape != (classes, classes) or classes == 0:
         raise ShapeError(f"plot_confusion: expected shape (classes, classes), got {counts.shape}.")
@@ -50,38 +48,24 @@ def plot_confusion(
     if len(titles) != classes:
         raise ShapeError(f"plot_confusion: expected {classes} names, one per class, got {len(titles)}.")
 
-    import matplotlib.pyplot as plt
     from matplotlib.colors import to_rgb
 
-    if ax is None:
-        _, ax = plt.subplots(
-            figsize=(max(3.5, 0.48 * classes + 1.2), max(3.2, 0.46 * classes + 1.0)), layout="constrained"
-        )
+    ax = drawing_axes(ax, max(3.5, 0.48 * classes + 1.2), max(3.2, 0.46 * classes + 1.0))
     right = np.eye(classes, dtype=bool)
     total = counts.sum(axis=1, keepdims=True)
     share = np.divide(counts, total, out=np.zeros_like(counts), where=total > 0)
     worst = share[~right].max(initial=0.0)
-    strength = np.where(
-        right, 0.75 * share, 0.1 + 0.75 * share / (worst or 1.0)
-    )  # (classes, classes) from white to full
+    strength = np.where(right, 0.75 * share, 0.1 + 0.75 * share / (worst or 1.0))  # from 0 (white) to 1
     strength[counts == 0] = 0.0
-    tint = np.where(right[..., None], to_rgb(RIGHT), to_rgb(WRONG))
+    tint = np.where(right[..., None], to_rgb(GREEN), to_rgb(RED))
     ax.imshow(1.0 - strength[..., None] * (1.0 - tint))
     for (i, j), count in np.ndenumerate(counts):
         if count > 0:
             colour = "white" if strength[i, j] > 0.5 else "black"
-            ax.text(
-                j,
-                i,
-                f"{count:.4g}" if count < 1e4 else f"{count:.0f}",
-                ha="center",
-                va="center",
-                fontsize=8,
-                color=colour,
-            )
+            ax.text(j, i, f"{count:.4g}" if count < 1e4 else f"{count:.0f}", color=colour, **CENTRED)
     for i in range(classes):
         text = f"{100 * share[i, i]:.1f} %" if total[i, 0] > 0 else "no rows"
-        ax.text(classes - 0.35, i, text, ha="left", va="center", fontsize=8, color=RIGHT)
+        ax.text(classes - 0.35, i, text, ha="left", va="center", fontsize=8, color=GREEN)
     ax.set_xticks(range(classes), titles)
     ax.set_yticks(range(classes), titles)
     ax.set_xticks(np.arange(classes + 1) - 0.5, minor=True)
@@ -116,7 +100,3 @@ def _counted(
     counts = np.zeros((len(classes), len(classes)), dtype=np.int64)
     np.add.at(counts, ([place[c] for c in true.tolist()], [place[c] for c in predicted.tolist()]), 1)
     return counts, classes
-
-
-def _array(values: object) -> npt.NDArray[Any]:
-    return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pandas as pd
-
 from torchpbp.contract.frames import state_labels
 from torchpbp.errors import StructureError
 from torchpbp.models.diagnostics import diagnostics_table, worst_class
 from torchpbp.models.pbp import PBP
+from torchpbp.plotting.style import BLUE, CENTRED, GREY, GRID, RED, drawing_axes
 from torchpbp.settings import whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-GOOD, WEAK, GRID = "#2b6ca3", "#c8452f", "#e4e7ec"
 COLUMNS = {"rank": 1.12, "needed": 1.25, "reached": 1.4, "significant": 1.57, "condition": 1.75}
 """Numbers beside the dots, and their positions; correlations end at 1."""
 
@@ -47,34 +45,29 @@ def plot_diagnostics(model: PBP, *, most: int = 40, ax: Axes | None = None) -> A
     most = whole(1).check("most", most)
     model.require_fitted()
     strengths = [worst_class(op)[1] for op in model.operators.separator_operators]
-    table = separator_table(model)
+    labels = [] if model.condition is None else state_labels(model, model.condition)
+    table = diagnostics_table(model.plan, model.operators.separator_operators, {}, labels)  # without the clipped mass
     total = len(table)
     if total > most:
         table = table.loc[sorted(table["weakest"].nsmallest(most).index)]
 
-    import matplotlib.pyplot as plt
-
-    if ax is None:
-        _, ax = plt.subplots(figsize=(9.0, 1.3 + 0.27 * len(table)), layout="constrained")
+    ax = drawing_axes(ax, 9.0, 1.3 + 0.27 * len(table))
     sure: list[tuple[float, int]] = []
     unsure: list[tuple[float, int]] = []
     for place, (node, line) in enumerate(table.iterrows()):
         correlations = strengths[int(str(node)) - 1].double().tolist()
         for k, value in enumerate(correlations[1:], start=1):  # the constant comes first
             (sure if k < line["significant"] else unsure).append((value, place))
-        red = {
-            "reached": line["reached"] < line["needed"],
-            "significant": line["significant"] < line["rank"],
-        }
+        red = {"reached": line["reached"] < line["needed"], "significant": line["significant"] < line["rank"]}
         for name, across in COLUMNS.items():
             text = f"{line[name]:.3g}" if name == "condition" else f"{line[name]}"
-            colour = WEAK if red.get(name) else "black"
-            ax.text(across, place, text, ha="center", va="center", fontsize=8, color=colour)
-    for dots, colour, style in ((sure, GOOD, "full"), (unsure, WEAK, "none")):
+            colour = RED if red.get(name) else "black"
+            ax.text(across, place, text, color=colour, **CENTRED)
+    for dots, colour, style in ((sure, BLUE, "full"), (unsure, RED, "none")):
         x, y = [d[0] for d in dots], [d[1] for d in dots]
         ax.plot(x, y, linestyle="", marker="o", markersize=6, color=colour, fillstyle=style)
     for name, across in COLUMNS.items():
-        ax.text(across, -0.75, name, ha="center", va="bottom", fontsize=8, color="#555555")
+        ax.text(across, -0.75, name, ha="center", va="bottom", fontsize=8, color=GREY)
     ax.set_yticks(range(len(table)), list(table["separator"]), fontsize=8)
     ax.set_ylim(len(table) - 0.5, -0.5)
     ax.set_xlim(-0.02, 1.85)
@@ -84,17 +77,6 @@ def plot_diagnostics(model: PBP, *, most: int = 40, ax: Axes | None = None) -> A
     ax.set_axisbelow(True)
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
-    ax.set_title(
-        f"{total} separators" if total <= most else f"The {most} weakest of {total} separators",
-        fontsize=10,
-        loc="left",
-        pad=12,
-    )
+    title = f"{total} separators" if total <= most else f"The {most} weakest of {total} separators"
+    ax.set_title(title, fontsize=10, loc="left", pad=12)
     return ax
-
-
-def separator_table(model: PBP) -> pd.DataFrame:
-    """:meth:`PBP.diagnostics` without the clipped mass, whose estimate is slow."""
-    labels = [] if model.condition is None else state_labels(model, model.condition)
-    table = diagnostics_table(model.plan, model.operators.separator_operators, {}, labels)
-    return table.drop(columns="clipped_mass")

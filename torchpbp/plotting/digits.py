@@ -12,12 +12,13 @@ from torch import Tensor
 
 from torchpbp.datasets.digits import LARGEST
 from torchpbp.errors import ShapeError
+from torchpbp.plotting.style import GRID, as_array, drawing_axes
 from torchpbp.settings import whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SEEN, COMPLETED, FRAME = "#1b3a5c", "#e07b00", "#e4e7ec"
+SEEN, COMPLETED = "#1b3a5c", "#e07b00"
 CELL, GAP = 1.4 * LARGEST, 0.2 * LARGEST
 ArrayLike = Tensor | npt.NDArray[Any]
 
@@ -48,36 +49,31 @@ def draw_digits(
         ShapeError: wrong shape of points, labels, observed or row_names.
         ArgumentError: columns below 1.
     """
-    xy = _array(points).astype(np.float64)
+    xy = as_array(points).astype(np.float64)
     if xy.ndim != 2 or xy.shape[1] % 2 or 0 in xy.shape:
         raise ShapeError(f"draw_digits: expected points of shape (n, 16) with n at least 1, got {xy.shape}.")
     n, steps = xy.shape[0], xy.shape[1] // 2
     xy = xy.reshape(n, steps, 2)
-    seen = np.ones((n, steps), dtype=bool) if observed is None else _array(observed).astype(bool)
+    seen = np.ones((n, steps), dtype=bool) if observed is None else as_array(observed).astype(bool)
     if seen.shape != (n, steps):
         raise ShapeError(f"draw_digits: expected observed of shape {(n, steps)}, got {seen.shape}.")
-    texts = None if labels is None else list(_array(labels) if isinstance(labels, Tensor) else labels)
+    texts = None if labels is None else list(as_array(labels) if isinstance(labels, Tensor) else labels)
     if texts is not None and len(texts) != n:
         raise ShapeError(f"draw_digits: expected {n} labels, one per digit, got {len(texts)}.")
-    if columns is None:
-        columns = min(10, math.ceil(math.sqrt(n)))
-    columns = whole(1).check("columns", columns)
+    columns = min(10, math.ceil(math.sqrt(n))) if columns is None else whole(1).check("columns", columns)
     lines = math.ceil(n / columns)
     if row_names is not None and len(row_names) != lines:
         raise ShapeError(f"draw_digits: expected {lines} row names, one per line, got {len(row_names)}.")
 
-    import matplotlib.pyplot as plt
     from matplotlib.collections import LineCollection, PatchCollection
     from matplotlib.patches import Rectangle
 
     width = min(columns, n)
     height_of_line = CELL + (0.3 * LARGEST if texts is not None else 0.0)
-    if ax is None:
-        extent = (max(2.0, 0.95 * width), max(2.0, 0.95 * lines * height_of_line / CELL))
-        _, ax = plt.subplots(figsize=extent, layout="constrained")
+    ax = drawing_axes(ax, max(2.0, 0.95 * width), max(2.0, 0.95 * lines * height_of_line / CELL))
     corner = np.array([[i % columns * CELL, -(i // columns) * height_of_line] for i in range(n)])
     frames = [Rectangle((x - GAP / 2, y - GAP / 2), LARGEST + GAP, LARGEST + GAP) for x, y in corner]
-    ax.add_collection(PatchCollection(frames, facecolor="none", edgecolor=FRAME, linewidth=0.8, zorder=0))
+    ax.add_collection(PatchCollection(frames, facecolor="none", edgecolor=GRID, linewidth=0.8, zorder=0))
 
     placed = xy + corner[:, None]  # (n, steps, 2)
     present = np.isfinite(xy[..., 0] + xy[..., 1])  # (n, steps)
@@ -100,21 +96,10 @@ def draw_digits(
         ax.text(-0.3 * LARGEST, y, name, ha="right", va="center", fontsize=9)
     if bool((present & ~seen).any()):
         handles = [ax.plot([], [], color=c, linewidth=1.8, marker="o", markersize=3)[0] for c in (SEEN, COMPLETED)]
-        ax.legend(
-            handles,
-            ["seen", "completed"],
-            loc="upper center",
-            bbox_to_anchor=(0.5, 0.0),
-            ncols=2,
-            frameon=False,
-            fontsize=9,
-        )
+        place: Any = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "ncols": 2}
+        ax.legend(handles, ["seen", "completed"], frameon=False, fontsize=9, **place)
     ax.set_xlim(-GAP, width * CELL - GAP)
     ax.set_ylim(LARGEST - lines * height_of_line + GAP, height_of_line - GAP)
     ax.set_aspect("equal")
     ax.set_axis_off()
     return ax
-
-
-def _array(values: object) -> npt.NDArray[Any]:
-    return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from torchpbp.contract.frames import state_labels
 from torchpbp.contract.latent_model import LatentModel
 from torchpbp.errors import ShapeError, StructureError
 from torchpbp.inputs.evidence import Evidence, EvidenceLike
@@ -37,19 +38,13 @@ def written_values(model: Any, evidence: Evidence) -> dict[str, str]:
     values = {}
     for v in model.graph.names:
         if v in evidence.hard and int(evidence.hard[v][0]) >= 0:
-            values[v] = state_name(model, v, int(evidence.hard[v][0]))
+            values[v] = str(state_labels(model, v)[int(evidence.hard[v][0])])
         elif v in evidence.real and bool(observed(evidence.real[v])[0]):
             value = evidence.real[v][0]
             values[v] = f"{float(value):.3g}" if value.ndim == 0 else " × ".join(map(str, value.shape)) + " values"
         elif v in evidence.soft:
             values[v] = "weights"
     return values
-
-
-def state_name(model: Any, name: str, state: int) -> str:
-    """The label of a state, or its number if the model has no labels."""
-    labels = model.labels.get(name)
-    return str(labels[state]) if labels else str(state)
 
 
 def condition(values: dict[str, str]) -> str:

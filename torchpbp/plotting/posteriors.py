@@ -11,15 +11,17 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from torchpbp.contract.frames import state_labels
 from torchpbp.errors import QueryError, QueryWarning, ShapeError
 from torchpbp.inference.density import Density
 from torchpbp.inputs.evidence import Evidence, EvidenceLike
-from torchpbp.plotting.evidence import condition, one_row, state_name, written_values
+from torchpbp.plotting.evidence import condition, one_row, written_values
+from torchpbp.plotting.style import BLUE, GREY, as_array, drawing_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-BARS, CURVE, TRUTH = "#6f9fc8", "#2b6ca3", "#222222"
+BARS, TRUTH = "#6f9fc8", "#222222"
 CELL = 0.8  # share of a variable's width for its bars
 MOST_NUMBERED = 120  # largest number of bars with labels
 Floats = npt.NDArray[np.float64]
@@ -71,12 +73,8 @@ def plot_posteriors(
         )
     true = _truths(model, truth, checked, names, answers)
 
-    import matplotlib.pyplot as plt
-
     bars = sum(6 if isinstance(answers[v], Density) else len(answers[v]) for v in names)
-    if ax is None:
-        width = min(24.0, max(5.0, 0.22 * bars + 0.35 * len(names) + 1.0))
-        _, ax = plt.subplots(figsize=(width, 3.4), layout="constrained")
+    ax = drawing_axes(ax, min(24.0, max(5.0, 0.22 * bars + 0.35 * len(names) + 1.0)), 3.4)
     ticks: list[float] = []
     texts: list[str] = []
     upright = False
@@ -85,10 +83,7 @@ def plot_posteriors(
         if isinstance(answer, Density):
             places, labels = _draw_density(ax, k, answer, true.get(v))
         else:
-            places, labels = (
-                _draw_bars(ax, k, answer, true.get(v)),
-                [state_name(model, v, s) for s in range(len(answer))],
-            )
+            places, labels = _draw_bars(ax, k, answer, true.get(v)), [str(s) for s in state_labels(model, v)]
         ticks += places
         texts += labels
         # A curve has only two ticks, with room for longer texts.
@@ -129,22 +124,16 @@ def _truths(
             continue
         states = len(answers[v])
         if np.ndim(value) == 0:
-            place = _state(model, v, value, states)
-            result[v] = np.where(np.arange(states) == place, 1.0, np.nan)
+            labels = [str(s) for s in state_labels(model, v)]
+            text = str(value.item() if isinstance(value, Tensor | np.generic) else value)
+            if text not in labels:
+                raise QueryError(f"truth of '{v}': expected one of {', '.join(labels)}, got {text}.")
+            result[v] = np.where(np.array(labels) == text, 1.0, np.nan)
         else:
             result[v] = _floats(value)
             if result[v].shape != (states,):
                 raise ShapeError(f"truth of '{v}': expected {states} probabilities, got shape {result[v].shape}.")
     return result
-
-
-def _state(model: Any, name: str, value: Any, states: int) -> int:
-    """Number of a state from its number or label."""
-    labels = [state_name(model, name, s) for s in range(states)]
-    text = str(value.item() if isinstance(value, Tensor | np.generic) else value)
-    if text not in labels:
-        raise QueryError(f"truth of '{name}': expected one of {', '.join(labels)}, got {text}.")
-    return labels.index(text)
 
 
 def _draw_bars(ax: Axes, place: int, heights: Floats, truth: Floats | None) -> list[float]:
@@ -168,9 +157,9 @@ def _draw_density(ax: Axes, place: int, density: Density, truth: Any) -> tuple[l
     other = _floats(truth.values[0]) if isinstance(truth, Density) else np.zeros(1)
     top = max(float(values.max()), float(other.max()))
     ax.fill_between(across(points), values / top, color=BARS, alpha=0.45, linewidth=0, zorder=2)
-    ax.plot(across(points), values / top, color=CURVE, linewidth=1.4, zorder=2)
+    ax.plot(across(points), values / top, color=BLUE, linewidth=1.4, zorder=2)
     mean = float(density.mean[0])
-    ax.plot([across(mean)] * 2, [0, float(np.interp(mean, points, values)) / top], color=CURVE, linestyle=":", zorder=2)
+    ax.plot([across(mean)] * 2, [0, float(np.interp(mean, points, values)) / top], color=BLUE, linestyle=":", zorder=2)
     if isinstance(truth, Density):
         ax.plot(across(_floats(truth.points)), other / top, color=TRUTH, linestyle="--", linewidth=1.2, zorder=3)
     elif truth is not None:
@@ -186,15 +175,13 @@ def _label_axes(
     longest = max((TextPath((0, 0), text, size=7).get_extents().width for text in texts if text.strip()), default=0.0)
     upright = upright and longest > 0
     ax.xaxis.remove_overlapping_locs = False  # otherwise a variable's tick replaces that of its middle state
-    ax.set_xticks(ticks, texts, minor=True, fontsize=7, rotation=90 if upright else 0, color="#555555")
+    ax.set_xticks(ticks, texts, minor=True, fontsize=7, rotation=90 if upright else 0, color=GREY)
     ax.set_xticks(range(len(names)), names, fontweight="bold", fontsize=9)
     ax.tick_params(axis="x", which="minor", length=2)
     ax.tick_params(axis="x", which="major", length=0, pad=(10 + longest) if upright else 16 if longest else 4)
     for border in range(1, len(names)):
         ax.axvline(border - 0.5, color="#dddddd", linewidth=0.8, zorder=1)
-    label = (
-        "probability" if not curves else "density, scaled" if curves == len(names) else "probability; density, scaled"
-    )
+    label = "; ".join(["probability"] * (curves < len(names)) + ["density, scaled"] * (curves > 0))
     ax.set(xlim=(-0.55, len(names) - 0.45), ylim=(0, 1.25 if curves else 1.03), ylabel=label)  # curves all reach 1
     ax.set_yticks(np.linspace(0, 1, 6))
     ax.grid(axis="y", alpha=0.3)
@@ -215,7 +202,7 @@ def _draw_legend(ax: Axes, curves: bool, truths: set[bool]) -> None:
 
     entries: dict[str, Any] = {"model": Patch(color=BARS)}
     if curves:
-        entries["mean"] = Line2D([], [], color=CURVE, linestyle=":")
+        entries["mean"] = Line2D([], [], color=BLUE, linestyle=":")
     if truths:
         line, mark = "--" if True in truths else "", "D" if False in truths else ""
         entries["truth"] = Line2D([], [], color=TRUTH, linestyle=line, linewidth=1.2, marker=mark, markersize=4)
@@ -224,6 +211,4 @@ def _draw_legend(ax: Axes, curves: bool, truths: set[bool]) -> None:
 
 
 def _floats(values: Any) -> Floats:
-    if isinstance(values, Tensor):
-        values = values.detach().cpu().double()
-    return np.asarray(values, dtype=np.float64)
+    return as_array(values).astype(np.float64)

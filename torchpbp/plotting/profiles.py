@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from torchpbp.contract.latent_queries import LatentQueries
 from torchpbp.errors import QueryError, StructureError
+from torchpbp.plotting.style import CENTRED, drawing_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,31 +47,18 @@ def plot_profiles(
     table = profiles.loc[chosen]
     shares = model.posterior(name).reshape(-1).tolist()
 
-    import matplotlib.pyplot as plt
-
-    if ax is None:
-        size = (2.2 + 0.9 * table.shape[1], 0.8 + 0.26 * len(table))
-        _, ax = plt.subplots(figsize=size, layout="constrained")
+    ax = drawing_axes(ax, 2.2 + 0.9 * table.shape[1], 0.8 + 0.26 * len(table))
     values = table.to_numpy(dtype=float)
     ax.imshow(values, cmap="Blues", vmin=0, vmax=1, aspect="auto")
-    for (row, column), value in ((place, values[place]) for place in _places(table.shape)):
-        ax.text(
-            column, row, f"{value:.2f}", ha="center", va="center", fontsize=8, color="white" if value > 0.6 else "black"
-        )
-    ax.set_xticks(
-        range(table.shape[1]), [f"{s}\n({share:.0%})" for s, share in zip(table.columns, shares, strict=True)]
-    )
+    for (row, column), value in np.ndenumerate(values):
+        ax.text(column, row, f"{value:.2f}", color="white" if value > 0.6 else "black", **CENTRED)
+    states = [f"{s}\n({share:.0%})" for s, share in zip(table.columns, shares, strict=True)]
+    ax.set_xticks(range(table.shape[1]), states)
     ax.set_yticks(range(len(table)), [f"{v} = {state}" for v, state in table.index])
-    for v, w, row in zip(
-        table.index.get_level_values(0)[:-1], table.index.get_level_values(0)[1:], range(len(table)), strict=False
-    ):
+    for row, (v, w) in enumerate(itertools.pairwise(table.index.get_level_values(0))):
         if v != w:
             ax.axhline(row + 0.5, color="black", linewidth=0.8)
     ax.xaxis.tick_top()
     ax.set_title(name)
     ax.tick_params(length=0)
     return ax
-
-
-def _places(shape: tuple[int, int]) -> list[tuple[int, int]]:
-    return [(i, j) for i in range(shape[0]) for j in range(shape[1])]

@@ -15,14 +15,16 @@ from torchpbp.inference.operator_tree import OperatorTree
 from torchpbp.inputs.evidence import Evidence, EvidenceLike
 from torchpbp.models.pbp import PBP
 from torchpbp.plotting.evidence import condition, one_row, written_values
-from torchpbp.plotting.tree_layout import EDGE, SEPARATOR, SEPARATOR_EDGE, Layout, draw_cliques, lay_out, tree_axes
+from torchpbp.plotting.style import BLUE, GREY, drawing_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-CONSTANT, POSITIVE, NEGATIVE = "#9a9a9a", "#2b6ca3", "#d9731a"
-INFORMED, UNINFORMED = "#2b6ca3", "#cccccc"
-LEVEL = 1.75  # inches per level, for a chart between two cliques
+ROOT, INNER, LEAF, SEPARATOR = "#f4b6c2", "#fbe3e8", "#cfe2f3", "#fff2cc"
+EDGE, SEPARATOR_EDGE = "#888888", "#bfa24a"
+CONSTANT, NEGATIVE, UNINFORMED = "#9a9a9a", "#d9731a", "#cccccc"
+LARGEST = 400  # cliques
+COLUMN, LEVEL, CHART_LEVEL = 1.25, 1.35, 1.75  # inches per leaf, and per level without and with charts between cliques
 CHART_WIDTH, CHART_HEIGHT = 0.66, 0.4  # in columns and levels
 
 
@@ -57,32 +59,14 @@ def plot_junction_tree(
     unknown = [n for n in core_groups or {} if not 0 < n < len(tree)]
     if unknown:
         raise StructureError(f"core_groups: the tree has separators above nodes 1 to {len(tree) - 1}, got {unknown}.")
-    groups = core_groups or {}
-    layout = lay_out(tree)
-    ax, font = tree_axes(layout, ax)
+    drawing = _TreeDrawing(tree, ax, LEVEL)
     for node in range(1, len(tree)):
-        parent = tree.parent[node]
-        x, y = (layout.across[node], layout.across[parent]), (layout.down[node], layout.down[parent])
-        ax.plot(x, y, color=EDGE, linewidth=1, zorder=1)
-        label = ", ".join(sorted(tree.separators[node])) or "∅"
-        if node in groups:
-            label += "\nα: " + ", ".join(groups[node])
-        ax.text(
-            0.5 * (x[0] + x[1]),
-            0.5 * (y[0] + y[1]),
-            label,
-            ha="center",
-            va="center",
-            fontsize=0.85 * font,
-            color="#1f4e79" if node in groups else "black",
-            bbox={"boxstyle": "square,pad=0.2", "facecolor": SEPARATOR, "edgecolor": SEPARATOR_EDGE, "linewidth": 0.6},
-            zorder=2,
-        )
-    draw_cliques(tree, layout, ax, font)
-    ax.set_title(
+        drawing.separator(node, (core_groups or {}).get(node))
+    drawing.cliques({})
+    drawing.ax.set_title(
         "Junction tree: root pink, leaves blue with their observables in brackets, separators yellow", fontsize=9
     )
-    return ax
+    return drawing.ax
 
 
 def plot_messages(model: PBP, evidence: EvidenceLike = None, *, row: int = 0, ax: Axes | None = None) -> Axes:
@@ -110,23 +94,27 @@ def plot_messages(model: PBP, evidence: EvidenceLike = None, *, row: int = 0, ax
         raise StructureError(f"Messages of a junction tree: expected a PBP model, got {type(model).__name__}.")
     model.require_fitted()
     tree = model.tree
-    layout = lay_out(tree)
     checked = one_row(model, evidence, row)
     values = written_values(model, checked)
     with torch.no_grad():
         messages = _tree_of_row(model, checked).upward(model.operators.prepare(checked)).messages
-    ax, font = tree_axes(layout, ax, LEVEL)
+    drawing = _TreeDrawing(tree, ax, CHART_LEVEL)
     for node in range(1, len(tree)):
         informed = any(v in values for v in tree.inside[node])
-        _draw_edge(tree, layout, node, ax, informed)
+        drawing.edge(node, informed)
         message = messages[node]
         if message is not None:
-            _draw_chart(tree, layout, node, message[0], ax, font, informed)
-    draw_cliques(tree, layout, ax, font, values)
+            drawing.chart(node, message[0], informed)
+    drawing.cliques(values)
     text = condition(values)
-    ax.set_title(f"Upward messages given {text}" if text else "Upward messages without evidence", fontsize=10)
-    _draw_legend(ax)
-    return ax
+    drawing.ax.set_title(f"Upward messages given {text}" if text else "Upward messages without evidence", fontsize=10)
+
+    from matplotlib.patches import Patch
+
+    kinds = {"constant": CONSTANT, "positive entry": BLUE, "negative entry": NEGATIVE}
+    place: Any = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.03), "ncols": 3}
+    drawing.ax.legend(handles=[Patch(color=c, label=k) for k, c in kinds.items()], frameon=False, fontsize=8, **place)
+    return drawing.ax
 
 
 def _tree_of_row(model: PBP, row: Evidence) -> OperatorTree:
@@ -143,54 +131,111 @@ def _tree_of_row(model: PBP, row: Evidence) -> OperatorTree:
     return tree.of_class(int(states[0]))
 
 
-def _draw_edge(tree: JunctionTree, layout: Layout, node: int, ax: Axes, informed: bool) -> None:
-    """A vertical line from the node, the place of its chart, and a horizontal line to its parent."""
-    x, y = layout.across[node], layout.down[node]
-    above = layout.across[tree.parent[node]]
-    corner = y + 0.78
-    ax.plot(
-        [x, x, above, above],
-        [y, corner, corner, y + 1],
-        color=INFORMED if informed else UNINFORMED,
-        linewidth=2.0 if informed else 1.0,
-        solid_joinstyle="round",
-        zorder=1.5 if informed else 1,
-    )
+class _TreeDrawing:
+    """Axes with a junction tree: leaves side by side in depth-first order, each parent above the middle of its children.
 
+    Args:
+        tree: the junction tree.
+        ax: axes to draw on; None: new ones of a fitting size.
+        level: inches per level on new axes.
 
-def _draw_chart(
-    tree: JunctionTree,
-    layout: Layout,
-    node: int,
-    message: Tensor,
-    ax: Axes,
-    font: float,
-    informed: bool,
-) -> None:
-    """The bars of one message, on inset axes."""
-    x, y = layout.across[node], layout.down[node] + 0.45
-    chart: Any = ax.inset_axes(
-        (x - CHART_WIDTH / 2, y - CHART_HEIGHT / 2, CHART_WIDTH, CHART_HEIGHT),
-        transform=ax.transData,
-        zorder=4,
-        label=f"separator {node}",
-    )
-    heights = message.double().tolist()
-    colours = [POSITIVE if h >= 0 else NEGATIVE for h in heights]
-    colours[0] = CONSTANT
-    chart.bar(range(len(heights)), heights, color=colours, width=0.75, alpha=1.0 if informed else 0.45)
-    chart.axhline(0.0, color="#555555", linewidth=0.6)
-    chart.set(xlim=(-0.7, len(heights) - 0.3), ylim=(-1.12, 1.12), xticks=[], yticks=[], facecolor=SEPARATOR)
-    for spine in chart.spines.values():
-        spine.set(color=SEPARATOR_EDGE, linewidth=0.8)
-    name = ", ".join(sorted(tree.separators[node])) or "∅"
-    background = {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.85}
-    chart.set_title(name, fontsize=0.85 * font, pad=2.5, bbox=background)
+    Attributes:
+        ax: the axes, with limits set for the tree.
+        x, y: position of each node in data coordinates; leaves are 1 apart, as are levels.
+        font: size of texts that fit the columns.
+    """
 
+    def __init__(self, tree: JunctionTree, ax: Axes | None, level: float) -> None:
+        if len(tree) > LARGEST:
+            raise StructureError(
+                f"A tree of {len(tree)} cliques is too large to draw (at most {LARGEST}). Print it instead."
+            )
+        self.tree, self.x, self.y = tree, [0.0] * len(tree), [-d for d in tree.depth]
+        stack, column = [0], 0
+        while stack:
+            node = stack.pop()
+            stack.extend(reversed(tree.children[node]))
+            if not tree.children[node]:
+                self.x[node] = float(column)
+                column += 1
+        for node in reversed(range(len(tree))):
+            if below := tree.children[node]:
+                self.x[node] = sum(self.x[c] for c in below) / len(below)
+        width, height = max(self.x) + 1, 1 - min(self.y)
+        self.ax = drawing_axes(ax, max(5.0, COLUMN * width), max(3.0, level * height))
+        if ax is None:
+            self.font = max(5.5, min(9.0, 140.0 / width))
+        else:
+            inches = ax.get_window_extent().width / ax.figure.dpi
+            self.font = max(4.5, min(9.0, 9.0 * inches / (width * 0.8)))
+        self.ax.set_xlim(-0.7, width - 0.3)
+        self.ax.set_ylim(0.5 - height, 0.5)
+        self.ax.set_axis_off()
 
-def _draw_legend(ax: Axes) -> None:
-    from matplotlib.patches import Patch
+    def _write(self, x: float, y: float, text: str, box: Mapping[str, Any], **style: Any) -> None:
+        self.ax.text(x, y, text, ha="center", va="center", bbox=dict(box), **style)
 
-    kinds = {"constant": CONSTANT, "positive entry": POSITIVE, "negative entry": NEGATIVE}
-    handles = [Patch(color=colour, label=name) for name, colour in kinds.items()]
-    ax.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0.03), ncols=3, frameon=False, fontsize=8)
+    def cliques(self, values: Mapping[str, str]) -> None:
+        """Cliques as boxes: the root in a stronger colour, leaves blue with their observables in brackets.
+
+        Args:
+            values: observable -> its observed value, written after its name; the leaf's frame is bold.
+        """
+        for node, clique in enumerate(self.tree.cliques):
+            observables = self.tree.leaf_observables[node]
+            text = ", ".join(sorted(clique - set(observables))) or ("∅" if not observables else "")
+            if observables:
+                named = [f"{v} = {values[v]}" if v in values else v for v in observables]
+                text = (text + "\n" if text else "") + "[" + ", ".join(named) + "]"
+            strong = node == 0 or any(v in values for v in observables)
+            colour = ROOT if node == 0 else LEAF if observables else INNER
+            box = {"boxstyle": "round,pad=0.35", "facecolor": colour, "edgecolor": "#444444"}
+            self._write(
+                self.x[node],
+                self.y[node],
+                text + ("\nroot" if node == 0 else ""),
+                {**box, "linewidth": 1.6 if strong else 0.8},
+                fontsize=self.font,
+                fontweight="bold" if strong else "normal",
+                zorder=3,
+            )
+
+    def separator(self, node: int, core_group: Sequence[str] | None) -> None:
+        """A straight edge from a node to its parent, with the separator and its core group in a box."""
+        parent = self.tree.parent[node]
+        x, y = (self.x[node], self.x[parent]), (self.y[node], self.y[parent])
+        self.ax.plot(x, y, color=EDGE, linewidth=1, zorder=1)
+        text = self._name(node) + ("" if core_group is None else "\nα: " + ", ".join(core_group))
+        box = {"boxstyle": "square,pad=0.2", "facecolor": SEPARATOR, "edgecolor": SEPARATOR_EDGE, "linewidth": 0.6}
+        colour = "black" if core_group is None else "#1f4e79"
+        self._write(0.5 * sum(x), 0.5 * sum(y), text, box, fontsize=0.85 * self.font, color=colour, zorder=2)
+
+    def _name(self, node: int) -> str:
+        return ", ".join(sorted(self.tree.separators[node])) or "∅"
+
+    def edge(self, node: int, informed: bool) -> None:
+        """A vertical line from a node, the place of its chart, and a horizontal line to its parent."""
+        x, y, above = self.x[node], self.y[node], self.x[self.tree.parent[node]]
+        corner = y + 0.78
+        style: Any = (
+            {"color": BLUE, "linewidth": 2.0, "zorder": 1.5} if informed else {"color": UNINFORMED, "zorder": 1}
+        )
+        self.ax.plot(
+            [x, x, above, above], [y, corner, corner, y + 1], **{"linewidth": 1.0, **style}, solid_joinstyle="round"
+        )
+
+    def chart(self, node: int, message: Tensor, informed: bool) -> None:
+        """The bars of one message, on inset axes."""
+        corner = self.x[node] - CHART_WIDTH / 2, self.y[node] + 0.45 - CHART_HEIGHT / 2
+        chart: Any = self.ax.inset_axes(
+            (*corner, CHART_WIDTH, CHART_HEIGHT), transform=self.ax.transData, zorder=4, label=f"separator {node}"
+        )
+        heights = message.double().tolist()
+        colours = [CONSTANT, *(BLUE if h >= 0 else NEGATIVE for h in heights[1:])]
+        chart.bar(range(len(heights)), heights, color=colours, width=0.75, alpha=1.0 if informed else 0.45)
+        chart.axhline(0.0, color=GREY, linewidth=0.6)
+        chart.set(xlim=(-0.7, len(heights) - 0.3), ylim=(-1.12, 1.12), xticks=[], yticks=[], facecolor=SEPARATOR)
+        for spine in chart.spines.values():
+            spine.set(color=SEPARATOR_EDGE, linewidth=0.8)
+        background = {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.85}
+        chart.set_title(self._name(node), fontsize=0.85 * self.font, pad=2.5, bbox=background)

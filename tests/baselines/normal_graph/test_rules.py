@@ -13,9 +13,9 @@ from torch import Tensor
 
 from tests.closeness import assert_same_up_to_rounding
 from torchpbp.baselines.normal_graph import RULES, Rule, from_product, learn_block, to_product
-from torchpbp.baselines.normal_graph.product_space import log_constant
+from torchpbp.baselines.normal_graph.conversion import log_constant
 from torchpbp.baselines.normal_graph.rules import block_log_likelihood, kl_step, ml_step, sharpened
-from torchpbp.errors import ArgumentError, ShapeError, StructureError
+from torchpbp.errors import ArgumentError, ShapeError
 
 
 def random_block(seed: int, x: int, y: int, rows: int, sharpness: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -204,17 +204,6 @@ def test_product_space_matrices(sizes: list[int]) -> None:
     assert math.log(float(joint.max())) == pytest.approx(log_constant(sizes), abs=1e-9)
 
 
-def test_the_example_of_two_three_and_two_states() -> None:
-    """As the example of eq. 32 should read: 2 · 3 · 2 = 12 rows in each matrix."""
-    first, second, third = from_product([2, 3, 2])
-    assert first[:, 1].tolist() == [0] * 6 + [1] * 6
-    assert second.argmax(dim=1).tolist() == [0, 0, 1, 1, 2, 2] * 2
-    assert third[:, 1].tolist() == [0, 1] * 6
-    up = to_product([2, 3, 2])
-    for matrix, down, share in zip(up, (first, second, third), (1 / 6, 1 / 4, 1 / 6), strict=True):
-        torch.testing.assert_close(matrix, share * down.T)
-
-
 def test_bad_input() -> None:
     theta, f, b, mask = random_block(8, 3, 2, 5, 1.0)
     with pytest.raises(ArgumentError, match="name: expected one of 'ml', 'kl', 'vit', 'var', got 'em'"):
@@ -231,5 +220,3 @@ def test_bad_input() -> None:
         Rule("ml")(theta, b, f, mask)
     with pytest.raises(ShapeError, match="and a mask"):
         Rule("ml")(theta, f, b, mask[:-1])
-    with pytest.raises(StructureError, match="Product space: expected one or more numbers of states"):
-        from_product([2, 0])

@@ -61,7 +61,7 @@ def test_memory_is_estimated_before_anything_is_allocated(monkeypatch):
     def nothing(*_):
         raise AssertionError("an operator was built")
 
-    monkeypatch.setattr("torchpbp.models.kernel.kernel_pbp.learn_operators", nothing)
+    monkeypatch.setattr(KernelPBP, "_operator", nothing)
     with pytest.raises(DataError, match=r"would take .* GiB, more than max_bytes=.*landmarks=<number>.*Nystroem"):
         model.fit(strokes(2_000))
     assert not model.fitted

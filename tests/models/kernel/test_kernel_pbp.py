@@ -158,7 +158,7 @@ def test_long_batches_are_cut_into_pieces(model, monkeypatch):
     table = hidden_parts(30)
     del table["y3"]
     whole, density = model.log_evidence(table), model.posterior("y3", table)
-    monkeypatch.setattr("torchpbp.models.kernel.gram_answers.BATCH_ELEMENTS", 80 * 7)
+    monkeypatch.setattr("torchpbp.models.kernel.kernel_pbp.BATCH_ELEMENTS", 80 * 7)
     assert torch.allclose(model.log_evidence(table), whole, atol=1e-12)
     pieces = model.posterior("y3", table)
     for name in ("values", "mean", "variance"):

@@ -13,7 +13,7 @@ from tests.models.kernel.rows import clique_graph
 from torchpbp import Continuous, GenerativeClassifier, KernelPBP, LatentGraph, templates
 from torchpbp.errors import DataError, DataWarning
 from torchpbp.features import Kernel, Laplace, Matern
-from torchpbp.features.scales import most_bandwidths
+from torchpbp.features.kernels import most_bandwidths
 
 GRAPH = LatentGraph(
     [("h", "x"), ("h", "y"), ("h", "c")], {"h": 2, "x": Continuous(), "y": Continuous(), "c": 3}, latent=["h"]

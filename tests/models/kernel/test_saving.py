@@ -14,9 +14,8 @@ import torch
 
 import torchpbp
 from tests.models.kernel.rows import hidden_parts, mixed, mixed_graph, stroke_graph, strokes
-from torchpbp import PBP, RBF, KernelPBP, Matern, templates
+from torchpbp import RBF, KernelPBP, Matern
 from torchpbp.errors import CheckpointError
-from torchpbp.io import read_file, write_file
 
 POINTS = [("x1", "x2", "x3", "x4", "x5")]
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -114,45 +113,6 @@ def test_what_cannot_be_read_back_is_not_written(tmp_path: Path) -> None:
         with pytest.raises(CheckpointError, match=r"labels\.c\.0: got .*2020.*Give it as a number or string"):
             KernelPBP(mixed_graph()).fit(table).save(path)
     assert not list(tmp_path.iterdir())
-
-
-def test_numbers_of_numpy_are_written_as_numbers(tmp_path: Path) -> None:
-    model = KernelPBP(mixed_graph(), seed=np.int64(3), landmarks=np.int32(5), bandwidth=np.float64(0.5)).fit(
-        mixed(20, 0)
-    )
-    model.save(tmp_path / "kernel.pt")
-    assert KernelPBP.load(tmp_path / "kernel.pt").settings.landmarks == 5
-    graph = templates.naive_bayes(3, 2, 2)
-    data = torchpbp.DiscreteNetwork.random(graph, seed=0).sample(50, seed=1)
-    PBP(graph, rank=np.int64(2)).fit(data).save(tmp_path / "pbp.pt")
-    assert PBP.load(tmp_path / "pbp.pt").settings.rank == 2
-
-
-def test_files_of_others_raise(tmp_path: Path) -> None:
-    KernelPBP(stroke_graph()).fit(strokes(10)).save(tmp_path / "kernel.pt")
-    PBP(stroke_graph(), rank=2).fit(strokes(30)).save(tmp_path / "pbp.pt")
-    with pytest.raises(CheckpointError, match=r"holds no KernelPBP model but one of PBP. Use torchpbp.load\(\)"):
-        KernelPBP.load(tmp_path / "pbp.pt")
-    with pytest.raises(CheckpointError, match="holds no PBP model but one of KernelPBP"):
-        PBP.load(tmp_path / "kernel.pt")
-
-
-@pytest.mark.parametrize("key", ["operators", "examples", "scales", "specification", "settings", "kernel"])
-def test_parts_that_do_not_fit_together_raise(key: str, tmp_path: Path) -> None:
-    path = tmp_path / "model.pt"
-    KernelPBP(stroke_graph()).fit(strokes(20)).save(path)
-    saved = read_file(path)
-    other = {
-        "operators": dict(list(saved["operators"].items())[1:]),
-        "examples": saved["examples"][:, 1:],
-        "scales": saved["scales"][:2],
-        "specification": saved["specification"][1:],
-        "settings": {**saved["settings"], "dtype": "float7"},
-        "kernel": {"kernel": "Own"},
-    }
-    write_file(path, {**saved, key: other[key]})
-    with pytest.raises(CheckpointError, match=r"model.pt'"):
-        torchpbp.load(path)
 
 
 def test_models_are_put_on_the_device_asked_for(tmp_path: Path) -> None:

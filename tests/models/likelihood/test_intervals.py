@@ -12,7 +12,7 @@ import torch
 import torchpbp
 from torchpbp import DiscreteNetwork, LatentGraph, MaximumLikelihood, templates
 from torchpbp.errors import ArgumentError, IdentificationWarning, NotFittedError, StructureError
-from torchpbp.models.likelihood.intervals import expected_scores
+from torchpbp.models.likelihood.intervals import DeltaMethod
 from torchpbp.models.likelihood.layout import FamilyLayout
 
 TRUTH = DiscreteNetwork.random(templates.naive_bayes(4, 2, 3), seed=3)
@@ -31,7 +31,8 @@ def test_scores_are_derivatives_of_the_log_evidence():
     vector = layout.vector(dict(network.factors))
     weights = torch.tensor([[1.0, 0.5, 0.2], [0.3, 1.0, 0.0]], dtype=torch.float64)
     given = network.read_evidence({"a1": [0, -1], "B": [1, -1], "d1": [2, 2], "c2": weights})
-    found = expected_scores(network, layout, given)
+    information = torch.eye(layout.parameters, dtype=torch.float64)
+    found = DeltaMethod(network, layout, information, rows=1.0, prior=1.0).expected_scores(given)
     step = 1e-5
     for column, entry in enumerate(layout.free.nonzero().flatten().tolist()):
         logs = []

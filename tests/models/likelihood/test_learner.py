@@ -22,7 +22,7 @@ from torchpbp.errors import (
 from torchpbp.models.likelihood import recovery
 from torchpbp.models.likelihood.expectation import ExpectationStep
 from torchpbp.models.likelihood.moments import FormMoments
-from torchpbp.models.likelihood.recovery import recover
+from torchpbp.models.likelihood.recovery import Recovery
 from torchpbp.models.likelihood.rows import distinct_rows
 
 STRONG = DiscreteNetwork.random(templates.naive_bayes(6, states=3, observed_states=4), seed=4, concentration=0.4)
@@ -55,9 +55,9 @@ def test_exact_moments_give_the_tables_of_three_view_latents(name: str, monkeypa
     table, weights = population(truth)
     states = {v: graph.num_states(v) for v in graph.observed}
     monkeypatch.setattr(recovery, "MIXING", 0.0)
-    tables, starts = recover(graph, FormMoments(states, table, weights * 1e9))
-    assert all(start.recovered and len(start.views.groups) == 3 for start in starts.values())
-    found = DiscreteNetwork(graph, {scope[-1]: t for scope, t in tables.items()}).match_states(truth)
+    start = Recovery(graph, FormMoments(states, table, weights * 1e9))
+    assert all(h.recovered and len(h.views.groups) == 3 for h in start.starts.values())
+    found = DiscreteNetwork(graph, {scope[-1]: t for scope, t in start.tables.items()}).match_states(truth)
     for v, t in truth.cpts.items():  # up to what keeps conditional means from 0
         torch.testing.assert_close(found.cpts[v], t, atol=5e-3, rtol=0.0)
 
@@ -171,11 +171,11 @@ def test_bad_graphs_and_settings_raise() -> None:
     graph = templates.naive_bayes(3)
     with pytest.raises(StructureError, match=r"expected a directed graph.*torchpbp\.PBP learns undirected graphs"):
         MaximumLikelihood(templates.grid(2, 2))
-    with pytest.raises(StructureError, match=r"got continuous \['x'\]\. torchpbp\.PBP learns them"):
+    with pytest.raises(StructureError, match=r"got continuous \['x'\] .*torchpbp\.PBP takes such graphs"):
         MaximumLikelihood(LatentGraph([("h", "x")], {"h": 2, "x": Continuous()}, ["h"]))
     with pytest.raises(StructureError, match=r"\['h'\] have no observables below them"):
         MaximumLikelihood(LatentGraph([("x", "h")], {"h": 2, "x": 2}, ["h"]))
-    with pytest.raises(StructureError, match='have them chosen: states="auto"'):
+    with pytest.raises(StructureError, match='are chosen with states="auto"'):
         MaximumLikelihood(graph.with_states({"h": None}))
     for settings in ({"prior": -1.0}, {"tolerance": 0.0}, {"max_steps": 0}, {"states": "best"}, {"seed": "a"}):
         with pytest.raises(ArgumentError, match=f"{next(iter(settings))}: expected"):

@@ -16,9 +16,8 @@ from torchpbp.baselines.normal_graph.rules import RULES, Rule
 from torchpbp.contract.model_files import SaveOptions
 from torchpbp.distributed import world_size
 from torchpbp.errors import DataError, ShapeError, StructureError
-from torchpbp.exact.network import DiscreteNetwork
-from torchpbp.exact.tables import device_of
-from torchpbp.graph.latent_graph import LatentGraph, require_graph
+from torchpbp.exact.network import DiscreteNetwork, device_of
+from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.inputs.columns import ColumnReader, DataLike
 from torchpbp.inputs.evidence import Evidence, EvidenceLike, read_evidence
 from torchpbp.inputs.missing_values import informative
@@ -109,7 +108,6 @@ class NormalGraphLearner(NetworkLearner):
         seed: int = 0,
         progress: bool = True,
     ) -> None:
-        require_graph(graph, "NormalGraphLearner")
         super().__init__(graph)
         self.settings = NormalGraphSettings(
             rule=rule,

@@ -60,7 +60,7 @@ class Chart:
     def differences(self, rows: Tensor, successors: Tensor, column: int, training: Tensor) -> Tensor:
         """(n, training rows) differences between rows and training rows in one variable; NaN where not observed."""
         result = rows[:, column].unsqueeze(1) - training[:, column]
-        if not any(column in sequence for sequence in self.sequences):
+        if column not in self.followed:
             return result
         next_column = successors[:, column]
         if len(next_column) and bool((next_column == next_column[0]).all()):  # complete rows: one column for all

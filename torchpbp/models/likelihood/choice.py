@@ -93,7 +93,7 @@ def _scores(
     """Scores of a graph, a row of the table."""
     used = weights > 0
     step = ExpectationStep(graph, {v: x[used] for v, x in table.items()}, weights[used])
-    end = climb(graph, step, settings.prior, settings.tolerance, settings.max_steps, settings.seed).end
+    end = climb(step, settings).end
     log_likelihood, parameters = float(step.log_likelihood(end.vector[None])), step.layout.parameters
     network = DiscreteNetwork(graph, step.layout.named(end.vector))
     line: dict[str, Any] = {

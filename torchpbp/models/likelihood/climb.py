@@ -2,36 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from torchpbp.distributed import sum_over_processes
-from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.models.likelihood.expectation import ExpectationStep
 from torchpbp.models.likelihood.moments import FormMoments
 from torchpbp.models.likelihood.polish import TOLERANCE, Polished, polish
-from torchpbp.models.likelihood.recovery import LatentStart, recover
+from torchpbp.models.likelihood.recovery import LatentStart, Recovery
 from torchpbp.models.likelihood.residuals import PairResiduals, pair_residuals
+
+if TYPE_CHECKING:
+    from torchpbp.models.likelihood.learner import MaximumLikelihoodSettings
 
 MOMENT_ROWS = 20_000
 """Largest number of distinct rows of the moments for recovery and for residuals of pairs."""
-RACERS, RACE_ROWS, RACE_EM = 8, 2_000, 8
-"""Random starts of unrecovered tables, rows of the first round of their race, and EM steps per round."""
 SMOOTHING = 1.0
 """A climb with a smaller prior starts with this prior, whose objective has fewer maxima."""
 MISFIT = 2.0
 """Largest misfit of pairs at which the recovered start is used alone: moments of rows that the graph does not fit may lead to a
 lower maximum."""
-RIVAL_ROWS, RIVAL_EM, RIVAL_ENTRIES = 1_000, 16, 1 << 24
-"""For rivals of the recovered start, after a misfit or with a small prior, which has many maxima on the boundary: rows of the first
-round, EM steps per round, and the limit of the entries of all messages, which bounds the number of rivals."""
-RIVALS, BOUNDARY_RIVALS = (64, 2), ((512, 8), (128, 1))
-"""Numbers of rivals and of finalists that climb to the end; with a small prior for at most RIVAL_ROWS distinct rows and for more,
-which have fewer maxima."""
+RIVAL_ENTRIES = 1 << 24
+"""Limit of the entries of all messages of rivals, which bounds their number."""
+
+
+class Race(NamedTuple):
+    """A race of starts by successive halving.
+
+    Args:
+        starts: number of starts.
+        rows: of the first round; they double in each round.
+        em_steps: of each round.
+        finalists: number of winners.
+    """
+
+    starts: int
+    rows: int
+    em_steps: int
+    finalists: int
+
+    def winners(self, step: ExpectationStep, starts: Sequence[Tensor], prior: float) -> Tensor:
+        """(finalists, entries) tables: after each round of EM steps the better half of the starts continues."""
+        racers, rows = torch.stack(list(starts)), self.rows
+        while len(racers) > self.finalists:
+            few = step.sample(rows)
+            for _ in range(self.em_steps):
+                racers = few.layout.maximised(few(racers)[1], prior)
+            objective = few.log_likelihood(racers) + prior * racers.clamp(min=1e-300).log().sum(dim=1)
+            order = objective.argsort(descending=True)
+            racers = racers[order[: max(self.finalists, len(racers) // 2)]]
+            rows *= 2
+        return racers
+
+
+UNRECOVERED = Race(starts=8, rows=2_000, em_steps=8, finalists=1)
+"""Random starts of tables that are not recovered."""
+MISFITS = Race(starts=64, rows=1_000, em_steps=16, finalists=2)
+"""Rivals of the recovered start after a misfit."""
+FEW_BOUNDARY = Race(starts=512, rows=1_000, em_steps=16, finalists=8)
+"""Rivals with a small prior, whose objective has many maxima on the boundary, for at most this number of distinct rows."""
+MANY_BOUNDARY = Race(starts=128, rows=1_000, em_steps=16, finalists=1)
+"""The same for more rows, whose objective has fewer maxima."""
 
 
 @dataclass(frozen=True)
@@ -50,82 +86,54 @@ class Climb:
 
 
 def climb(
-    graph: LatentGraph,
-    step: ExpectationStep,
-    prior: float,
-    tolerance: float,
-    max_steps: int,
-    seed: int = 0,
-    report: Callable[[], object] = lambda: None,
+    step: ExpectationStep, settings: MaximumLikelihoodSettings, report: Callable[[], object] = lambda: None
 ) -> Climb:
     """Fit all tables of a graph to the rows of a step.
 
     Args:
-        graph: directed and discrete.
         step: the E-step over all rows.
-        prior: pseudo-rows per entry.
-        tolerance: nats in total.
-        max_steps: largest number of steps on all rows.
-        seed: of random directions and starts.
+        settings: of the learner.
         report: called after each step on all rows.
     """
+    graph, layout, seed, prior = step.graph, step.layout, settings.seed, settings.prior
     moments = FormMoments({v: graph.num_states(v) for v in graph.observed}, *step.drawn(MOMENT_ROWS))
-    tables, starts = recover(graph, moments, seed)
+    recovery = Recovery(graph, moments, seed)
+    tables, starts = recovery.tables, recovery.starts
     generator = np.random.default_rng([seed, 1])
 
-    def started() -> Tensor:
-        return step.layout.vector(
-            {s: tables[s] if s in tables else _drawn(step, s, generator) for s in step.layout.scopes}
-        )
+    def start() -> Tensor:
+        """Recovered tables, and random ones for the others."""
+        drawn = {
+            s: torch.from_numpy(generator.dirichlet(np.ones(shape[-1]), size=shape[:-1]).clip(1e-6))
+            for s, shape in zip(layout.scopes, layout.shapes, strict=True)
+            if s not in tables
+        }
+        return layout.vector({**tables, **drawn})
+
+    def maximum(vector: Tensor, prior: float = prior, tolerance: float = settings.tolerance) -> Polished:
+        return polish(step, vector, prior, tolerance, settings.max_steps, report)
 
     def residuals_of(end: Polished) -> PairResiduals:
-        return pair_residuals(graph, step.layout.named(end.vector), moments, seed)
+        return pair_residuals(graph, layout.named(end.vector), moments, seed)
 
-    vector = started()
     smooth = max(prior, SMOOTHING)
-    if len(tables) < len(step.layout.scopes):
-        racers = [vector, *(started() for _ in range(RACERS - 1))]
-        vector = _race(step, torch.stack(racers), smooth, RACE_ROWS, RACE_EM)[0]
-    end = polish(step, vector, smooth, tolerance if prior == smooth else max(tolerance, TOLERANCE), max_steps, report)
+    if len(tables) < len(layout.scopes):
+        (vector,) = UNRECOVERED.winners(step, [start() for _ in range(UNRECOVERED.starts)], smooth)
+    else:
+        vector = start()
+    end = maximum(vector, smooth, settings.tolerance if prior == smooth else max(settings.tolerance, TOLERANCE))
     residuals = residuals_of(end)
     if prior == smooth and not residuals.misfit > MISFIT:
         return Climb(end, starts, residuals)
-    few = step.sample(RIVAL_ROWS)
-    count, finalists = RIVALS
+    race = MISFITS
     if prior < smooth:
         distinct = float(sum_over_processes(step.weights.new_tensor(len(step.weights))))
-        count, finalists = BOUNDARY_RIVALS[distinct > RIVAL_ROWS]
-        end = polish(step, end.vector, prior, tolerance, max_steps, report)
-    entries = sum(len(group.weights) * group.tree.entries for group in few.groups)
-    count = min(count, int(RIVAL_ENTRIES / float(sum_over_processes(step.weights.new_tensor(entries)))))
+        race = FEW_BOUNDARY if distinct <= FEW_BOUNDARY.rows else MANY_BOUNDARY
+        end = maximum(end.vector)
+    entries = sum(len(group.weights) * group.tree.entries for group in step.sample(race.rows).groups)
+    count = min(race.starts, int(RIVAL_ENTRIES / float(sum_over_processes(step.weights.new_tensor(entries)))))
     tables, ends = {}, [end]
     if count > 1:
-        winners = _race(step, torch.stack([started() for _ in range(count)]), prior, RIVAL_ROWS, RIVAL_EM, finalists)
-        ends += [polish(step, winner, prior, tolerance, max_steps, report) for winner in winners]
+        ends += [maximum(winner) for winner in race.winners(step, [start() for _ in range(count)], prior)]
     best = max(ends, key=lambda end: end.objective[-1])
     return Climb(best, starts, residuals_of(best))
-
-
-def _race(step: ExpectationStep, racers: Tensor, prior: float, rows: int, em_steps: int, finalists: int = 1) -> Tensor:
-    """The best of several (runs, entries) starts, by successive halving: after each round of EM steps the better half continues
-    on twice as many rows."""
-    while len(racers) > finalists:
-        few = step.sample(rows)
-        for _ in range(em_steps):
-            racers = few.layout.maximised(few(racers)[1], prior)
-        order = _objective(few, racers, prior).argsort(descending=True)
-        racers = racers[order[: max(finalists, len(racers) // 2)]]
-        rows *= 2
-    return racers
-
-
-def _objective(step: ExpectationStep, vectors: Tensor, prior: float) -> Tensor:
-    """(runs,) log-likelihood + prior · Σ log θ."""
-    return step.log_likelihood(vectors) + prior * vectors.clamp(min=1e-300).log().sum(dim=1)
-
-
-def _drawn(step: ExpectationStep, scope: tuple[str, ...], generator: np.random.Generator) -> Tensor:
-    """A random table."""
-    shape = step.layout.shapes[step.layout.scopes.index(scope)]
-    drawn = generator.dirichlet(np.ones(shape[-1]), size=shape[:-1]).clip(1e-6)
-    return torch.from_numpy(drawn).to(step.layout.device)

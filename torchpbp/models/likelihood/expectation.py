@@ -20,7 +20,7 @@ from torchpbp.models.likelihood.passes import Passes
 from torchpbp.models.likelihood.row_group import RowGroup
 from torchpbp.moments.distinct_rows import numbered
 
-ROWS_AT_ONCE = 1 << 15
+LARGEST_GROUP = 1 << 15
 """Rows of a group: large enough that patterns of values occur often, small enough for a cache."""
 CELLS_AT_ONCE = 1 << 20
 """Largest number of entries of a clique, over runs and rows, handled at once; otherwise the runs are split."""
@@ -57,7 +57,7 @@ class ExpectationStep:
         graph: LatentGraph,
         rows: Mapping[str, Tensor],
         weights: Tensor,
-        block: int = ROWS_AT_ONCE,
+        block: int = LARGEST_GROUP,
         trees: dict[tuple[str, ...], HiddenTree] | None = None,
     ) -> None:
         if len(weights) == 0:

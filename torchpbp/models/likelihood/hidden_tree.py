@@ -9,6 +9,7 @@ from collections.abc import Collection
 from torchpbp.graph.clique_tree import CliqueTree, build_clique_tree
 from torchpbp.graph.domains import Scope
 from torchpbp.graph.latent_graph import LatentGraph
+from torchpbp.grouping import holders
 
 RESCALE_AFTER = 16
 """Number of tables in a product after which it is rescaled."""
@@ -52,14 +53,11 @@ class HiddenTree:
         self.cliques: list[Scope] = [tuple(sorted(c)) for c in tree.cliques]
         self.separators: list[Scope] = [tuple(sorted(s)) for s in tree.separators]
         self.parent = list(tree.parent)
-        holders: dict[str, list[int]] = {}
-        for n, clique in enumerate(tree.cliques):
-            for v in clique:
-                holders.setdefault(v, []).append(n)
+        places = holders(tree.cliques)
         self.home: list[int] = []
         together: dict[Scope, list[int]] = {}  # families with observed variables, by their hidden ones
         for number, (scope, names) in enumerate(zip(families, self.hidden, strict=True)):
-            candidates = min((holders[v] for v in names), key=len) if names else [0]
+            candidates = min((places[v] for v in names), key=len) if names else [0]
             fitting = [n for n in candidates if tree.cliques[n].issuperset(names)]
             self.home.append(min(fitting, key=lambda n: (len(tree.cliques[n]), tree.depth[n])))
             if len(names) < len(scope):
@@ -82,7 +80,7 @@ class HiddenTree:
         for node, above in enumerate(self.parent):
             if above >= 0:
                 self.children[above].append(node)
-        self.top = {v: nodes[0] for v, nodes in holders.items()}
+        self.top = {v: nodes[0] for v, nodes in places.items()}
         sizes_of = [math.prod(self.shape(node)) for node in range(len(self))]
         self.cells, self.entries = max(sizes_of), sum(sizes_of)
         factors = [len(numbers) for numbers in self.families]  # tables multiplied since the last rescaling

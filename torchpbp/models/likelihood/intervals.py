@@ -10,7 +10,6 @@ answer that depends on them has no interval.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from statistics import NormalDist
 
 import torch
@@ -33,33 +32,26 @@ ENTRIES = 1 << 23
 """Largest number of entries of derivatives computed at once."""
 
 
-@dataclass(frozen=True)
-class Precision:
-    """The covariance of fitted tables, factored.
+class DeltaMethod:
+    """Intervals of the answers of a fitted network.
 
     Args:
+        network: the fitted tables.
+        layout: of their entries.
+        information: (free, free) of the rows, in the free logits.
+        rows: their total weight.
+        prior: pseudo-rows per entry.
+
+    Attributes:
         whitener: (free, free) L⁻¹ with LLᵀ the information of complete rows.
         hidden: (free, n) orthonormal unidentified directions, whitened.
         factor: (free, m) K; KKᵀ is the covariance of the whitened logits in the identified directions.
     """
 
-    whitener: Tensor
-    hidden: Tensor
-    factor: Tensor
-
-    @classmethod
-    def of(
-        cls, network: DiscreteNetwork, layout: FamilyLayout, information: Tensor, rows: float, prior: float
-    ) -> Precision:
-        """The covariance from the information of the free logits.
-
-        Args:
-            network: the fitted tables.
-            layout: of their entries.
-            information: (free, free) of the rows.
-            rows: their total weight.
-            prior: pseudo-rows per entry.
-        """
+    def __init__(
+        self, network: DiscreteNetwork, layout: FamilyLayout, information: Tensor, rows: float, prior: float
+    ) -> None:
+        self.network, self.layout, self.information = network, layout, information
         free, group = layout.free, layout.group[layout.free]
         theta = layout.vector(dict(network.factors))[free].clamp(min=1e-9)
         parents = [
@@ -71,16 +63,51 @@ class Precision:
         same = group.unsqueeze(0) == group.unsqueeze(1)
         complete = (torch.diag((1 + 1e-9) * theta) - theta.unsqueeze(0) * theta.unsqueeze(1)) * same * weight
         lower = torch.linalg.cholesky(complete)
-        whitener = torch.linalg.solve_triangular(
+        self.whitener = torch.linalg.solve_triangular(
             lower, torch.eye(len(lower), dtype=lower.dtype, device=lower.device), upper=False
         )
-        values, vectors = torch.linalg.eigh(whitener @ information @ whitener.T)
+        values, vectors = torch.linalg.eigh(self.whitener @ information @ self.whitener.T)
         seen = values > UNIDENTIFIED
-        identified = vectors[:, seen]
+        identified, self.hidden = vectors[:, seen], vectors[:, ~seen]
         pseudo = prior * layout.widths[group] / weight  # the prior's curvature in these coordinates
         precision = torch.diag(values[seen]) + identified.T @ (pseudo.unsqueeze(1) * identified)
-        inverse = torch.linalg.solve_triangular(torch.linalg.cholesky(precision), identified.T, upper=False)
-        return cls(whitener, vectors[:, ~seen], inverse.T)
+        self.factor = torch.linalg.solve_triangular(torch.linalg.cholesky(precision), identified.T, upper=False).T
+
+    @torch.no_grad()
+    def interval(self, names: tuple[str, ...], evidence: Evidence, level: float) -> Interval:
+        """Intervals of P(names | evidence), symmetric in logits, or of log P(evidence).
+
+        Args:
+            names: of the queried variables; empty for the log-evidence.
+            evidence: checked.
+            level: of the intervals.
+        """
+        width = NormalDist().inv_cdf((1 + level) / 2)
+        network = self.network
+        if not names:
+            estimate = network.log_evidence(evidence)
+            possible = estimate.isfinite()
+            errors = torch.full_like(estimate, torch.nan)
+            errors[possible] = self.errors(self.expected_scores(evidence.rows(possible.nonzero().flatten())))
+            _warn_of_none(errors)
+            return Interval(estimate, estimate - width * errors, estimate + width * errors)
+        sizes = [network.states[v] for v in names]
+        estimate, cells = network.posterior(names, evidence), math.prod(sizes)
+        wide, allowed = joint_states(evidence, dict(zip(names, sizes, strict=True)), network.device)
+        flat = estimate.reshape(-1)
+        possible = allowed.reshape(evidence.batch, cells) > 0
+        open_rows = possible.sum(dim=1, keepdim=True) > 1  # the others observe the queried variables
+        asked = (possible & open_rows).reshape(-1)
+        errors = torch.zeros_like(flat).masked_fill(asked, torch.nan)
+        inside = (asked & (flat > 0) & (flat < 1)).nonzero().flatten()
+        for part in inside.split(max(1, ENTRIES // self.layout.parameters)):
+            rows, place = (part // cells).unique(return_inverse=True)
+            derivatives = self.expected_scores(wide.rows(part)) - self.expected_scores(evidence.rows(rows))[place]
+            errors[part] = self.errors(derivatives) / (1 - flat[part])  # of the logit
+        _warn_of_none(errors)
+        moves = (torch.sigmoid(torch.logit(flat) + sign * width * errors) for sign in (-1, 1))
+        lower, upper = (torch.where(errors == 0, flat, end).reshape(estimate.shape) for end in moves)
+        return Interval(estimate, lower, upper)
 
     def errors(self, derivatives: Tensor) -> Tensor:
         """(n,) standard errors of answers with (n, free) derivatives; NaN for answers that depend on unidentified directions."""
@@ -89,65 +116,14 @@ class Precision:
         moved = (whitened @ self.hidden).norm(dim=1) > MOVING * size.clamp(min=1e-12)
         return (whitened @ self.factor).norm(dim=1).masked_fill(moved, torch.nan).to(derivatives)
 
-
-@torch.no_grad()
-def delta_interval(
-    network: DiscreteNetwork,
-    layout: FamilyLayout,
-    precision: Precision,
-    names: tuple[str, ...],
-    evidence: Evidence,
-    level: float,
-) -> Interval:
-    """Intervals of P(names | evidence), symmetric in logits, or of log P(evidence).
-
-    Args:
-        network: the fitted tables.
-        layout: of their entries.
-        precision: covariance of the tables.
-        names: of the queried variables; empty for the log-evidence.
-        evidence: checked.
-        level: of the intervals.
-    """
-    width = NormalDist().inv_cdf((1 + level) / 2)
-    if not names:
-        estimate = network.log_evidence(evidence)
-        possible = estimate.isfinite()
-        errors = torch.full_like(estimate, torch.nan)
-        errors[possible] = precision.errors(
-            expected_scores(network, layout, evidence.rows(possible.nonzero().flatten()))
-        )
-        _warn_of_none(errors)
-        return Interval(estimate, estimate - width * errors, estimate + width * errors)
-    sizes = [network.states[v] for v in names]
-    estimate, cells = network.posterior(names, evidence), math.prod(sizes)
-    wide, allowed = joint_states(evidence, dict(zip(names, sizes, strict=True)), network.device)
-    flat = estimate.reshape(-1)
-    possible = allowed.reshape(evidence.batch, cells) > 0
-    open_rows = possible.sum(dim=1, keepdim=True) > 1  # the others observe the queried variables
-    asked = (possible & open_rows).reshape(-1)
-    errors = torch.zeros_like(flat).masked_fill(asked, torch.nan)
-    inside = (asked & (flat > 0) & (flat < 1)).nonzero().flatten()
-    for part in inside.split(max(1, ENTRIES // layout.parameters)):
-        rows, place = (part // cells).unique(return_inverse=True)
-        derivatives = (
-            expected_scores(network, layout, wide.rows(part))
-            - expected_scores(network, layout, evidence.rows(rows))[place]
-        )
-        errors[part] = precision.errors(derivatives) / (1 - flat[part])  # of the logit
-    _warn_of_none(errors)
-    moves = (torch.sigmoid(torch.logit(flat) + sign * width * errors) for sign in (-1, 1))
-    lower, upper = (torch.where(errors == 0, flat, end).reshape(estimate.shape) for end in moves)
-    return Interval(estimate, lower, upper)
-
-
-def expected_scores(network: DiscreteNetwork, layout: FamilyLayout, evidence: Evidence) -> Tensor:
-    """(rows, free) E[d log P(all variables) / dη | evidence], the derivative of the log-evidence."""
-    tables, columns = dict(network.factors), []
-    for scope, posterior in network.clique_posteriors(layout.scopes, evidence).items():
-        excess = posterior - posterior.sum(dim=-1, keepdim=True) * tables[scope]
-        columns.append(excess[..., :-1].reshape(evidence.batch, math.prod(excess.shape[1:-1]) * (excess.shape[-1] - 1)))
-    return torch.cat(columns, dim=1)
+    def expected_scores(self, evidence: Evidence) -> Tensor:
+        """(rows, free) E[d log P(all variables) / dη | evidence], the derivative of the log-evidence."""
+        tables, columns = dict(self.network.factors), []
+        for scope, posterior in self.network.clique_posteriors(self.layout.scopes, evidence).items():
+            excess = posterior - posterior.sum(dim=-1, keepdim=True) * tables[scope]
+            free = math.prod(excess.shape[1:-1]) * (excess.shape[-1] - 1)
+            columns.append(excess[..., :-1].reshape(evidence.batch, free))
+        return torch.cat(columns, dim=1)
 
 
 def _warn_of_none(errors: Tensor) -> None:

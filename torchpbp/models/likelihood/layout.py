@@ -138,14 +138,13 @@ class FamilyLayout:
             information: (free, free) before.
             orders: variable -> the old numbers of its states, in the new order.
         """
-        places, start = [], 0
-        for scope, shape, size in zip(self.scopes, self.shapes, self.sizes, strict=True):
-            table = torch.arange(start, start + size, device=self.device).reshape(shape)
+        places, numbers = [], torch.arange(sum(self.sizes), device=self.device).split(self.sizes)
+        for scope, shape, table in zip(self.scopes, self.shapes, numbers, strict=True):
+            table = table.reshape(shape)
             for i, v in enumerate(scope):
                 if v in orders:
                     table = table.index_select(i, torch.tensor(orders[v], device=self.device))
             places.append(table.flatten())
-            start += size
         order = torch.cat(places)
         columns = torch.arange(len(self.places), device=self.device)
         # scores of a distribution sum to 0: the last is minus the sum of the others

@@ -16,14 +16,14 @@ from torchpbp.contract.intervals import Interval, Intervals, ask_interval
 from torchpbp.contract.model_files import SaveOptions
 from torchpbp.distributed import gather_objects, sum_over_processes
 from torchpbp.errors import ConvergenceWarning, DataWarning, StructureError, warn_caller
-from torchpbp.graph.latent_graph import Continuous, LatentGraph, require_graph
+from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.inputs.columns import DataLike
 from torchpbp.inputs.evidence import Evidence, EvidenceLike
 from torchpbp.lazy import pandas as pd
 from torchpbp.models.likelihood.choice import CHOICES, choose_states
 from torchpbp.models.likelihood.climb import Climb, climb
 from torchpbp.models.likelihood.expectation import ExpectationStep
-from torchpbp.models.likelihood.intervals import Precision, delta_interval
+from torchpbp.models.likelihood.intervals import DeltaMethod
 from torchpbp.models.likelihood.layout import FamilyLayout
 from torchpbp.models.likelihood.polish import MOST_PARAMETERS
 from torchpbp.models.likelihood.rows import WeightedRows, read_rows
@@ -115,8 +115,9 @@ class MaximumLikelihood(NetworkLearner, Intervals):
             seed=seed,
             progress=progress,
         )
-        _check_graph(graph, settings.states is not None)
-        super().__init__(graph)
+        remedy = ' torchpbp.PBP takes such graphs. Numbers of states of latents are chosen with states="auto".'
+        super().__init__(graph, open_states=settings.states is not None, remedy=remedy)
+        _require_no_barren_latents(graph)
         self.settings = settings
         self.state_scores: pd.DataFrame | None = None
         self.objective: tuple[float, ...] = ()
@@ -124,7 +125,7 @@ class MaximumLikelihood(NetworkLearner, Intervals):
         self.information: Tensor | None = None
         self.rows, self.misfit = 0.0, float("nan")
         self._residuals: Tensor | None = None
-        self._factored: tuple[Tensor, Precision] | None = None  # the information and its factors
+        self._factored: DeltaMethod | None = None
         self._view_strengths: dict[str, tuple[int, float]] = {}  # views and strength of each latent
         self._declared_graph = graph
 
@@ -161,15 +162,7 @@ class MaximumLikelihood(NetworkLearner, Intervals):
         with tqdm(
             desc="MaximumLikelihood", unit="step", delay=2, leave=False, disable=not self.settings.progress
         ) as bar:
-            fitted = climb(
-                self.graph,
-                step,
-                self.settings.prior,
-                self.settings.tolerance,
-                self.settings.max_steps,
-                self.settings.seed,
-                bar.update,
-            )
+            fitted = climb(step, self.settings, bar.update)
         self._take(fitted, step, rows)
         return self
 
@@ -213,20 +206,19 @@ class MaximumLikelihood(NetworkLearner, Intervals):
         """
 
         def answer(names: tuple[str, ...], checked: Evidence) -> Interval:
-            return delta_interval(self.network, self.layout, self._precision(), names, checked, level)
+            return self._delta_method().interval(names, checked, level)
 
         return ask_interval(self.network, query, evidence, level, answer)
 
-    def _precision(self) -> Precision:
+    def _delta_method(self) -> DeltaMethod:
         if self.information is None:
             raise StructureError(
                 f"interval: the network has {self.layout.parameters:,} free parameters, and their information is kept up to "
                 f"{MOST_PARAMETERS:,}. Use a smaller graph, or PBP.interval."
             )
-        if self._factored is None or self._factored[0] is not self.information:
-            args = self.network, self.layout, self.information, self.rows, self.settings.prior
-            self._factored = self.information, Precision.of(*args)
-        return self._factored[1]
+        if self._factored is None or self._factored.information is not self.information:
+            self._factored = DeltaMethod(self.network, self.layout, self.information, self.rows, self.settings.prior)
+        return self._factored
 
     def to(self, device: torch.device | str) -> Self:
         """Set the device of learning and answers, and move a fitted model to it."""
@@ -319,24 +311,8 @@ class MaximumLikelihood(NetworkLearner, Intervals):
         return cls(LatentGraph.from_dict(content["graph"]), **content["settings"])
 
 
-def _check_graph(graph: LatentGraph, open_states: bool) -> None:
-    """Raise a StructureError for graphs that this learner does not support."""
-    require_graph(graph, "MaximumLikelihood")
-    if not graph.directed:
-        raise StructureError(
-            "MaximumLikelihood: expected a directed graph, whose tables are conditional probabilities. torchpbp.PBP learns "
-            "undirected graphs."
-        )
-    continuous = [v for v in graph.names if isinstance(graph.variables[v], Continuous)]
-    if continuous:
-        raise StructureError(
-            f"MaximumLikelihood: expected discrete variables, got continuous {continuous}. torchpbp.PBP learns them."
-        )
-    unknown = [v for v in graph.latent if graph.variables[v] is None]
-    if unknown and not open_states:
-        raise StructureError(
-            f'MaximumLikelihood: the numbers of states of {unknown} are not given. Give them, or have them chosen: states="auto".'
-        )
+def _require_no_barren_latents(graph: LatentGraph) -> None:
+    """Raise a StructureError for latents without observables below them."""
     useful = set(graph.observed)
     for v in reversed(graph.topological_order()):
         if v in useful:

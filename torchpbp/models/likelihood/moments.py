@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from torchpbp.distributed import sum_over_processes
+from torchpbp.moments.rows import consecutive, row_products
 
 ENTRIES_AT_ONCE = 1 << 23
 """Largest number of entries of the matrix of indicators of a block of rows."""
@@ -41,21 +42,17 @@ class FormMoments:
 
     def __init__(self, states: Mapping[str, int], table: Mapping[str, Tensor], weights: Tensor) -> None:
         self.states, self.table, self.weights = dict(states), table, weights
-        self.place: dict[str, slice] = {}
-        start = 0
-        for v, count in self.states.items():
-            self.place[v] = slice(start, start + count)
-            start += count
-        self.size = start
+        self.place = consecutive(self.states)
+        self.size = sum(self.states.values())
         self._block: tuple[Tensor, Tensor | None, Tensor] | None = None
-        raw = weights.new_zeros(start, start)
+        raw = weights.new_zeros(self.size, self.size)
         for indicators, _, part in self._blocks():
             raw += indicators.T @ (indicators * part[:, None])
         self.rows = float(sum_over_processes(weights.sum()))
         sum_over_processes(raw)
         widths = torch.tensor(list(self.states.values()), device=raw.device)
         self.owner = torch.repeat_interleave(torch.arange(len(widths), device=raw.device), widths)
-        self.member = member = raw.new_zeros(start, len(widths)).scatter_(1, self.owner[:, None], 1.0)
+        self.member = member = raw.new_zeros(self.size, len(widths)).scatter_(1, self.owner[:, None], 1.0)
         self.pairs = pairs = member.T @ raw @ member
         self.joint = joint = raw / (member @ pairs @ member.T).clamp(min=1e-300)
         marginal = (joint @ member) @ member.T  # [i, j]: of state i among the rows that observe the variable of state j
@@ -95,9 +92,7 @@ class FormMoments:
             for values, weights in self.values(every):
                 parts = iter(torch.split(values, [len(form) for i in long for form in requests[i]], dim=1))
                 for i in long:
-                    product = next(parts) * weights[:, None]
-                    for _ in range(len(requests[i]) - 2):
-                        product = (product.unsqueeze(2) * next(parts).unsqueeze(1)).flatten(1)
+                    product = row_products([next(parts) * weights[:, None], *(next(parts) for _ in requests[i][2:])])
                     result[i] += product.T @ next(parts)
         for i in long:
             result[i] = (sum_over_processes(result[i]) / self.rows).reshape([len(f) for f in requests[i]])

@@ -13,13 +13,59 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from torchpbp.exact.contraction import rescaled
 from torchpbp.graph.domains import Scope
 from torchpbp.models.likelihood.hidden_tree import RESCALE_AFTER, HiddenTree
-from torchpbp.models.likelihood.levels import Family, Levels
 from torchpbp.models.likelihood.lookup import Lookup, Tally
 
 TINY = 1e-300
 Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Family:
+    """A table with the observed values of a group of rows.
+
+    Args:
+        order: the table's dimensions, hidden variables first.
+        hidden: hidden variables, sorted.
+        shape: states of the hidden, then of the observed variables; if ``incomplete``, with an extra last state for missing.
+        codes: (rows,) joint state of the observed variables; None if all are hidden.
+        incomplete: whether the variable, which has no children, is missing in some rows.
+    """
+
+    order: tuple[int, ...]
+    hidden: Scope
+    shape: tuple[int, ...]
+    codes: Tensor | None
+    incomplete: bool
+
+    @property
+    def cells(self) -> int:
+        """Joint states of the hidden variables."""
+        return math.prod(self.shape[: len(self.hidden)])
+
+    @property
+    def size(self) -> int:
+        """Joint states of the observed variables."""
+        return math.prod(self.shape[len(self.hidden) :])
+
+
+@dataclass
+class Levels:
+    """The level of each node of the tree: all rows, or the distinct patterns of values below the node.
+
+    Args:
+        sizes: rows or patterns of each node.
+        families: lookup of each family at its node; None if all its variables are hidden.
+        children: lookup of each node in its parent's level; None if both levels are the same.
+        evidence: variable of the tree observed in some rows -> (states, rows) indicators.
+    """
+
+    sizes: list[int]
+    families: list[Lookup | None]
+    children: list[Lookup | None]
+    evidence: dict[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass
@@ -148,8 +194,7 @@ class Passes:
             if number:
                 scale, above = scales[number], self.parent[number]
                 if node.rescaled:
-                    total, size = _rescaled(total)
-                    scale = _sum(scale, size)
+                    total, scale = _rescaled(total, scale)
                 if node.lookup is not None:
                     total = node.lookup.pick(total.reshape(-1, node.lookup.size))
                     scale = None if scale is None else node.lookup.pick(scale)
@@ -279,8 +324,8 @@ def _gathered(tables: Sequence[Tensor], observed: _Observed, scale: Tensor | Non
         values = lookup.pick(tables[i].reshape(-1, lookup.size))
         product = values if product is None else product * values
         if count % RESCALE_AFTER == 0:
-            product, size = _rescaled(product.reshape(observed.shape))
-            scale, product = _sum(scale, size), product.reshape(values.shape)
+            product, scale = _rescaled(product.reshape(observed.shape), scale)
+            product = product.reshape(values.shape)
     assert product is not None  # at least one table
     return product.reshape(observed.shape), scale
 
@@ -289,8 +334,8 @@ def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
     return b if a is None else a if b is None else a + b
 
 
-def _rescaled(product: Tensor) -> tuple[Tensor, Tensor]:
-    """(runs, …, rows) divided by the largest entries, and the (runs, rows) logs of the divisors."""
-    size = product.amax(dim=tuple(range(1, product.ndim - 1))) if product.ndim > 2 else product
-    size = torch.where(size > 0, size, 1.0)
-    return product / size.reshape(size.shape[0], *[1] * (product.ndim - 2), -1), size.log()
+def _rescaled(product: Tensor, logs: Tensor | None) -> tuple[Tensor, Tensor]:
+    """(runs, …, rows) divided by the largest entries, and the (runs, rows) logs of all divisors."""
+    product, size = rescaled(product, range(1, product.ndim - 1))
+    size = size.reshape(-1, size.shape[-1]).log()
+    return product, size if logs is None else logs + size

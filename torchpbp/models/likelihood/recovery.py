@@ -19,6 +19,7 @@ from torchpbp.distributed import gather_rows
 from torchpbp.graph.domains import Scope
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.graph.views import Separation, Views, find_views, references
+from torchpbp.learning.ridge import equal_shapes
 from torchpbp.models.likelihood.moments import FormMoments
 
 SMALLEST_SHARE = 0.005
@@ -53,9 +54,7 @@ class LatentStart:
         return bool(self.means)
 
 
-def recover(
-    graph: LatentGraph, moments: FormMoments, seed: int = 0
-) -> tuple[dict[Scope, Tensor], dict[str, LatentStart]]:
+class Recovery:
     """Tables of the families whose latents have views.
 
     Args:
@@ -63,104 +62,175 @@ def recover(
         moments: of its observables.
         seed: of the random directions.
 
-    Returns:
-        scope -> table, for the recovered families; and latent -> its start.
+    Attributes:
+        starts: latent -> its start.
+        tables: scope -> table, for the recovered families.
     """
-    separation = Separation(graph)
-    views = find_views(graph, separation)
-    starts = _starts(graph, moments, views, np.random.default_rng(seed))
-    proxies: dict[Scope, dict[str, tuple[str, ...]]] = {}  # scope -> latent -> observables of its form
-    for v in graph.names:
-        scope = (*graph.parents(v), v)
-        groups = references(separation, scope, views)
-        if all(starts[u].recovered and names for u, names in groups.items()):
-            proxies[scope] = groups
-    needed = list(dict.fromkeys(pair for groups in proxies.values() for pair in groups.items()))
-    forms = dict(zip(needed, indicators(moments, [(names, starts[u].means) for u, names in needed]), strict=True))
-    requests = [
-        [forms[u, groups[u]] if u in groups else moments.one_hot(u) for u in scope] for scope, groups in proxies.items()
-    ]
-    tables = each(as_table, [(joint,) for joint in moments.products(requests)])
-    return dict(zip(proxies, tables, strict=True)), starts
+
+    def __init__(self, graph: LatentGraph, moments: FormMoments, seed: int = 0) -> None:
+        self.graph, self.moments = graph, moments
+        separation = Separation(graph)
+        self.views = find_views(graph, separation)
+        self.starts = self._starts(np.random.default_rng(seed))
+        proxies: dict[Scope, dict[str, tuple[str, ...]]] = {}  # scope -> latent -> observables of its form
+        for v in graph.names:
+            scope = (*graph.parents(v), v)
+            groups = references(separation, scope, self.views)
+            if all(self.starts[u].recovered and names for u, names in groups.items()):
+                proxies[scope] = groups
+        needed = list(dict.fromkeys(pair for groups in proxies.values() for pair in groups.items()))
+        indicators = self._indicators([(names, self.starts[u].means) for u, names in needed])
+        forms = dict(zip(needed, indicators, strict=True))
+        requests = [
+            [forms[u, groups[u]] if u in groups else moments.one_hot(u) for u in scope]
+            for scope, groups in proxies.items()
+        ]
+        tables = each(as_table, [(joint,) for joint in moments.products(requests)])
+        self.tables = dict(zip(proxies, tables, strict=True))
+
+    def _starts(self, generator: np.random.Generator) -> dict[str, LatentStart]:
+        """Starts of all latents; the tensors of latents with three views are computed in one pass over the rows."""
+        states = self.graph.num_states
+        forms, strengths = self._canonical_forms()
+        three = [h for h in forms if len(forms[h]) == 3 and sum(len(f) == states(h) for f in forms[h]) >= 2]
+        tensors = dict(zip(three, self.moments.products([forms[h] for h in three]), strict=True))
+        bases = decomposed(tensors, states, generator)
+        for h in forms:
+            base = None if h in bases else self._corners(forms[h], states(h))
+            if base is not None:
+                bases[h] = base
+        zetas = each(torch.linalg.solve, [(matrix, forms[h][number]) for h, (number, matrix) in bases.items()])
+        means = self._conditional_means([(self.views[h], number) for h, (number, _) in bases.items()], zetas)
+        recovered = dict(zip(bases, means, strict=True))
+        return {
+            h: LatentStart(self.views[h], strengths.get(h, math.nan), recovered.get(h, {})) for h in self.graph.latent
+        }
+
+    def _canonical_forms(self) -> tuple[dict[str, list[Tensor]], dict[str, float]]:
+        """For each view of each latent a constant and its leading canonical directions with the other views, at most states − 1.
+
+        Returns:
+            latent -> forms of its views, and latent -> smallest of the states − 1 leading correlations.
+        """
+        moments, groups = self.moments, {h: views.groups for h, views in self.views.items() if views.groups}
+
+        def directions(group: Tensor, rest: Tensor) -> Tensor:
+            """(batch, 1 + columns, directions): correlations, then coefficients."""
+            left, right = (
+                torch.linalg.cholesky(_ridged(moments.second[c[:, :, None], c[:, None]], 1 / moments.rows))
+                for c in (group, rest)
+            )
+            cross = torch.linalg.solve_triangular(left, moments.second[group[:, :, None], rest[:, None]], upper=False)
+            cross = torch.linalg.solve_triangular(right, cross.mT, upper=False).mT
+            u, s, _ = torch.linalg.svd(cross, full_matrices=False)
+            return torch.cat([s[:, None], torch.linalg.solve_triangular(left.mT, u, upper=True)], dim=1)
+
+        requests = []
+        for views in groups.values():
+            for i, group in enumerate(views):
+                rest = [x for j, names in enumerate(views) if j != i for x in names]
+                requests.append((moments.columns(group), moments.columns(rest)))
+        solutions = iter(zip(requests, each(directions, requests), strict=True))
+        forms: dict[str, list[Tensor]] = {}
+        strengths: dict[str, float] = {}
+        for h, views in groups.items():
+            needed, forms[h], strengths[h] = self.graph.num_states(h) - 1, [], 1.0
+            for group in views:
+                (columns, _), result = next(solutions)
+                count = min(needed, sum(moments.states[x] - 1 for x in group), result.shape[1])
+                form = result.new_zeros(1 + count, 1 + moments.size)
+                form[0, 0] = 1.0
+                form[1:, columns] = result[1:, :count].T
+                forms[h].append(form)
+                if needed:
+                    strengths[h] = min(strengths[h], float(result[0, count - 1]) if count == needed else 0.0)
+        return forms, strengths
+
+    def _corners(self, forms: Sequence[Tensor], states: int) -> tuple[int, Tensor] | None:
+        """A basis from the predictions of one view by another: distant corners of the predictions.
+
+        Returns:
+            The number of the predicted view and the (k, k) matrix of its corners; None if no two views have k directions.
+        """
+        full = [i for i, form in enumerate(forms) if len(form) == states]
+        if len(full) < 2:
+            return None
+        target, source = full[0], full[1]
+        cross = forms[target] @ self.moments.second @ forms[source].T
+        inner = forms[source] @ self.moments.second @ forms[source].T
+        predict = torch.linalg.solve(_ridged(inner, 1 / self.moments.rows), cross.T).T[1:]  # without the constant
+        spread = predict @ inner @ predict.T
+        scale = torch.linalg.cholesky(_ridged(spread, 1e-12 + 1e-6 * float(spread.trace())))
+        points, weights = [], []
+        for values, part in self.moments.values(forms[source]):
+            points.append(torch.linalg.solve_triangular(scale, predict @ values.T, upper=False).T)
+            weights.append(part)
+        chosen = simplex_corners(gather_rows(torch.cat(points)), gather_rows(torch.cat(weights)), states)
+        matrix = torch.cat([scale.new_ones(1, states), scale @ chosen.T])
+        return target, matrix
+
+    def _conditional_means(self, seen: Sequence[tuple[Views, int]], zetas: Sequence[Tensor]) -> list[dict[str, Tensor]]:
+        """P(x | h) of all observables of the views of several latents: first by the base view, then for each view by the others.
+
+        Args:
+            seen: views of each latent, and the number of its base view.
+            zetas: the form ζ of each latent in its base view.
+
+        Returns:
+            For each latent name -> (states of the observable, states).
+        """
+        others = [views.without(views.groups[base]) for views, base in seen]
+        means = [self._parts(names, x) for names, x in zip(others, self._conditionals(zetas), strict=True)]
+        forms = self._indicators(list(zip(others, means, strict=True)))
+        for (views, base), conditionals, x in zip(seen, means, self._conditionals(forms), strict=True):
+            conditionals |= self._parts(views.groups[base], x)
+        places = [(number, group) for number, (views, _) in enumerate(seen) for group in views.groups]
+        forms = self._indicators([(seen[number][0].without(group), means[number]) for number, group in places])
+        for (number, group), x in zip(places, self._conditionals(forms), strict=True):
+            means[number] |= self._parts(group, x)
+        return means
+
+    def _parts(self, names: Sequence[str], conditionals: Tensor) -> dict[str, Tensor]:
+        return {x: conditionals[self.moments.place[x]] for x in names}
+
+    def _conditionals(self, zetas: Sequence[Tensor]) -> list[Tensor]:
+        """(indicators, k) P(x | h) of all observables from E[1_x ζᵀ], for each of several forms."""
+        moments = self.moments
+
+        def of(zeta: Tensor) -> Tensor:
+            joint = moments.mean[:, None] * zeta[:, None, :, 0] + moments.second[1:] @ zeta.mT
+            positive = joint.clamp(min=0) + 1e-4 / moments.member.sum(dim=0)[moments.owner, None]
+            return positive / (moments.member.T @ positive)[:, moments.owner]
+
+        return each(of, [(zeta,) for zeta in zetas])
+
+    def _indicators(self, requests: Sequence[tuple[Sequence[str], Mapping[str, Tensor]]]) -> list[Tensor]:
+        """For each list of observables and their P(x | h) the form ζ of least variance with E[ζ | h] = e_h."""
+        moments = self.moments
+
+        def of(columns: Tensor, means: Tensor) -> Tensor:
+            centred = means - moments.mean[columns - 1].unsqueeze(2)
+            expected = torch.nn.functional.pad(centred, (0, 0, 1, 0), value=1.0)  # (batch, 1 + indicators, k)
+            columns = torch.nn.functional.pad(columns, (1, 0))
+            spread = moments.noise[columns[:, :, None], columns[:, None]]
+            spread.diagonal(dim1=1, dim2=2).mul_(1 + 1e-3).add_(1e-9)
+            weighted = torch.linalg.solve(spread, expected)
+            gram = expected.mT @ weighted
+            ridge = 1e-9 * gram.diagonal(dim1=1, dim2=2).sum(dim=1)[:, None, None]
+            solved = torch.linalg.solve(gram + ridge * _eye(gram.shape[1], gram), weighted.mT)
+            form = solved.new_zeros(*solved.shape[:2], 1 + moments.size)
+            return form.scatter_(2, columns[:, None].expand_as(solved), solved)
+
+        return each(of, [(moments.columns(names), torch.cat([means[x] for x in names])) for names, means in requests])
 
 
 def each(function: Callable[..., Tensor], requests: Sequence[tuple[Tensor, ...]]) -> list[Tensor]:
     """Apply a batched function to several lists of arguments, in one batch per combination of shapes."""
-    together: dict[tuple[torch.Size, ...], list[int]] = {}
-    for number, arguments in enumerate(requests):
-        together.setdefault(tuple(x.shape for x in arguments), []).append(number)
     result: dict[int, Tensor] = {}
-    for numbers in together.values():
+    for numbers in equal_shapes({i: tuple(x.shape for x in arguments) for i, arguments in enumerate(requests)}):
         stacked = (torch.stack(column) for column in zip(*(requests[i] for i in numbers), strict=True))
         result |= zip(numbers, function(*stacked).unbind(), strict=True)
     return [result[number] for number in range(len(requests))]
-
-
-def _starts(
-    graph: LatentGraph, moments: FormMoments, views: Mapping[str, Views], generator: np.random.Generator
-) -> dict[str, LatentStart]:
-    """Starts of all latents; the tensors of latents with three views are computed in one pass over the rows."""
-    forms, strengths = canonical_forms(
-        moments, {v.latent: v.groups for v in views.values() if v.groups}, graph.num_states
-    )
-    three = [h for h in forms if len(forms[h]) == 3 and sum(len(f) == graph.num_states(h) for f in forms[h]) >= 2]
-    tensors = dict(zip(three, moments.products([forms[h] for h in three]), strict=True))
-    bases = decomposed(tensors, graph.num_states, generator)
-    for h in forms:
-        base = None if h in bases else corners(moments, forms[h], graph.num_states(h))
-        if base is not None:
-            bases[h] = base
-    zetas = each(torch.linalg.solve, [(matrix, forms[h][number]) for h, (number, matrix) in bases.items()])
-    means = conditional_means(moments, [(views[h], number) for h, (number, _) in bases.items()], zetas)
-    recovered = dict(zip(bases, means, strict=True))
-    return {h: LatentStart(views[h], strengths.get(h, math.nan), recovered.get(h, {})) for h in graph.latent}
-
-
-def canonical_forms(
-    moments: FormMoments, groups: Mapping[str, Sequence[Sequence[str]]], states: Callable[[str], int]
-) -> tuple[dict[str, list[Tensor]], dict[str, float]]:
-    """For each view of each latent a constant and its leading canonical directions with the other views, at most states − 1.
-
-    Args:
-        moments: of the observables.
-        groups: latent -> its views.
-        states: of a latent.
-
-    Returns:
-        latent -> forms of its views, and latent -> smallest of the states − 1 leading correlations.
-    """
-
-    def directions(group: Tensor, rest: Tensor) -> Tensor:
-        """(batch, 1 + columns, directions): correlations, then coefficients."""
-        left, right = (
-            torch.linalg.cholesky(_ridged(moments.second[c[:, :, None], c[:, None]], 1 / moments.rows))
-            for c in (group, rest)
-        )
-        cross = torch.linalg.solve_triangular(left, moments.second[group[:, :, None], rest[:, None]], upper=False)
-        cross = torch.linalg.solve_triangular(right, cross.mT, upper=False).mT
-        u, s, _ = torch.linalg.svd(cross, full_matrices=False)
-        return torch.cat([s[:, None], torch.linalg.solve_triangular(left.mT, u, upper=True)], dim=1)
-
-    requests = []
-    for views in groups.values():
-        for i, group in enumerate(views):
-            rest = [x for j, names in enumerate(views) if j != i for x in names]
-            requests.append((moments.columns(group), moments.columns(rest)))
-    solutions = iter(zip(requests, each(directions, requests), strict=True))
-    forms: dict[str, list[Tensor]] = {}
-    strengths: dict[str, float] = {}
-    for h, views in groups.items():
-        needed, forms[h], strengths[h] = states(h) - 1, [], 1.0
-        for group in views:
-            (columns, _), result = next(solutions)
-            count = min(needed, sum(moments.states[x] - 1 for x in group), result.shape[1])
-            form = result.new_zeros(1 + count, 1 + moments.size)
-            form[0, 0] = 1.0
-            form[1:, columns] = result[1:, :count].T
-            forms[h].append(form)
-            if needed:
-                strengths[h] = min(strengths[h], float(result[0, count - 1]) if count == needed else 0.0)
-    return forms, strengths
 
 
 def decomposed(
@@ -227,31 +297,7 @@ def _attempted(tensors: Tensor, weights: Tensor) -> Tensor:
     return result.reshape(batch, attempts, -1)
 
 
-def corners(moments: FormMoments, forms: Sequence[Tensor], states: int) -> tuple[int, Tensor] | None:
-    """A basis from the predictions of one view by another: distant corners of the predictions.
-
-    Returns:
-        The number of the predicted view and the (k, k) matrix of its corners; None if no two views have k directions.
-    """
-    full = [i for i, form in enumerate(forms) if len(form) == states]
-    if len(full) < 2:
-        return None
-    target, source = full[0], full[1]
-    cross = forms[target] @ moments.second @ forms[source].T
-    inner = forms[source] @ moments.second @ forms[source].T
-    predict = torch.linalg.solve(_ridged(inner, 1 / moments.rows), cross.T).T[1:]  # without the constant
-    spread = predict @ inner @ predict.T
-    scale = torch.linalg.cholesky(_ridged(spread, 1e-12 + 1e-6 * float(spread.trace())))
-    points, weights = [], []
-    for values, part in moments.values(forms[source]):
-        points.append(torch.linalg.solve_triangular(scale, predict @ values.T, upper=False).T)
-        weights.append(part)
-    chosen = _corners(gather_rows(torch.cat(points)), gather_rows(torch.cat(weights)), states)
-    matrix = torch.cat([scale.new_ones(1, states), scale @ chosen.T])
-    return target, matrix
-
-
-def _corners(points: Tensor, weights: Tensor, states: int) -> Tensor:
+def simplex_corners(points: Tensor, weights: Tensor, states: int) -> Tensor:
     """(states, states − 1) points that span a large simplex, by successive projection."""
     dims = points.shape[1]
     if not dims:
@@ -270,65 +316,6 @@ def _corners(points: Tensor, weights: Tensor, states: int) -> Tensor:
         direction = residual[place] / residual[place].norm().clamp(min=1e-12)
         residual = residual - (residual @ direction)[:, None] * direction
     return torch.stack(chosen)
-
-
-def conditional_means(
-    moments: FormMoments, seen: Sequence[tuple[Views, int]], zetas: Sequence[Tensor]
-) -> list[dict[str, Tensor]]:
-    """P(x | h) of all observables of the views of several latents: first by the base view, then for each view by the others.
-
-    Args:
-        moments: of the observables.
-        seen: views of each latent, and the number of its base view.
-        zetas: the form ζ of each latent in its base view.
-
-    Returns:
-        For each latent name -> (states of the observable, states).
-    """
-    others = [views.without(views.groups[base]) for views, base in seen]
-    means = [_parts(moments, names, x) for names, x in zip(others, _conditionals(moments, zetas), strict=True)]
-    forms = indicators(moments, list(zip(others, means, strict=True)))
-    for (views, base), conditionals, x in zip(seen, means, _conditionals(moments, forms), strict=True):
-        conditionals |= _parts(moments, views.groups[base], x)
-    places = [(number, group) for number, (views, _) in enumerate(seen) for group in views.groups]
-    forms = indicators(moments, [(seen[number][0].without(group), means[number]) for number, group in places])
-    for (number, group), x in zip(places, _conditionals(moments, forms), strict=True):
-        means[number] |= _parts(moments, group, x)
-    return means
-
-
-def _parts(moments: FormMoments, names: Sequence[str], conditionals: Tensor) -> dict[str, Tensor]:
-    return {x: conditionals[moments.place[x]] for x in names}
-
-
-def _conditionals(moments: FormMoments, zetas: Sequence[Tensor]) -> list[Tensor]:
-    """(indicators, k) P(x | h) of all observables from E[1_x ζᵀ], for each of several forms."""
-
-    def of(zeta: Tensor) -> Tensor:
-        joint = moments.mean[:, None] * zeta[:, None, :, 0] + moments.second[1:] @ zeta.mT
-        positive = joint.clamp(min=0) + 1e-4 / moments.member.sum(dim=0)[moments.owner, None]
-        return positive / (moments.member.T @ positive)[:, moments.owner]
-
-    return each(of, [(zeta,) for zeta in zetas])
-
-
-def indicators(moments: FormMoments, requests: Sequence[tuple[Sequence[str], Mapping[str, Tensor]]]) -> list[Tensor]:
-    """For each list of observables and their P(x | h) the form ζ of least variance with E[ζ | h] = e_h."""
-
-    def of(columns: Tensor, means: Tensor) -> Tensor:
-        centred = means - moments.mean[columns - 1].unsqueeze(2)
-        expected = torch.nn.functional.pad(centred, (0, 0, 1, 0), value=1.0)  # (batch, 1 + indicators, k)
-        columns = torch.nn.functional.pad(columns, (1, 0))
-        spread = moments.noise[columns[:, :, None], columns[:, None]]
-        spread.diagonal(dim1=1, dim2=2).mul_(1 + 1e-3).add_(1e-9)
-        weighted = torch.linalg.solve(spread, expected)
-        gram = expected.mT @ weighted
-        ridge = 1e-9 * gram.diagonal(dim1=1, dim2=2).sum(dim=1)[:, None, None]
-        solved = torch.linalg.solve(gram + ridge * _eye(gram.shape[1], gram), weighted.mT)
-        form = solved.new_zeros(*solved.shape[:2], 1 + moments.size)
-        return form.scatter_(2, columns[:, None].expand_as(solved), solved)
-
-    return each(of, [(moments.columns(names), torch.cat([means[x] for x in names])) for names, means in requests])
 
 
 def as_table(joint: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from torchpbp.distributed import process_rank
+from torchpbp.exact.prior import ancestral_sample
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.models.likelihood.moments import FormMoments
 
@@ -56,7 +57,13 @@ def pair_residuals(
         moments: of the data.
         seed: of the sample.
     """
-    drawn = ancestral_sample(graph, tables, DRAWS, seed + process_rank())
+    names = graph.topological_order()
+    chances = np.random.default_rng(seed + process_rank()).random((len(names), DRAWS))
+    drawn = ancestral_sample(
+        [(graph.parents(v), (v,), tables[v]) for v in names],
+        {v: graph.num_states(v) for v in names},
+        torch.from_numpy(chances).to(moments.weights.device),
+    )
     sample = FormMoments(moments.states, drawn, moments.weights.new_ones(DRAWS))
     member = moments.member
     counts, draws = member @ moments.pairs @ member.T, sample.rows
@@ -73,25 +80,3 @@ def pair_residuals(
     ours_share = draws / (moments.pairs + draws)  # of the variance
     freedom = torch.where(seen, ours_share * fitted.clamp(min=0) + (1 - ours_share) * (cells - 1), 0.0)
     return PairResiduals(statistic, freedom)
-
-
-def ancestral_sample(graph: LatentGraph, tables: Mapping[str, Tensor], count: int, seed: int) -> dict[str, Tensor]:
-    """name -> (count,) states of all variables, each drawn after its parents.
-
-    Args:
-        graph: directed and discrete.
-        tables: (*states of the parents, states) of each variable.
-        count: rows.
-        seed: of the draws.
-    """
-    names = graph.topological_order()
-    chances = torch.from_numpy(np.random.default_rng(seed).random((len(names), count))).to(tables[names[0]].device)
-    drawn: dict[str, Tensor] = {}
-    for v, chance in zip(names, chances, strict=True):
-        code = torch.zeros_like(chance, dtype=torch.int64)
-        for parent in graph.parents(v):
-            code = code * graph.num_states(parent) + drawn[parent]
-        # (states - 1, joint states of the parents)
-        edges = tables[v].reshape(-1, graph.num_states(v)).cumsum(dim=1)[:, :-1].T
-        drawn[v] = (chance >= edges[:, code]).sum(dim=0)
-    return drawn

@@ -16,9 +16,8 @@ from torch import Tensor
 from torchpbp.graph.domains import Scope
 from torchpbp.graph.latent_graph import LatentGraph
 from torchpbp.models.likelihood.hidden_tree import HiddenTree
-from torchpbp.models.likelihood.levels import Family, Levels
 from torchpbp.models.likelihood.lookup import Lookup
-from torchpbp.models.likelihood.passes import Passes
+from torchpbp.models.likelihood.passes import Family, Levels, Passes
 from torchpbp.moments.distinct_rows import numbered
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torchpbp.distributed import gather_objects
 from torchpbp.errors import DataError
 from torchpbp.graph.latent_graph import LatentGraph
-from torchpbp.inputs.arrays import as_array, dense_tensor, number_tensor, require_device
+from torchpbp.inputs.arrays import as_tensor, require_device
 from torchpbp.inputs.clusters import partitioned
 from torchpbp.inputs.columns import ColumnReader, DataLike
 from torchpbp.inputs.missing_values import MissingValues
@@ -141,12 +141,7 @@ def checked_weights(weights: Any) -> Tensor:
     Raises:
         DataError: negative, not finite or missing, or not a sequence of numbers.
     """
-    expected = "one non-negative number per row"
-    if isinstance(weights, Tensor):
-        values = dense_tensor("weights", weights.detach()).to(torch.float64)
-    else:
-        array = as_array("weights", weights.array if is_series(weights) else weights, expected)
-        values = number_tensor("weights", array, expected).to(torch.float64)
+    values = as_tensor("weights", weights, "one non-negative number per row").detach().to(torch.float64)
     if values.ndim != 1:
         raise DataError(f"weights: expected one non-negative number per row, got shape {tuple(values.shape)}.")
     bad = ~(values >= 0) | values.isinf()

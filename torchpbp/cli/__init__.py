@@ -1,1 +1,0 @@
-"""Commands of ``python -m torchpbp`` on model files."""
