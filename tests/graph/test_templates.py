@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import networkx as nx
 import pytest
 
@@ -206,5 +208,32 @@ def test_balanced_tree():
     assert set(graph.neighbors("h2_1")) == {"h1_1", "h1_2", "h2_2", "y"}
     assert set(graph.neighbors("y")) == set(graph.latent)
     build_junction_tree(templates.balanced_tree(domains)).validate()
-    with pytest.raises(ArgumentError, match="leaves: expected a power of two of them, got 3"):
-        templates.balanced_tree(dict.fromkeys("abc", 2))
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 6, 7, 10, 11, 16])
+def test_balanced_trees_of_any_number_of_leaves(count):
+    names = [f"x{i}" for i in range(count)]
+    graph = templates.balanced_tree(dict.fromkeys(names, 3), leaf_states=2, states=4, condition={"y": 2})
+    assert graph.observed == (*names, "y")
+    assert len(graph.latent) == 2 * count - 2
+    assert set(graph.neighbors("y")) == set(graph.latent)
+    joined = nx.Graph(templates.balanced_tree(dict.fromkeys(names, 3)).edges)
+    top = [h for h in graph.latent if joined.degree(h) == (3 if not h.startswith("h_") else 2)][-2:]
+    assert joined.has_edge(*top)
+    depths = {min(nx.shortest_path_length(joined, h, v) for h in top) for v in names}
+    assert max(depths) - min(depths) <= 1
+    build_junction_tree(templates.balanced_tree(dict.fromkeys(names, 3))).validate()
+
+
+def test_leaves_of_a_balanced_tree_are_halved_in_their_order():
+    graph = templates.balanced_tree(dict.fromkeys("edcba", 2))
+    triangles = [("h1_1", "h_e", "h_d"), ("h2_1", "h1_1", "h_c"), ("h1_2", "h_b", "h_a")]
+    inner = [{*edge} for edge in graph.edges if edge[1] in graph.latent]
+    assert all({one, other} in inner for triangle in triangles for one, other in combinations(triangle, 2))
+    assert {"h2_1", "h1_2"} in inner
+    assert len(inner) == 3 * 3 + 1
+
+
+def test_a_balanced_tree_of_one_leaf_raises():
+    with pytest.raises(ArgumentError, match="leaves: expected a whole number of at least 2, got 1"):
+        templates.balanced_tree({"x": 2})

@@ -51,7 +51,6 @@ CHANGES: dict[str, Callable[[PBP], object]] = {
     "assigned state dict": lambda model: model.load_state_dict(fitted(2).state_dict(), assign=True),
     "fit": lambda model: model.fit(DiscreteNetwork.random(GRAPH, seed=2).sample(2_000, seed=0)),
     "partial fit": lambda model: model.partial_fit(DiscreteNetwork.random(GRAPH, seed=2).sample(2_000, seed=0)),
-    "initialisation": lambda model: PBPLayer(model).initialise(),
 }
 
 

@@ -359,9 +359,6 @@ def test_layers_take_the_class_as_states_and_as_weights(labelled):
     compiled = torch.compile(layer, fullgraph=True, backend="eager")
     for v, p in compiled({"c": states, "a1": a1}).items():
         torch.testing.assert_close(p, layer({"c": states, "a1": a1})[v])
-    fresh = PBPLayer(PBP(GRAPH, condition="c")).initialise(scale=0.0)
-    assert torch.allclose(fresh({})["c"], torch.full((1, 3), 1 / 3, dtype=torch.float64))
-    assert torch.allclose(fresh({"c": states})["a1"], torch.full((3, 3), 1 / 3, dtype=torch.float64))
 
 
 def test_diagnostics_are_those_of_the_worst_class(labelled):

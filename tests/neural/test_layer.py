@@ -104,25 +104,12 @@ def test_an_upstream_network_learns_through_the_layer(layer, network):
     assert loss().item() < before - 0.25 * (before - bound.item())
 
 
-def test_a_fresh_layer_is_valid_and_trainable(network):
-    layer = PBPLayer(PBP(network.graph)).initialise(scale=0.05, seed=1)
-    rows = network.sample(500, seed=2)
-    evidence = {v: rows[v] for v in ("a1", "c1")}
-    out = layer(evidence)
-    for p in out.values():
-        assert torch.allclose(p.sum(dim=1), torch.ones(500, dtype=torch.float64))
-        assert (p >= 0).all()
-    optimiser = torch.optim.Adam(layer.parameters(), lr=0.01)
-
-    def loss():
-        return -layer(evidence)["b1"].gather(1, rows["b1"].unsqueeze(1)).log().mean()
-
-    before = loss().item()
-    for _ in range(30):
-        optimiser.zero_grad()
-        loss().backward()
-        optimiser.step()
-    assert loss().item() < before
+@pytest.mark.parametrize("rank", [None, "auto"])
+def test_a_model_that_is_not_fitted_raises_with_the_two_routes(network, rank):
+    with pytest.raises(
+        NotFittedError, match=r"PBPModule\(model\)\.fit\(table\), or fit it, model\.fit\(table\), and train"
+    ):
+        PBPLayer(PBP(network.graph, rank=rank))
 
 
 def test_relaxed_samples(layer, evidence):
@@ -171,15 +158,13 @@ def test_continuous_evidence():
     assert out["c"][0, 0] > out["c"][1, 0]
 
 
-def test_bad_evidence_and_unfitted_structure(layer):
+def test_bad_evidence(layer):
     with pytest.raises(QueryError, match="the layer observes"):
         layer({"nobody": torch.tensor([0])})
     with pytest.raises(ShapeError, match=r"expected shape \(batch, 4\), got \(2, 3\)"):
         layer({"a1": torch.rand(2, 3)})
     with pytest.raises(ShapeError, match="has 3 rows, others have 2"):
         layer({"a1": torch.tensor([0, 1]), "b1": torch.tensor([0, 1, 2])})
-    with pytest.raises(NotFittedError, match="rank='auto'"):
-        PBPLayer(PBP(layer.model.graph, rank="auto"))
 
 
 def test_invalid_rows_answer_nan_and_leave_the_others_alone(layer):

@@ -25,7 +25,7 @@ OTHERS: dict[str, Any] = {
     "gradient": "stopped",
     "learning_rate": 0.01,
     "weight_decay": 0.5,
-    "warmup": 0.9,
+    "warmup": 2,
     "clip": 1e-3,
     "validation_rows": 40,
     "seed": 3,

@@ -63,10 +63,6 @@ class History(Callback):
 
     def __init__(self) -> None:
         self.lines: list[dict[str, float]] = []
-        self.began = False
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.began = True
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         logged = {name: float(value) for name, value in trainer.callback_metrics.items()}
@@ -133,11 +129,6 @@ def fit(
         saved = any(isinstance(callback, ModelCheckpoint) for callback in own)
         fitter = trainer(callbacks=[*own, history], logger=loggers or False, enable_checkpointing=saved)
         fitter.fit(module, data, ckpt_path=ckpt_path)
-        if not history.began:  # the checkpoint was that of a finished training, whose last hooks Lightning leaves out
-            module.trainer = fitter
-            for callback in own:
-                callback.on_train_end(fitter, module)
-            module.on_train_end()
     lines = history.lines
     names = dict.fromkeys(key for line in lines for key in line)
     return {

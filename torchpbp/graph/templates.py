@@ -223,19 +223,17 @@ def balanced_tree(
 ) -> LatentGraph:
     """A binary tree of latents over leaves of any kind: patches of an image, points of a stroke, sensors along a line.
 
-    Each leaf is connected to one latent. The latents of two neighbours in the list and the latent above them are connected with
-    each other, and so on up to the two halves.
+    The leaves are halved in their order, and so are the halves, down to single leaves. Each leaf is connected to one latent. The
+    latents of two halves are connected with each other and with the latent above them, up to the two halves of the whole.
 
     Args:
-        leaves: name -> domain; their number is a power of two, at least 2. Related leaves should be adjacent.
+        leaves: name -> domain, at least 2. Related leaves should be adjacent.
         leaf_states: number of states of the latents h_<leaf> above single leaves.
-        states: number of states of the others, h1_1, h1_2, … one level up, h2_1, … above these.
+        states: number of states of the others: h1_1, h1_2, … above two leaves, h2_1, … above three or four, and so on.
         condition: an observed variable with its number of states, connected to all latents, for ``PBP(graph, condition=name)``.
     """
     names = list(leaves)
     _at_least(2, leaves=len(names))
-    if len(names) & (len(names) - 1):
-        raise ArgumentError(f"leaves: expected a power of two of them, got {len(names)}.")
     variables: dict[str, Domain] = {
         **leaves,
         **dict.fromkeys((f"h_{v}" for v in names), leaf_states),
@@ -256,7 +254,9 @@ def _binary_tree(
     states: int | None,
     condition: Iterable[str],
 ) -> LatentGraph:
-    """A binary tree of latents over leaves, in which two neighbours and the latent above them are connected with each other.
+    """A binary tree of latents over leaves, which are halved in their order, and the halves again, down to single leaves.
+
+    The latents of two halves are connected with each other and with the latent above them.
 
     Args:
         leaves: names of the leaves.
@@ -266,18 +266,30 @@ def _binary_tree(
         states: number of states of the others.
         condition: names of the variables connected to all latents.
     """
-    level = [name(0, i) for i in range(1, len(leaves) + 1)]
-    domains = {**variables, **dict.fromkeys(level, leaf_states)}
-    latent, edges, height = list(level), list(zip(level, leaves, strict=True)), 0
-    while len(level) > 2:
-        height += 1
-        above = [name(height, i) for i in range(1, len(level) // 2 + 1)]
-        edges += [(above[i // 2], below) for i, below in enumerate(level)]
-        edges += list(zip(level[::2], level[1::2], strict=True))
-        domains |= dict.fromkeys(above, states)
-        latent += above
-        level = above
-    edges.append((level[0], level[1]))
+    levels: dict[int, list[tuple[str, str, str]]] = {}
+
+    def above(start: int, stop: int) -> str:
+        """The latent above a block of leaves, noted in its level with the latents of the two halves."""
+        if stop - start == 1:
+            return name(0, stop)
+        middle = (start + stop + 1) // 2
+        first, second = above(start, middle), above(middle, stop)
+        height = (stop - start - 1).bit_length()
+        level = levels.setdefault(height, [])
+        level.append((name(height, len(level) + 1), first, second))
+        return level[-1][0]
+
+    middle = (len(leaves) + 1) // 2
+    top = above(0, middle), above(middle, len(leaves))
+    latent = [name(0, i) for i in range(1, len(leaves) + 1)]
+    edges = list(zip(latent, leaves, strict=True))
+    domains = {**variables, **dict.fromkeys(latent, leaf_states)}
+    for height in sorted(levels):
+        edges += [(parent, half) for parent, *halves in levels[height] for half in halves]
+        edges += [(first, second) for _, first, second in levels[height]]
+        latent += [parent for parent, *_ in levels[height]]
+    domains |= dict.fromkeys(latent[len(leaves) :], states)
+    edges.append(top)
     edges += [(v, h) for v in condition for h in latent]
     return LatentGraph(edges, domains, latent, directed=False)
 

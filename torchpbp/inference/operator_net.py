@@ -236,26 +236,6 @@ class OperatorNet(nn.Module):
             for v, marginal in zip(names, clipped, strict=True):
                 self.observables[v].marginal.copy_(marginal)
 
-    @torch.no_grad()
-    def initialise(self, scale: float, generator: torch.Generator) -> None:
-        """Set the operators to independence plus noise: each message predicts its leaf uniformly.
-
-        Args:
-            scale: size of the noise.
-            generator: of the noise.
-        """
-        leaves = self.plan.tree.leaf_observables
-        for node, weight in enumerate((*(op.weight for op in self.separator_operators), self.root.weight), 1):
-            weight.copy_(scale * torch.randn(weight.shape, generator=generator, dtype=torch.float64))
-            constant = weight if self.condition is None else weight.movedim(0, -1)  # classes last
-            shape = constant.shape if self.condition is None else constant.shape[:-1]
-            if node < len(leaves) and leaves[node]:
-                constant[0] = 1.0 / math.prod(shape[1:])
-                continue
-            if node < len(leaves):
-                constant[0] = 0.0
-            constant[(0,) * len(shape)] = 1.0
-
     # -- evidence ------------------------------------------------------------------------------------------------
 
     def prepare(self, evidence: Evidence) -> Evidence:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import torch
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import WeightAveraging
 from torch import Tensor
 
@@ -23,6 +24,16 @@ class WeightAverage(WeightAveraging):
 
     def __init__(self, decay: float = 0.998) -> None:
         super().__init__(use_buffers=False, multi_avg_fn=partial(move_average, between(0, 1).check("decay", decay)))
+        self._ended = False
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._ended = True
+        super().on_train_end(trainer, pl_module)
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not self._ended:  # the checkpoint was that of a finished training, whose last hooks Lightning leaves out
+            self.on_train_end(trainer, pl_module)
+        self._ended = False
 
 
 def move_average(decay: float, average: list[Tensor], weights: list[Tensor], steps: Tensor | int) -> None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from torchpbp.distributed import own_share
 from torchpbp.errors import DataError, ShapeError
@@ -74,10 +73,10 @@ def several_batches(
         yield table
 
 
-class TableLoader(DataLoader[dict[str, Tensor]]):
+class TableLoader:
     """Batches of a table in memory, as dicts of tensors; their order depends on seed and epoch only.
 
-    With several processes, each loads its share of the rows of every batch.
+    An iterable for loops and for Lightning's Trainer. With several processes, each loads its share of the rows of every batch.
 
     Args:
         table: name -> (rows, …) tensor, array, list or Series, or a DataFrame; the same in all processes. States may be given
@@ -101,6 +100,8 @@ class TableLoader(DataLoader[dict[str, Tensor]]):
         [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
     """
 
+    batch_sampler = None  # Lightning reads this attribute of all that have a sampler
+
     def __init__(
         self,
         table: Mapping[str, Any] | pd.DataFrame,
@@ -117,8 +118,17 @@ class TableLoader(DataLoader[dict[str, Tensor]]):
             raise ShapeError(f"TableLoader: expected columns of one length, at least one row; got {lengths}.")
         rows = next(iter(lengths.values()))
         size = whole(1).check("batch_size", batch_size)
-        order = _Orders(rows, -(-rows // size), flag().check("shuffle", shuffle), checked_seed().check("seed", seed))
-        super().__init__(_Columns(columns), batch_size=None, sampler=order)
+        self.columns = columns
+        self.sampler = _Orders(
+            rows, -(-rows // size), flag().check("shuffle", shuffle), checked_seed().check("seed", seed)
+        )
+
+    def __len__(self) -> int:
+        return self.sampler.batches
+
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+        for rows in self.sampler:
+            yield {v: x[rows] for v, x in self.columns.items()}
 
     def _column(self, name: str, value: Any) -> Tensor:
         """A column as a tensor: states for a column with labels, otherwise numbers."""
@@ -135,30 +145,16 @@ class TableLoader(DataLoader[dict[str, Tensor]]):
         return Column.open(where, value, len(labels), labels).tensor().long()
 
 
-class _Columns(Dataset[dict[str, Tensor]]):
-    """Rows of a table, indexed by tensors of row numbers."""
-
-    def __init__(self, columns: Mapping[str, Tensor]) -> None:
-        self.columns = dict(columns)
-
-    def __getitem__(self, rows: Tensor) -> dict[str, Tensor]:
-        return {v: x[rows] for v, x in self.columns.items()}
-
-
-class _Orders(DistributedSampler[Tensor]):
-    """Row numbers of each batch, or of this process's share of it. Lightning does not replace distributed samplers."""
+class _Orders:
+    """Row numbers of each batch, or of this process's share of it."""
 
     def __init__(self, rows: int, batches: int, shuffle: bool, seed: int) -> None:
-        # The base class is not initialised: it needs a process group at this point, and distributes whole batches.
         self.rows, self.batches, self.shuffle, self.seed = rows, batches, shuffle, seed
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
         """Called by Lightning before each epoch, also after resuming."""
         self.epoch = epoch
-
-    def __len__(self) -> int:
-        return self.batches
 
     def __iter__(self) -> Iterator[Tensor]:
         order = torch.arange(self.rows)

@@ -12,12 +12,11 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from torchpbp.errors import ArgumentError, QueryError, ShapeError
+from torchpbp.errors import ArgumentError, NotFittedError, QueryError, ShapeError
 from torchpbp.inputs.evidence import Evidence, one_hot_where_observed, query_names, read_layer_evidence
 from torchpbp.models.pbp import PBP
 from torchpbp.precision import full_precision
-from torchpbp.settings import non_negative, positive, whole
-from torchpbp.settings import seed as checked_seed
+from torchpbp.settings import positive, whole
 
 
 class PBPLayer(nn.Module):
@@ -31,7 +30,11 @@ class PBPLayer(nn.Module):
     declared by the graph. Gradients of the other rows are unaffected.
 
     Args:
-        model: a PBP model with operators (fitted, loaded, or freshly initialised by :meth:`initialise`).
+        model: a fitted PBP model. Operators trained from random ones by the loss of a layer learn next to nothing, so a model that
+            is not fitted raises an error.
+
+    Raises:
+        NotFittedError: a model that is not fitted.
 
     Example:
         >>> from torchpbp import PBP, DiscreteNetwork, templates
@@ -47,21 +50,13 @@ class PBPLayer(nn.Module):
         super().__init__()
         if not isinstance(model, PBP):
             raise ArgumentError(f"PBPLayer: expected a PBP model, got {type(model).__name__}.")
-        model.plan  # noqa: B018  raises NotFittedError without a plan
+        if not model.fitted:
+            raise NotFittedError(
+                "PBPLayer: the model is not fitted, and gradients alone do not find good operators. Train the model and its encoders "
+                "by PBPModule(model).fit(table), or fit it, model.fit(table), and train it further as a layer. A network in a file "
+                "is made with the fitted model, torchpbp.load(path)."
+            )
         self.model = model
-
-    def initialise(self, scale: float = 0.1, seed: int = 0) -> PBPLayer:
-        """Set the operators to independence plus noise, in place of a fit: each message predicts its leaf uniformly.
-
-        Args:
-            scale: size of the noise.
-            seed: of the noise.
-        """
-        scale = non_negative().check("scale", scale)
-        generator = torch.Generator().manual_seed(checked_seed().check("seed", seed))
-        self.model.operators.initialise(scale, generator)
-        self.model.fitted = True
-        return self
 
     def forward(self, evidence: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Posteriors of all discrete variables except those observed as states.

@@ -10,15 +10,19 @@ import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
+from typing_extensions import Self
 
 from torchpbp.distributed import gather_rows, process_rank, shares, sum_over_processes, world_size
 from torchpbp.errors import ArgumentError, DataError, DataWarning, StructureError, warn_caller
 from torchpbp.inference.leaf_features import LeafReader
+from torchpbp.inputs.sources import DataLike
+from torchpbp.lazy import pandas as pd
 from torchpbp.learning.message_nets import Masking
 from torchpbp.learning.net_fitting import random_masks
 from torchpbp.models.pbp import PBP
 from torchpbp.neural.answers import Answers
-from torchpbp.neural.batches import read_batch, several_batches
+from torchpbp.neural.batches import TableLoader, read_batch, several_batches
+from torchpbp.neural.fitting import fit_table
 from torchpbp.neural.support import solve_support
 from torchpbp.settings import (
     Settings,
@@ -28,11 +32,11 @@ from torchpbp.settings import (
     instance,
     non_negative,
     positive,
-    seed,
     setting,
     several,
     whole,
 )
+from torchpbp.settings import seed as seed_setting
 
 PREPARED_ROWS = 20_000
 """Largest number of rows from which kernel maps and input scales are estimated before training."""
@@ -54,10 +58,10 @@ class ModuleSettings(Settings):
     gradient: Literal["solve", "stopped"] = setting("solve", choice("solve", "stopped"))
     learning_rate: float = setting(3e-3, positive())
     weight_decay: float = setting(0.01, non_negative())
-    warmup: float = setting(0.15, between(0.0, 1.0))
+    warmup: int = setting(100, whole(1))
     clip: float = setting(1.0, positive())
     validation_rows: int = setting(4_000, whole(1))
-    seed: int = setting(0, seed())
+    seed: int = setting(0, seed_setting())
 
 
 class PBPModule(LightningModule):
@@ -69,7 +73,7 @@ class PBPModule(LightningModule):
     After training, the operators of :attr:`model` are solved on all rows of ``datamodule.solve_dataloader()`` or, without
     such a method, of the training loader.
 
-    A batch is a dict, leaf -> (rows, *shape) values (NaN where missing) or (rows,) states (-1 where missing), including the
+    :meth:`fit` trains on a table in one call. With a Trainer of one's own, a batch is a dict, leaf -> (rows, *shape) values (NaN where missing) or (rows,) states (-1 where missing), including the
     target; or a tuple of tensors in the order of ``model.graph.observed``. The first ``support`` share of its rows is the
     support.
 
@@ -87,25 +91,23 @@ class PBPModule(LightningModule):
         link: compute probabilities of the target by a learned link (:class:`~torchpbp.inference.readout.Readout`) instead of
             by clipping.
         gradient: "solve": through both stages; "stopped": operators are constants to the loss, for comparison.
-        learning_rate: largest rate of AdamW with a one-cycle schedule; that of the ridges is ten times larger.
+        learning_rate: rate of AdamW after the warm-up; that of the ridges is ten times larger.
         weight_decay: of AdamW.
-        warmup: share of the steps in which the rate rises.
+        warmup: number of steps in which the rate rises; it is constant from then on.
         clip: largest norm of the gradient.
         validation_rows: largest number of training rows on which operators are solved before a validation.
         seed: of the nets' initial weights and of the hidden leaves; draws depend on it and on the step only.
 
     Attributes:
         model: the model, trained in place.
+        history: table with a row for each validation of :meth:`fit`; None before.
         skipped: number of steps skipped because loss or gradient was not finite.
         unlabelled: rows without a target in the last epoch.
 
     Example:
-        >>> import lightning, torchpbp
+        >>> import torchpbp
         >>> truth = torchpbp.DiscreteNetwork.random(torchpbp.templates.naive_bayes(3), seed=1)
-        >>> rows = torchpbp.TableLoader(truth.sample(500, seed=0), batch_size=250)
-        >>> module = PBPModule(torchpbp.PBP(truth.graph), target="x1")
-        >>> options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-        >>> lightning.Trainer(max_epochs=1, enable_model_summary=False, **options).fit(module, rows)
+        >>> module = PBPModule(torchpbp.PBP(truth.graph), target="x1").fit(truth.sample(500, seed=0), max_steps=20)
         >>> module.model.posterior("x1", {"x2": [0, 1]}).shape
         torch.Size([2, 4])
     """
@@ -129,7 +131,7 @@ class PBPModule(LightningModule):
         gradient: Literal["solve", "stopped"] = "solve",
         learning_rate: float = 3e-3,
         weight_decay: float = 0.01,
-        warmup: float = 0.15,
+        warmup: int = 100,
         clip: float = 1.0,
         validation_rows: int = 4_000,
         seed: int = 0,
@@ -152,7 +154,7 @@ class PBPModule(LightningModule):
             validation_rows=validation_rows,
             seed=seed,
         )
-        self.model = model
+        self.model = model.train()  # a fitted or loaded model is in evaluation mode
         self.target = _checked_target(model, target)
         settings = self.settings
         if model.encoders is not None and settings.residual:
@@ -161,6 +163,8 @@ class PBPModule(LightningModule):
         linked = self.target if settings.link else None
         model.attach_nets(settings.hidden, settings.instruments, settings.seed, linked, masking)
         self.answers = Answers(model, self.target)
+        self.history: pd.DataFrame | None = None
+        self._ended = False
         self.register_buffer("skipped", torch.zeros((), dtype=torch.int64))
         self.register_buffer("unlabelled", torch.zeros((), dtype=torch.int64))
         self.register_buffer("prepared", torch.zeros((), dtype=torch.bool))
@@ -171,6 +175,51 @@ class PBPModule(LightningModule):
         return self.model.operators.reader
 
     # -- training ------------------------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        table: DataLike,
+        validation: DataLike | None = None,
+        *,
+        batch_size: int = 400,
+        max_steps: int = 4_000,
+        seed: int | None = None,
+        progress: bool = True,
+        trainer: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Train on a table, as long as validation rows improve, then solve the operators on all rows.
+
+        A running average of the weights (:class:`~torchpbp.WeightAverage`) is validated every 100 steps, 250 with more than
+        3,000 training rows: operators are solved on training rows (at most ``validation_rows``), and the loss is the mean over the validation rows with
+        none, a third, half and four fifths of their leaves hidden. Training stops if the loss has not improved by 0.1 % for
+        400 steps, or for half of the steps up to the best validation if that is more. The weights of the best validation are
+        used; the operators are then solved on training and validation rows.
+
+        Args:
+            table: rows of any kind that :meth:`PBP.fit <torchpbp.PBP.fit>` reads, with the target. States, also those of the
+                target, may be strings or categories; ``model.labels`` has them afterwards.
+            validation: rows for validation. By default a fifth of the rows is held out, at most about 4,000: of each class of
+                the target the same share.
+            batch_size: rows of a step, about; all rows if there are fewer. Batches of an epoch have the same size.
+            max_steps: largest number of steps.
+            seed: of the order of the rows, of the rows held out and of the leaves hidden in validation; by default the module's.
+            progress: show a progress bar, after two seconds.
+            trainer: further arguments of Lightning's Trainer, such as ``{"accelerator": "gpu"}``; by default it trains on the
+                device of the model.
+
+        Returns:
+            The module itself. ``history`` has the columns step, loss and, with a target, accuracy, of the validation rows
+            without hidden leaves.
+
+        Raises:
+            DataError: rows that cannot be read or learned from, or no rows to validate on.
+        """
+        size, steps = whole(1).check("batch_size", batch_size), whole(1).check("max_steps", max_steps)
+        seeded = self.settings.seed if seed is None else seed_setting().check("seed", seed)
+        shown = flag().check("progress", progress)
+        self.train()
+        self.history = pd.DataFrame(fit_table(self, table, validation, size, steps, seeded, shown, trainer or {}))
+        return self
 
     def configure_optimizers(self) -> Any:
         settings = self.settings
@@ -195,13 +244,7 @@ class PBPModule(LightningModule):
         groups = [g for g in groups if g["params"]]
         # A fused optimiser unscales the gradients of mixed precision in its step, which is too late for clipping.
         optimizer = torch.optim.AdamW(groups, fused=not str(self.trainer.precision).endswith("-mixed"))
-        schedule = torch.optim.lr_scheduler.OneCycleLR(
-            optimizer,
-            [g["lr"] for g in groups],
-            total_steps=max(2, int(self.trainer.estimated_stepping_batches)),
-            pct_start=max(settings.warmup, 1e-6),
-        )
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+        return warmed_up(optimizer, settings.warmup)
 
     def configure_gradient_clipping(
         self, optimizer: Any, gradient_clip_val: Any = None, gradient_clip_algorithm: Any = None
@@ -213,6 +256,7 @@ class PBPModule(LightningModule):
         if stage != "fit":
             return
         self._require_gradients(False)  # operators are solved for, not trained
+        self.model.nets.train()  # an earlier training left the model in evaluation mode
         contrasted = [v for v, o in self.reader.observables.items() if o.continuous]
         if world_size() > 1 and self.target is None and contrasted:
             raise StructureError(
@@ -220,6 +264,11 @@ class PBPModule(LightningModule):
                 "which several processes do not share. Give target=, or train in one process."
             )
         precision = str(self.trainer.precision)
+        if precision in ("16-true", "bf16-true"):
+            raise ArgumentError(
+                f"precision={precision}: least-squares problems cannot be solved in half precision. Use "
+                f"{precision.replace('true', 'mixed')}, in which only the encoders run in half precision, or 32-true."
+            )
         if precision.endswith("-mixed") and self.model.encoders is None:
             raise ArgumentError(
                 f"precision={precision}: only encoders run in mixed precision, and the model has no encoders, so it would change "
@@ -232,6 +281,9 @@ class PBPModule(LightningModule):
         net.root.requires_grad_(required)
 
     def on_train_start(self) -> None:
+        loader = self.trainer.train_dataloader
+        if self.trainer.overfit_batches and isinstance(loader, TableLoader):
+            loader.sampler.shuffle = False  # the same batches in each epoch; Lightning changes DataLoaders only
         if not bool(self.prepared):
             most = -(-PREPARED_ROWS // world_size())
             tables = several_batches(self._solve_batches, most, self.model, self.device)
@@ -297,7 +349,13 @@ class PBPModule(LightningModule):
 
     # -- solving on all rows -------------------------------------------------------------------------------------
 
+    def on_fit_end(self) -> None:
+        if bool(self.prepared) and not self._ended:  # the checkpoint was that of a finished training: no step was left
+            self.on_train_end()
+        self._ended = False
+
     def on_train_end(self) -> None:
+        self._ended = True
         self._require_gradients(True)
         self.solve(self._solve_batches)
         self.model.eval()
@@ -318,10 +376,23 @@ class PBPModule(LightningModule):
         Args:
             batches: a loader, or a function that returns a fresh iterator over batches.
             rows: largest number of rows; all by default.
+
+        Raises:
+            DataError: rows that nothing can be learned from, or weights by which the operators are not determined.
         """
         opened = batches if callable(batches) else lambda: iter(batches)
         most = None if rows is None else -(-rows // world_size())
-        self.model.solve(lambda: several_batches(opened, most, self.model, self.device))
+        reason = "NaN or infinity"
+        try:
+            self.model.solve(lambda: several_batches(opened, most, self.model, self.device))
+            if bool(torch.stack([op.weight.isfinite().all() for op in self.model.operators.separator_operators]).all()):
+                return
+        except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
+            reason = str(error)
+        raise DataError(
+            f"PBPModule: the operators cannot be solved on these rows ({reason}), because features or weights are too large or not "
+            "finite. Train again with a lower learning_rate=, and look for huge values in the rows."
+        )
 
     def _solve_batches(self) -> Iterator[Any]:
         data: Any = getattr(self.trainer, "datamodule", None)
@@ -338,7 +409,7 @@ class PBPModule(LightningModule):
         elif not self.trainer.sanity_checking:
             self.solve(self._solve_batches, self.settings.validation_rows)
 
-    def validation_step(self, batch: Any, _: int) -> None:
+    def validation_step(self, batch: Any, _: int, dataloader_idx: int = 0) -> None:
         if self.trainer.sanity_checking:
             return
         table = read_batch(batch, self.model, self.device)
@@ -348,6 +419,12 @@ class PBPModule(LightningModule):
     def forward(self, evidence: Mapping[str, Any]) -> Any:
         """Posteriors of the model."""
         return self.model(evidence)
+
+
+def warmed_up(optimizer: torch.optim.Optimizer, steps: int) -> Any:
+    """An optimizer for Lightning whose rates rise over a number of steps and are constant from then on."""
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=1 / steps, total_iters=steps)
+    return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 
 def _gathered(tables: Iterator[dict[str, Tensor]]) -> Iterator[dict[str, Tensor]]:

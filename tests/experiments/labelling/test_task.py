@@ -33,10 +33,10 @@ def test_measures() -> None:
 
 
 def test_table_and_metrics() -> None:
-    result = labelling(DATA, PAIRS, TRAINER, Run(5), **{**TINY, "through_steps": 4, "from_noise": True})
+    result = labelling(DATA, PAIRS, TRAINER, Run(5), **{**TINY, "through_steps": 4})
     table, metrics = result.table, result.metrics
     assert table is not None
-    assert len(table) == 2 * (1 + 2 * 7)  # repeats, softmax + label_only · (crf, pbp: three stages; noise)
+    assert len(table) == 2 * (1 + 2 * 6)  # repeats, softmax + label_only · (crf, pbp: three stages)
     assert not table.duplicated(["series", "rows", "repeat"]).any()
     assert (table["kl"] > 0).all()
     mean = table[table["series"] == "pbp fitted +300 labels"]["kl"].mean()

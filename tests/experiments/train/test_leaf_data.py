@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import DataLoader, SequentialSampler
 
 from torchpbp.datasets import load_digits
 from torchpbp.errors import ArgumentError, DataError
@@ -110,6 +111,14 @@ def test_image_splits_are_disjoint() -> None:
     tables = PatchData(train=300, validation=50, seed=1).tables
     assert [len(tables[part][DIGIT]) for part in ("train", "val", "test")] == [250, 50, 1497]
     assert not torch.equal(tables["train"][DIGIT], PatchData(train=300, validation=50, seed=2).tables["train"][DIGIT])
+
+
+def test_one_batch_may_be_overfitted() -> None:
+    data = strokes()
+    loader = DataLoader(data.train_dataloader().dataset, batch_size=None, sampler=SequentialSampler(data.draws))
+    batches = list(loader)  # what Lightning makes of the loader with overfit_batches
+    assert len(batches) == data.steps_per_epoch
+    assert torch.equal(next(iter(loader))[DIGIT], batches[0][DIGIT])
 
 
 def test_bad_numbers_raise() -> None:

@@ -42,7 +42,6 @@ def labelling(
     steps: int = 600,
     refining_steps: int = 80,
     through_steps: int = 0,
-    from_noise: bool = False,
 ) -> Result:
     """Accuracy, log-loss and KL(exact ‖ head) per site against the number of labelled sequences.
 
@@ -63,7 +62,6 @@ def labelling(
         steps: at most, of the encoder with the softmax head.
         refining_steps: at most, of encoder and structured head together; 0: none.
         through_steps: at most, of a fresh encoder through the fitted structured heads; 0: none.
-        from_noise: also train the PBP head from random operators, for comparison with its fit.
 
     Returns:
         "kl/<series>/<size>", "log_loss/…" and "accuracy/…" (means over repeats) with "…_standard_error/…", "fit_seconds/…" and
@@ -78,8 +76,8 @@ def labelling(
     test = data.sample(test_rows, int(np.random.SeedSequence([run.seed]).generate_state(1)[0]))
     exact = data.posterior(test.signals)
 
-    options: dict[str, Any] = {"window": window, "width": width, "steps": steps, "refining_steps": refining_steps}
-    options |= {"through_steps": through_steps, "from_noise": from_noise}
+    options: dict[str, Any] = {"window": window, "width": width, "steps": steps}
+    options |= {"refining_steps": refining_steps, "through_steps": through_steps}
 
     @lru_cache(maxsize=1)
     def drawn(repeat: int) -> tuple[LabelledSignals, Tensor, int]:

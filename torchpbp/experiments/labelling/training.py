@@ -165,7 +165,7 @@ class Trained(NamedTuple):
 
     Args:
         head: "softmax", "crf" or "pbp".
-        stage: "trained" (softmax), "fitted", "refined", "through", or "from noise".
+        stage: "trained" (softmax), "fitted", "refined" or "through".
         label_only: number of label sequences without signals that the head was fitted to as well.
         module: signals -> log-posteriors.
         facts: of the training, by name; "fit_seconds" if a head was fitted.
@@ -197,7 +197,6 @@ def train_heads(
     steps: int = 600,
     refining_steps: int = 80,
     through_steps: int = 0,
-    from_noise: bool = False,
 ) -> Iterator[Trained]:
     """Train all heads on the same rows, one after the other.
 
@@ -209,7 +208,7 @@ def train_heads(
         label_only: number -> (number, length) label sequences without signals.
         trainer: makes Lightning's Trainer.
         seed: of the encoder's first weights, and of the order of the rows.
-        window, width, steps, refining_steps, through_steps, from_noise: as for the experiment.
+        window, width, steps, refining_steps, through_steps: as for the experiment.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -239,9 +238,3 @@ def train_heads(
                 module = LabelModule(deepcopy(fresh), head.requires_grad_(False), LEARNING_RATE, 0.0)
                 facts = train_labels(module, train, validation, trainer, through_steps, seed)
                 yield Trained(name, "through", count, module, {**fit, **facts})
-        if from_noise:
-            noise = pbp_head(labels)
-            noise.layer.initialise(seed=seed)
-            module = LabelModule(deepcopy(fresh), noise, LEARNING_RATE, LEARNING_RATE)
-            facts = train_labels(module, train, validation, trainer, steps, seed)
-            yield Trained("pbp", "from noise", count, module, facts)

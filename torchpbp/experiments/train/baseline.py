@@ -18,7 +18,7 @@ from torchpbp.experiments.training import generator_of
 from torchpbp.features.encoded import Encoders
 from torchpbp.inputs.missing_values import observed
 from torchpbp.learning.net_fitting import random_masks
-from torchpbp.neural.module import ModuleSettings
+from torchpbp.neural.module import ModuleSettings, warmed_up
 
 
 class LeafMLP(LightningModule):
@@ -111,11 +111,9 @@ class LeafMLP(LightningModule):
         self.log_dict(figures, on_epoch=True, batch_size=len(logs))
 
     def configure_optimizers(self) -> Any:
-        rate, decay, warmup = self.settings.learning_rate, self.settings.weight_decay, self.settings.warmup
+        rate, decay = self.settings.learning_rate, self.settings.weight_decay
         optimizer = torch.optim.AdamW(self.parameters(), rate, weight_decay=decay, foreach=True)
-        steps = int(self.trainer.estimated_stepping_batches)
-        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, steps + 1, pct_start=warmup)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+        return warmed_up(optimizer, self.settings.warmup)
 
 
 class ImputedSVM:

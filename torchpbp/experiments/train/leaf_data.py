@@ -58,7 +58,13 @@ class LeafData(LightningDataModule):
         rows = tables["train"]
         y = rows[target]
         self.draws = BalancedDraws(
-            rows, target, whole(1).check("support", support), whole(1).check("query", query), seed, change
+            rows,
+            target,
+            whole(1).check("support", support),
+            whole(1).check("query", query),
+            seed,
+            change,
+            self.steps_per_epoch,
         )
         half = hidden_leaves(tables["val"], self.leaves, len(self.leaves) // 2, seed)
         self.validation = {name: torch.cat([x, half[name]]) for name, x in tables["val"].items()}
@@ -116,9 +122,14 @@ def hidden_leaves(table: Table, leaves: Sequence[str], count: int, seed: int) ->
 
 
 class BalancedDraws(Dataset[Table]):
-    """Batch number i: support rows, as many of each class, then query rows, both drawn by (seed, i)."""
+    """Batch number i: support rows, as many of each class, then query rows, both drawn by (seed, i).
 
-    def __init__(self, table: Table, target: str, support: int, query: int, seed: int, change: Change | None) -> None:
+    Its length is that of an epoch, for ``trainer.overfit_batches``; there are batches of any number.
+    """
+
+    def __init__(
+        self, table: Table, target: str, support: int, query: int, seed: int, change: Change | None, length: int = 1
+    ) -> None:
         counts = torch.bincount(table[target])
         if bool((counts == 0).any()):
             absent = (counts == 0).nonzero().flatten().tolist()
@@ -127,6 +138,10 @@ class BalancedDraws(Dataset[Table]):
         self.table = {name: x[order] for name, x in table.items()}  # grouped by class
         self.counts, self.starts, self.rows = counts, counts.cumsum(0) - counts, len(order)
         self.support, self.query, self.seed, self.change = support, query, seed, change
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
 
     @property
     def support_rows(self) -> int:
