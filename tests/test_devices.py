@@ -19,6 +19,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torchpbp.learning.nets import HiddenNets, Inputs, NetsInTraining
 
 from tests.composed import composed
 from tests.device_watch import DeviceWatch
@@ -47,7 +48,6 @@ from torchpbp.errors import ArgumentError, DeviceError
 from torchpbp.experiments.run import train
 from torchpbp.features.maps import OneHot
 from torchpbp.inputs.arrays import require_device
-from torchpbp.learning.nets import HiddenNets, Inputs, NetsInTraining
 from torchpbp.models.likelihood import expectation, polish
 from torchpbp.moments.joint_tables import JointTables
 from torchpbp.moments.rows import TrainingRows

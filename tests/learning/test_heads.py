@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
-
-from torchpbp.features.maps import OneHot
 from torchpbp.learning.heads import PENALTIES, Correlations, FoldedRows, HeadPredictor, add, sums_of
 from torchpbp.learning.nets import HiddenNets, Inputs
+
+from torchpbp.features.maps import OneHot
 from torchpbp.learning.regressions import Regression, targets_of
 from torchpbp.moments.rows import TrainingRows
 

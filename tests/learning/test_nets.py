@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
+from torchpbp.learning.nets import HiddenNets, Inputs, NetsInTraining
 
 from torchpbp.features.maps import Nystroem, OneHot
-from torchpbp.learning.nets import HiddenNets, Inputs, NetsInTraining
 from torchpbp.learning.regressions import Regression, families, leading_directions, projected, targets_of
 from torchpbp.moments.rows import TrainingRows
 

@@ -6,12 +6,12 @@ import copy
 
 import pytest
 import torch
+from torchpbp.learning.separator_nets import SeparatorNets
 
 import torchpbp
 from torchpbp import MLP, PBP, Continuous, DiscreteNetwork, KernelRidge, LatentGraph, Nystroem, templates
 from torchpbp.errors import CheckpointError, NotFittedError, QueryError, StructureError
 from torchpbp.io import read_file, write_file
-from torchpbp.learning.separator_nets import SeparatorNets
 
 QUIET = {"enable_progress_bar": False}
 NETWORK = DiscreteNetwork.random(templates.hmm(4, states=2, observed_states=3), seed=0, concentration=0.3)

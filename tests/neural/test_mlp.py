@@ -7,14 +7,14 @@ import warnings
 import pytest
 import torch
 from lightning.pytorch import Trainer
+from torchpbp.learning.blanks import Blanks
+from torchpbp.neural.net_training import Batch, Batches, NetTraining
 
 from torchpbp import MLP, PBP, DiscreteNetwork, templates
 from torchpbp.errors import CheckpointError, DataWarning
 from torchpbp.features.maps import OneHot
-from torchpbp.learning.blanks import Blanks
 from torchpbp.learning.regressions import Regression
 from torchpbp.moments.rows import TrainingRows
-from torchpbp.neural.net_training import Batch, Batches, NetTraining
 
 QUIET = {"enable_progress_bar": False}
 NETWORK = DiscreteNetwork.random(templates.hmm(4), seed=0)

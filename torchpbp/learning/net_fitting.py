@@ -18,7 +18,7 @@ from torchpbp.inference.observable import Observable
 from torchpbp.inference.operator_net import EXACT_FLOOR
 from torchpbp.learning.feature_fitting import Tables
 from torchpbp.learning.fitting import FitResult, Fitter, clipping_floor
-from torchpbp.learning.message_nets import Masking, MessageNets, NetBank
+from torchpbp.learning.message_nets import Masking, MessageNets, NetBank, fit_banks
 from torchpbp.learning.net_moments import BatchRows, ClassLayout, MomentSums, fully_observed_rows, zero_sums
 from torchpbp.learning.net_stage1 import NetStage1
 from torchpbp.learning.population import population_rows
@@ -140,7 +140,7 @@ class NetFitter(Fitter):
             raise DataError(
                 "The training data is empty: expected at least one row (with a class, if there are any), got none."
             )
-        _fit_statistics(nets, reader, rows)
+        fit_banks(_bank_inputs(nets, part.leaves(reader), part) for part in rows())
         sums = zero_sums(nets, self.classes, self.device)
         class_rows = torch.zeros(self.classes, dtype=torch.float64, device=self.device)
         for part in rows():
@@ -278,21 +278,8 @@ def _value_sums(reader: LeafReader, name: str, values: Tensor, raw: Tensor, seen
     return raw.mT @ (torch.cat([standard, standard.square()], dim=1) * weight.unsqueeze(1))
 
 
-def _fit_statistics(nets: MessageNets, reader: LeafReader, rows: Passes) -> None:
-    """Fit mean and spread of the networks' outputs."""
-    banks = [b for b in (*nets.messages_, *nets.instruments_) if isinstance(b, NetBank)]
-    totals: list[list[Tensor]] = [[torch.zeros_like(b.mean), torch.zeros_like(b.mean)] for b in banks]
-    count = torch.zeros((), dtype=torch.float64, device=nets.log_ridge.device)
-    for part in rows():
-        leaves, weight = part.leaves(reader), part.weights.unsqueeze(1)
-        full, masked = nets.common_inputs(leaves, None), nets.common_inputs(leaves, part.shown)
-        for i, bank in enumerate(banks):
-            out = bank.raw(full if i < len(nets.messages_) else masked).double()
-            totals[i][0] += (out * weight).sum(dim=1, keepdim=True)
-            totals[i][1] += (out.square() * weight).sum(dim=1, keepdim=True)
-        count += part.weights.sum()
-    sum_over_processes(count)
-    for bank, (first, second) in zip(banks, totals, strict=True):
-        mean = sum_over_processes(first) / count
-        bank.mean.copy_(mean)
-        bank.spread.copy_(spread_of(sum_over_processes(second) / count - mean.square()))
+def _bank_inputs(nets: MessageNets, leaves: LeafFeatures, part: _Masked) -> list[tuple[NetBank, Tensor, Tensor]]:
+    """The banks of networks, each with its inputs and the weights of the rows."""
+    full, masked = nets.common_inputs(leaves, None), nets.common_inputs(leaves, part.shown)
+    pairs = [*((b, full) for b in nets.messages_), *((b, masked) for b in nets.instruments_)]
+    return [(bank, inputs, part.weights) for bank, inputs in pairs if isinstance(bank, NetBank)]

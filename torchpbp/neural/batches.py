@@ -129,7 +129,7 @@ class TableLoader(DataLoader[dict[str, Tensor]]):
             raise ShapeError(f"TableLoader: expected columns of one length, at least one row; got {lengths}.")
         rows = next(iter(lengths.values()))
         size = whole(1).check("batch_size", batch_size)
-        order = _Orders(rows, -(-rows // size), flag().check("shuffle", shuffle), checked_seed().check("seed", seed))
+        order = Orders(rows, -(-rows // size), flag().check("shuffle", shuffle), checked_seed().check("seed", seed))
         super().__init__(_Columns(columns), batch_size=None, sampler=order)
 
     def _column(self, name: str, value: Any) -> Tensor:
@@ -159,12 +159,24 @@ class _Columns(Dataset[dict[str, Tensor]]):
         return {v: x[rows] for v, x in self.columns.items()}
 
 
-class _Orders(DistributedSampler[Tensor]):
-    """Row numbers of each batch, or of this process's share of it. Lightning does not replace distributed samplers."""
+class Orders(DistributedSampler[Tensor]):
+    """Row numbers of each batch that are in this process. Lightning does not replace distributed samplers.
 
-    def __init__(self, rows: int, batches: int, shuffle: bool, seed: int) -> None:
+    Args:
+        rows: number of rows over all processes.
+        batches: number of batches.
+        shuffle: draw a new order in each epoch.
+        seed: of the orders.
+        before, own: rows of the processes before this one, and of this one; by default each process holds all rows, and takes its
+            share of every batch.
+    """
+
+    def __init__(
+        self, rows: int, batches: int, shuffle: bool, seed: int, before: int = 0, own: int | None = None
+    ) -> None:
         # The base class is not initialised: it needs a process group at this point, and distributes whole batches.
         self.rows, self.batches, self.shuffle, self.seed = rows, batches, shuffle, seed
+        self.before, self.own = before, own
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -175,9 +187,12 @@ class _Orders(DistributedSampler[Tensor]):
         return self.batches
 
     def __iter__(self) -> Iterator[Tensor]:
-        order = torch.arange(self.rows)
+        order = torch.arange(self.rows, device="cpu")
         if self.shuffle:
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
-            order = torch.randperm(self.rows, generator=generator)
+            order = torch.randperm(self.rows, generator=generator, device="cpu")
         for batch in torch.tensor_split(order, self.batches):
-            yield batch[own_share(len(batch))]
+            if self.own is None:
+                yield batch[own_share(len(batch))]
+            else:
+                yield batch[(batch >= self.before) & (batch < self.before + self.own)] - self.before
