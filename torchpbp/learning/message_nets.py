@@ -135,7 +135,7 @@ def fit_banks(batches: Iterable[Sequence[tuple[NetBank, Tensor, Tensor]]]) -> No
     """Set the mean and spread of the outputs of banks, over the rows of all processes.
 
     Args:
-        batches: for each batch of rows all banks, each with its common inputs and (rows,) or (*copies, nets or 1, rows) weights.
+        batches: for each batch of rows all banks, each with its common inputs and (rows,) weights of the rows.
     """
     totals: dict[NetBank, list[Tensor]] = {}
     for batch in batches:
@@ -215,14 +215,19 @@ class InstrumentNets(nn.Module):
             self.register_buffer(f"head_b{i}", torch.zeros(*shape, math.prod(family.sizes), dtype=torch.float64))
 
     @classmethod
-    def stacked(cls, classes: Sequence[InstrumentNets]) -> InstrumentNets:
-        """The networks of several classes, fitted one by one, with a leading class dimension."""
-        first = classes[0]
-        result = cls(first.plan, first.dims, first.widths, classes=len(classes), **first.settings)
+    def stacked(cls, members: Sequence[InstrumentNets], **lead: int) -> InstrumentNets:
+        """Networks of several folds or classes with a leading dimension of these, without gradient.
+
+        Args:
+            members: networks of each.
+            **lead: ``folds=`` or ``classes=``, the number of members.
+        """
+        first = members[0]
+        result = cls(first.plan, first.dims, first.widths, **{**first.settings, **lead})
+        states = [nets.state_dict() for nets in members]
         result.to(next(iter(first.buffers())).device)
-        states = [nets.state_dict() for nets in classes]
         result.load_state_dict({name: torch.stack([state[name] for state in states]) for name in states[0]})
-        return result.requires_grad_(False)
+        return result.requires_grad_(False).eval()
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -79,7 +79,7 @@ def stacked(solutions: Sequence[Solution]) -> Solution:
         OperatorTree(trees[0].plan, (trees[0].operators[0], *operators), torch.stack([t.root for t in trees])),
         tuple(torch.stack(parts) for parts in zip(*(s.strengths for s in solutions), strict=True)),
         tuple(torch.tensor(parts, device="cpu") for parts in zip(*(s.significant for s in solutions), strict=True)),
-        InstrumentNets.stacked(nets) if nets else None,
+        InstrumentNets.stacked(nets, classes=len(nets)) if nets else None,
     )
 
 

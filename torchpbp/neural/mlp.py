@@ -132,12 +132,16 @@ class MLP(RowRegressor):
         directions = leading_directions(cores, rows, [s.rank - 1 for s in plan.separators])
         dims = {v: m.dim for v, m in rows.maps.items()}
         widths = {v: x.shape[1] for v, x in rows[:0].leaves().inputs.items()}
-        nets = self.nets(plan, dims, widths, None).to(rows.device)
-        training = NetTraining(
-            nets, rows, [projected(r, d) for r, d in zip(cores, directions, strict=True)], self.settings
-        )
+        s = self.settings
+        # Weighted rows are joint states, not a sample: networks cannot memorise noise, and a fold would depend on the inside.
+        folds = s.folds if rows.weights is None else 1
+        nets = [
+            InstrumentNets(plan, dims, widths, s.hidden, INSTRUMENTS, s.seed, dtype=s.dtype).to(rows.device)
+            for _ in range(folds)
+        ]
+        training = NetTraining(nets, rows, [projected(r, d) for r, d in zip(cores, directions, strict=True)], s)
         training.run(self.trainer)
-        linear = directions if self.settings.linear else None
+        linear = directions if s.linear else None
         return CrossFittedStage1(plan, moments, training.fitting, linear, training.shown(-1), repr(self))
 
     def __repr__(self) -> str:
@@ -148,27 +152,27 @@ class NetTraining(LightningModule):
     """Joint training of the networks of all separators and folds.
 
     Args:
-        nets: networks with initial weights.
+        nets: networks of each fold with initial weights.
         rows: rows of this process.
         regressions: one per separator.
         settings: of the training.
     """
 
     def __init__(
-        self, nets: InstrumentNets, rows: TrainingRows, regressions: Sequence[Regression], settings: MLPSettings
+        self,
+        nets: Sequence[InstrumentNets],
+        rows: TrainingRows,
+        regressions: Sequence[Regression],
+        settings: MLPSettings,
     ) -> None:
         super().__init__()
-        self.nets, self.settings, self.rows = nets, settings, rows
+        self.nets, self.settings, self.rows = torch.nn.ModuleList(nets), settings, rows
         counts = [n for (n,) in shares(len(rows))]
-        self.total, self.before = sum(counts), sum(counts[: process_rank()])
-        if rows.weights is None and self.total < 2 * settings.folds:
-            raise DataError(
-                f"Cross-fitting with {settings.folds} folds needs at least {2 * settings.folds} rows, got {self.total}."
-            )
+        self.total, self.before, folds = sum(counts), sum(counts[: process_rank()]), len(nets)
+        if self.total < 2 * folds:
+            raise DataError(f"Cross-fitting with {folds} folds needs at least {2 * folds} rows, got {self.total}.")
         order = torch.randperm(self.total, generator=torch.Generator().manual_seed(settings.seed), device="cpu")
-        fold = (order % settings.folds)[self.before : self.before + len(rows)].to(rows.device)
-        # Weighted rows are joint states, not a sample: a fold would depend on the inside.
-        fold = fold if rows.weights is None else torch.zeros_like(fold)
+        fold = (order % folds)[self.before : self.before + len(rows)].to(rows.device)
         self.fitting = CrossFitting(nets, rows, fold, regressions)
 
     def shown(self, number: int) -> Tensor:
