@@ -26,7 +26,7 @@ from torchpbp.planning.plan import Plan
 
 RIDGE = 1e-3
 """Ridge penalty of heads, for instruments of unit variance."""
-ENTRIES_AT_ONCE = 1 << 23
+ENTRIES_AT_ONCE = 1 << 22
 """Largest number of outputs of a layer computed at once."""
 
 

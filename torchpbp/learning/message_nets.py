@@ -103,18 +103,20 @@ class NetBank(nn.Module):
 
     def raw(self, inputs: Tensor) -> Tensor:
         """(rows, all columns) -> (*copies, nets, rows, outputs), before standardisation."""
-        nets, copies = len(self.columns), math.prod(self.copies)
+        copies, rows = math.prod(self.copies), len(inputs)
+        nets, left = self.columns.shape
         # Rows come last, so that the inputs of a network are complete lines, which all of its copies share.
         lines = inputs.to(self.weights[0]).T.contiguous().index_select(0, self.columns.reshape(-1))
-        h = lines.reshape(nets, -1, len(inputs))
+        h, batch, right = lines.reshape(nets, left, rows), nets, left
         for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             if i:
-                h = torch.nn.functional.gelu(h).reshape(nets * copies, -1, len(inputs))
-            shape = (len(h), -1, h.shape[1])
-            w, b = (p.reshape(copies, nets, *p.shape[-2:]).transpose(0, 1).mT for p in (weight, bias))
-            h = torch.baddbmm(b.reshape(len(h), -1, 1), w.reshape(shape), h)
-        out = h.reshape(nets, copies, -1, len(inputs)).permute(1, 0, 3, 2)
-        return out.reshape(*self.copies, *out.shape[1:])
+                h, batch = torch.nn.functional.gelu(h).reshape(nets * copies, right, rows), nets * copies
+            left, right = weight.shape[-2:]
+            w, b = (p.reshape(copies, nets, -1, right).transpose(0, 1).mT for p in (weight, bias))
+            outputs = nets * copies * right // batch
+            h = torch.baddbmm(b.reshape(batch, outputs, 1), w.reshape(batch, outputs, left), h)
+        out = h.reshape(nets, copies, right, rows).permute(1, 0, 3, 2)
+        return out.reshape(*self.copies, nets, rows, right)
 
     def forward(self, inputs: Tensor, weights: Tensor | None = None) -> Tensor:
         """(rows, all columns) -> (*copies, nets, rows, outputs), standardised: in training mode by statistics of the batch, in the

@@ -225,9 +225,10 @@ class NetTraining(LightningModule):
 
     def training_step(self, positions: Tensor, _: int) -> Tensor:
         index = positions.to(self.rows.device)
-        loss = self.fitting.loss(index, self.mask[index], self.device)
+        try:
+            loss = self.fitting.loss(index, self.mask[index], self.device)
+        except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # moments that are not finite have no factors
+            loss = torch.tensor(torch.nan)
         if not bool(torch.isfinite(loss.detach())):
-            raise DataError(
-                f"{MLP.__name__}: the loss is not finite in epoch {self.current_epoch + 1}. Lower learning_rate=."
-            )
+            raise DataError(f"MLP: the loss is not finite in epoch {self.current_epoch + 1}. Lower learning_rate=.")
         return loss
