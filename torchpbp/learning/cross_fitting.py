@@ -66,7 +66,8 @@ class CrossFitting(Predictor):
             part = self.rows[positions[chosen]]
             y, weights = self._targets(part), self._weights(part).to(device, nets.dtype)
             leaves = part.to(device).leaves(nets.dtype)
-            eta = nets.instrument_features(leaves, shown[chosen].to(device), dict.fromkeys(self.nodes, weights))
+            counts = None if part.weights is None else dict.fromkeys(self.nodes, weights)
+            eta = nets.instrument_features(leaves, shown[chosen].to(device), counts)
             systems = [
                 (
                     torch.stack([eta[n][:, 1:] for n in nodes]).unsqueeze(1),

@@ -225,9 +225,10 @@ class InstrumentNets(nn.Module):
             **lead: ``folds=`` or ``classes=``, the number of members.
         """
         first = members[0]
-        result = cls(first.plan, first.dims, first.widths, **{**first.settings, **lead})
+        device = next(iter(first.buffers())).device
+        with device:
+            result = cls(first.plan, first.dims, first.widths, **{**first.settings, **lead}).to(device)
         states = [nets.state_dict() for nets in members]
-        result.to(next(iter(first.buffers())).device)
         result.load_state_dict({name: torch.stack([state[name] for state in states]) for name in states[0]})
         return result.requires_grad_(False).eval()
 

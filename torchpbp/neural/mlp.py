@@ -135,10 +135,11 @@ class MLP(RowRegressor):
         s = self.settings
         # Weighted rows are joint states, not a sample: networks cannot memorise noise, and a fold would depend on the inside.
         folds = s.folds if rows.weights is None else 1
-        nets = [
-            InstrumentNets(plan, dims, widths, s.hidden, INSTRUMENTS, s.seed, dtype=s.dtype).to(rows.device)
-            for _ in range(folds)
-        ]
+        with rows.device:
+            nets = [
+                InstrumentNets(plan, dims, widths, s.hidden, INSTRUMENTS, s.seed, dtype=s.dtype).to(rows.device)
+                for _ in range(folds)
+            ]
         training = NetTraining(nets, rows, [projected(r, d) for r, d in zip(cores, directions, strict=True)], s)
         training.run(self.trainer)
         linear = directions if s.linear else None
