@@ -51,9 +51,9 @@ class MLPSettings(Settings):
     folds: int = setting(2, whole(1))
     linear: bool = setting(True, flag())
     missing: float = setting(0.25, between(0, 1))
-    epochs: int = setting(12, whole(1))
+    epochs: int = setting(10, whole(1))
     batch_size: int | None = setting(None, optional(whole(1)))
-    learning_rate: float = setting(0.02, positive())
+    learning_rate: float = setting(0.03, positive())
     weight_decay: float = setting(1e-3, non_negative())
     dtype: torch.dtype = setting(torch.float32, floating_dtype())
     seed: int = setting(0, seed())
@@ -94,9 +94,9 @@ class MLP(RowRegressor):
         folds: int = 2,
         linear: bool = True,
         missing: float = 0.25,
-        epochs: int = 12,
+        epochs: int = 10,
         batch_size: int | None = None,
-        learning_rate: float = 0.02,
+        learning_rate: float = 0.03,
         weight_decay: float = 1e-3,
         dtype: torch.dtype = torch.float32,
         trainer: Mapping[str, Any] | None = None,
