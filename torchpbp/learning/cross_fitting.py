@@ -66,7 +66,8 @@ class CrossFitting(Predictor):
             part = self.rows[positions[chosen]]
             y, weights = self._targets(part), self._weights(part).to(device, nets.dtype)
             leaves = part.to(device).leaves(nets.dtype)
-            counts = None if part.weights is None else dict.fromkeys(self.nodes, weights)
+            equal = part.weights is None and len(part) > 0  # a small batch may lie within the fold
+            counts = None if equal else dict.fromkeys(self.nodes, weights)
             eta = nets.instrument_features(leaves, shown[chosen].to(device), counts)
             systems = [
                 (

@@ -33,11 +33,11 @@ class Rows(NamedTuple):
 
     Args:
         table: observable -> states or values, (rows, …).
-        weights: (rows,) weights of the rows; equal by default.
+        weights: (rows,) weights of the rows.
     """
 
     table: Mapping[str, Tensor]
-    weights: Tensor | None = None
+    weights: Tensor
 
 
 Batches = Callable[[], Iterator[Rows]]
@@ -101,7 +101,11 @@ class NetFitter(Fitter):
         self.device: torch.device = nets.log_ridge.device
 
     def fit(self, tables: Tables, plans: Mapping[int, Plan]) -> FitResult:
-        result = self.solve(lambda: map(Rows, tables()), self.nets.masking, self.shrinkage)
+        def batches() -> Iterator[Rows]:
+            for table in tables():
+                yield Rows(table, torch.ones(len(next(iter(table.values()))), dtype=torch.float64, device=self.device))
+
+        result = self.solve(batches, self.nets.masking, self.shrinkage)
         return replace(result, floor=clipping_floor(result.rows))
 
     def fit_population(self, plan: Plan, network: DiscreteNetwork) -> FitResult:
@@ -166,32 +170,22 @@ class NetFitter(Fitter):
             classes=None if condition is None else ClassRows(condition, class_rows, unlabelled, shrinkage),
         )
 
-    def _labelled(self, batches: Batches) -> Iterator[_Weighted]:
+    def _labelled(self, batches: Batches) -> Iterator[Rows]:
         """Batches of rows with a class, on the device of the networks."""
         for batch in batches():
             table = {v: x.to(self.device) for v, x in batch.table.items()}
-            first = next(iter(table.values()))
-            weights = torch.ones(len(first), dtype=torch.float64, device=self.device)
-            if batch.weights is not None:
-                weights = batch.weights.to(weights)
+            weights = batch.weights.to(self.device)
             if self.condition is not None and bool((table[self.condition] < 0).any()):
                 labelled = table[self.condition] >= 0
                 table, weights = {v: x[labelled] for v, x in table.items()}, weights[labelled]
             if len(weights):
-                yield _Weighted(table, weights)
-
-
-class _Weighted(NamedTuple):
-    """A batch of rows with a class, and their weights."""
-
-    table: dict[str, Tensor]
-    weights: Tensor
+                yield Rows(table, weights)
 
 
 class _Masked(NamedTuple):
     """A batch with masks of observed leaves, and of leaves shown to instruments and to context encoders."""
 
-    table: dict[str, Tensor]
+    table: Mapping[str, Tensor]
     weights: Tensor
     seen: Tensor
     shown: Tensor
@@ -204,7 +198,7 @@ class _Masked(NamedTuple):
 Passes = Callable[[], Iterator[_Masked]]
 
 
-def _in_step(batches: Iterator[_Weighted]) -> Iterator[tuple[_Weighted, tuple[int, int]]]:
+def _in_step(batches: Iterator[Rows]) -> Iterator[tuple[Rows, tuple[int, int]]]:
     """Batches of this process, each with the numbers of preceding and of all rows in the simultaneous batches of all processes.
 
     Raises:
