@@ -113,7 +113,7 @@ class NetFitter(Fitter):
         joint = population_rows(network, states, "a model with nets")
         table = dict(zip(joint.names, joint.content.unbind(dim=1), strict=True))
         # Each joint state is a single row, so a random mask would depend on the state: nothing is hidden.
-        result = self.solve(lambda: iter([Rows(table, joint.weights)]), Masking(0.0, 0.0), shrinkage=0.0)
+        result = self.solve(lambda: iter([Rows(table, joint.counts)]), Masking(0.0, 0.0), shrinkage=0.0)
         return replace(result, rows=0)
 
     @torch.no_grad()
