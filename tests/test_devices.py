@@ -47,7 +47,8 @@ from torchpbp.errors import ArgumentError, DeviceError
 from torchpbp.experiments.run import train
 from torchpbp.features.maps import OneHot
 from torchpbp.inputs.arrays import require_device
-from torchpbp.learning.nets import HiddenNets, Inputs, NetsInTraining
+from torchpbp.learning.message_nets import InstrumentNets
+from torchpbp.learning.net_moments import regression_error
 from torchpbp.models.likelihood import expectation, polish
 from torchpbp.moments.joint_tables import JointTables
 from torchpbp.moments.rows import TrainingRows
@@ -70,14 +71,6 @@ def mixed() -> PBP:
     h = torch.randint(2, (500,), generator=generator)
     noise = torch.randn(500, generator=generator)
     return PBP(graph, features=Nystroem(5)).fit({"x": 2.0 * h + noise, "y": 2 * h, "z": h})
-
-
-def nets() -> tuple[NetsInTraining, TrainingRows]:
-    rows = TrainingRows.of(
-        {"a": torch.tensor([0, 1, 1]), "b": torch.tensor([2, 0, 1])}, {"a": OneHot(2), "b": OneHot(3)}
-    )
-    hidden = HiddenNets(Inputs([("a",)], {"a": 2, "b": 3}), 2, [4], torch.float32)
-    return NetsInTraining(hidden, [[0]], [3]), rows
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -118,16 +111,19 @@ def test_the_layer_stays_on_a_device_without_values(discrete, mixed):
         assert all(p.grad is None or p.grad.is_meta for p in layer.parameters())
 
 
-def test_stage_one_nets_and_least_squares_stay_on_a_device_without_values():
-    module, rows = nets()
-    module = module.to("meta")
-    there = rows.to("meta")
-    losses = module.losses(there, [torch.empty(3, 1, 3, device="meta")], torch.empty(2, 3, device="meta"))
-    eta = module.hidden.eta(module.hidden.inputs.of_rows(there, torch.float32))
+def test_stage_one_nets_and_least_squares_stay_on_a_device_without_values(discrete):
+    dims = {v: o.map.dim for v, o in discrete.observables.items()}
+    nets = InstrumentNets(discrete.plan, dims, dims, [4]).to("meta")
+    states = torch.stack([torch.tensor([0, 1, 1])] * len(dims), dim=1)
+    rows = TrainingRows(list(dims), {v: OneHot(d) for v, d in dims.items()}, states).to("meta")
+    leaves = rows.leaves(torch.float32)
+    eta = nets.instrument_features(leaves, leaves.seen)
+    target = torch.empty(1, 1, 3, 3, device="meta")
+    losses = [regression_error([(x[None, None], target, torch.ones(1, 1, 3, device="meta"))]) for x in eta.values()]
     weight = LeastSquaresLayer(intercept=True)(torch.empty(9, 2, device="meta"), torch.empty(9, 3, device="meta"))
-    losses.sum().backward()
-    assert losses.is_meta
-    assert eta.is_meta
+    torch.stack(losses).sum().backward()
+    assert all(loss.is_meta for loss in losses)
+    assert all(p.grad is not None and p.grad.is_meta for p in nets.parameters())
     assert weight.is_meta
     assert weight.shape == (2, 4)
 
@@ -147,8 +143,9 @@ FINAL = {
     "exact/queries.py:posterior_of_one",
     "models/likelihood/choice.py:_split",  # weights of the distinct rows, for draws by seed
     "models/bootstrap.py:replicated_trees",  # counts of the distinct rows, for draws by seed
-    "neural/net_training.py:__init__",  # Lightning moves the module
-    "neural/mlp.py:_train",  # Lightning's trainer
+    "neural/mlp.py:__init__",  # Lightning moves the module
+    "neural/mlp.py:run",  # Lightning's trainer
+    "neural/mlp.py:configure_optimizers",  # before the optimiser has parameters
 }
 """What may be on the CPU."""
 

@@ -11,8 +11,7 @@ from torchpbp import MLP, PBP, Continuous, DiscreteNetwork, KernelRidge, LatentG
 from torchpbp.errors import ArgumentError, DataError, StructureError
 from torchpbp.exact import noisy_parity
 
-QUIET = {"enable_progress_bar": False}
-DOUBLE = {"trainer": QUIET, "dtype": torch.float64}
+DOUBLE = {"dtype": torch.float64}
 """A poor net tells little; in single precision, rounding would tell nearly as much, and exactness depend on the processor."""
 
 
@@ -34,9 +33,9 @@ def everything_else(graph, query):
     "regressor",
     [
         KernelRidge(landmarks=60),
-        MLP(epochs=1, folds=1, patience=None, linear=False, **DOUBLE),
+        MLP(epochs=1, folds=1, linear=False, **DOUBLE),
         MLP(epochs=1, linear=False, hidden=(4,), **DOUBLE),
-        MLP(epochs=1, folds=1, patience=None, **DOUBLE),
+        MLP(epochs=1, folds=1, **DOUBLE),
     ],
     ids=["kernel", "net of one epoch", "small net of one epoch", "net and linear features"],
 )
@@ -73,11 +72,9 @@ def test_a_net_that_memorises_biases_stage_two_until_it_is_cross_fitted():
         "linear": False,
         "missing": 0.0,
         "epochs": 25,
-        "patience": None,
         "learning_rate": 1e-2,
         "weight_decay": 0.0,
         "batch_size": 200,
-        "trainer": QUIET,
     }
     errors = []
     network = DiscreteNetwork.random(graph, seed=0)
@@ -120,9 +117,7 @@ def test_linear_stage_one_is_blind_to_parity_and_says_so():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "regressor", [KernelRidge(landmarks=100), MLP(folds=2, trainer=QUIET)], ids=["kernel_ridge", "mlp"]
-)
+@pytest.mark.parametrize("regressor", [KernelRidge(landmarks=100), MLP(folds=2)], ids=["kernel_ridge", "mlp"])
 def test_learned_stage_one_sees_parity_and_improves_with_rows(regressor):
     few, _ = parity_errors(regressor, 1_000)
     many, model = parity_errors(regressor, 10_000)
@@ -143,7 +138,7 @@ def test_nets_lose_little_where_linear_regression_does():
         query = graph.observed[0]
         del evidence[query]
         exact = network.posterior(query, evidence)
-        for name, regressor in {"ridge": Ridge(), "mlp": MLP(folds=3, epochs=20, trainer=QUIET)}.items():
+        for name, regressor in {"ridge": Ridge(), "mlp": MLP(folds=3, epochs=20)}.items():
             errors[name] += kl(exact, PBP(graph, regressor=regressor).fit(data).posterior(query, evidence))
     assert errors["mlp"] < 1.2 * errors["ridge"]
 
@@ -162,7 +157,7 @@ def test_continuous_variables():
     }
     evidence = {"x": torch.tensor([-1.0, 3.0]), "y": torch.tensor([1.0, -3.0])}
     expected = torch.tensor([[0.8, 0.2, 0.0], [0.0, 0.2, 0.8]], dtype=torch.float64)
-    for regressor in (KernelRidge(landmarks=50), MLP(folds=2, epochs=15, trainer=QUIET)):
+    for regressor in (KernelRidge(landmarks=50), MLP(folds=2, epochs=15)):
         model = PBP(graph, features=Nystroem(6), regressor=regressor).fit(data)
         assert float((model.posterior("z", evidence) - expected).abs().max()) < 0.1
 

@@ -11,16 +11,15 @@ import torchpbp
 from torchpbp import MLP, PBP, Continuous, DiscreteNetwork, KernelRidge, LatentGraph, Nystroem, templates
 from torchpbp.errors import CheckpointError, NotFittedError, QueryError, StructureError
 from torchpbp.io import read_file, write_file
-from torchpbp.learning.separator_nets import SeparatorNets
+from torchpbp.learning.message_nets import InstrumentNets
 
-QUIET = {"enable_progress_bar": False}
 NETWORK = DiscreteNetwork.random(templates.hmm(4, states=2, observed_states=3), seed=0, concentration=0.3)
 EVIDENCE = {"x1": [0, 2, -1], "x2": [1, -1, -1], "x3": [0, 1, -1], "x4": [2, 2, -1]}
 
 
 @pytest.fixture(scope="module")
 def fitted() -> PBP:
-    regressor = MLP(hidden=[16], trainer=QUIET)
+    regressor = MLP(hidden=[16])
     return PBP(NETWORK.graph, regressor=regressor).fit(NETWORK.sample(20_000, seed=0))
 
 
@@ -37,7 +36,7 @@ def test_messages_and_products_have_the_shapes_of_the_operators(fitted):
         rank, *below = operator.weight.shape
         assert message.shape == (3, rank)
         assert products.shape == (3, *below)
-        torch.testing.assert_close(message[:, 0], torch.ones(3))
+        torch.testing.assert_close(message[:, 0], torch.ones(3, dtype=torch.float64))
 
 
 def leaf_errors(model: PBP, evidence: dict[str, torch.Tensor]) -> float:
@@ -68,7 +67,7 @@ def test_nets_predict_leaves_from_complete_and_from_incomplete_evidence(fitted):
 
 
 def test_nets_that_have_always_seen_everything_are_worse_without(fitted):
-    spoiled = PBP(NETWORK.graph, regressor=MLP(hidden=[16], missing=0.0, trainer=QUIET))
+    spoiled = PBP(NETWORK.graph, regressor=MLP(hidden=[16], missing=0.0))
     spoiled.fit(NETWORK.sample(20_000, seed=0))
     rows = some_of(NETWORK.sample(300, seed=5))
     assert leaf_errors(spoiled, rows) > 1.5 * leaf_errors(fitted, rows)
@@ -95,7 +94,7 @@ def test_in_the_population_stage_two_leads_from_one_head_to_the_other(name):
         "parity": templates.parity(leaves=1, observed_states=3),
     }[name]
     network = DiscreteNetwork.random(graph, seed=3)
-    regressor = MLP(hidden=[6], epochs=1, missing=0.0, dtype=torch.float64, trainer=QUIET)
+    regressor = MLP(hidden=[6], epochs=1, missing=0.0, dtype=torch.float64)
     model = PBP(graph, regressor=regressor).fit_population(network)
     predicted = model.predicted_messages(network.sample(20, seed=1))
     for operator, (message, products) in zip(model.operators.separator_operators, predicted.values(), strict=True):
@@ -107,11 +106,9 @@ def test_predictions_are_averages_over_the_folds(fitted):
     alone = []
     for k in range(2):
         single = copy.deepcopy(fitted)
-        nets = single.stage1
-        assert isinstance(nets, SeparatorNets)
-        for parameters in (nets.hidden.weights, nets.message_heads, nets.product_heads):
-            for p in parameters:
-                p.copy_(p[:, [k, k]])
+        assert isinstance(single.stage1, InstrumentNets)
+        for tensor in single.stage1.state_dict().values():
+            tensor.copy_(tensor[[k, k]])
         alone.append(single.predicted_messages(EVIDENCE))
     for name, (message, products) in fitted.predicted_messages(EVIDENCE).items():
         torch.testing.assert_close(message, (alone[0][name].message + alone[1][name].message) / 2)
@@ -134,7 +131,7 @@ def mixed() -> PBP:
         "y": -2.0 * h + torch.randn(3_000, generator=generator),
         "z": torch.where(torch.rand(3_000, generator=generator) < 0.8, 2 * h, torch.ones_like(h)),
     }
-    return PBP(graph, features=Nystroem(6), regressor=MLP(hidden=[8], trainer=QUIET)).fit(data)
+    return PBP(graph, features=Nystroem(6), regressor=MLP(hidden=[8])).fit(data)
 
 
 def test_continuous_variables(mixed):
@@ -149,7 +146,7 @@ def test_a_model_of_classes_has_nets_of_each():
         [("h", "x"), ("h", "y"), ("h", "z"), ("c", "h")], {"h": 2, "x": 3, "y": 3, "z": 3, "c": 2}, latent=["h"]
     )
     network = DiscreteNetwork.random(graph, seed=4)
-    regressor = MLP(hidden=[4], epochs=2, trainer=QUIET)
+    regressor = MLP(hidden=[4], epochs=2)
     model = PBP(graph, condition="c", regressor=regressor).fit(network.sample(2_000, seed=0))
     evidence = {"x": [0, 1, -1], "y": [2, -1, -1]}
     for operator, (message, products) in zip(
@@ -167,10 +164,12 @@ def test_a_model_of_classes_has_nets_of_each():
 
 def test_nets_are_in_the_state_the_copy_and_the_text(fitted):
     names = [name for name in fitted.state_dict() if name.startswith("stage1.")]
-    assert {name.split(".")[1] for name in names} == {"hidden", "message_heads", "product_heads"}
+    assert {"stage1.instruments_.0.weights.0", "stage1.instruments_.0.mean", "stage1.head_a0", "stage1.head_b0"} <= set(
+        names
+    )
     assert not any(p.requires_grad for p in fitted.stage1.parameters())
     assert same(fitted, copy.deepcopy(fitted))
-    assert "SeparatorNets" in repr(fitted)
+    assert "InstrumentNets" in repr(fitted)
     assert "parameters in stage-1 nets" in str(fitted)
     moved = copy.deepcopy(fitted).to("meta")
     assert all(t.is_meta for t in (*moved.stage1.parameters(), *moved.stage1.buffers()))
@@ -189,17 +188,17 @@ def test_classes_are_loaded_too(tmp_path):
         [("h", "x"), ("h", "y"), ("h", "z"), ("c", "h")], {"h": 2, "x": 3, "y": 3, "z": 3, "c": 2}, latent=["h"]
     )
     data = DiscreteNetwork.random(graph, seed=4).sample(500, seed=0)
-    model = PBP(graph, condition="c", regressor=MLP(hidden=[4], epochs=1, trainer=QUIET)).fit(data)
+    model = PBP(graph, condition="c", regressor=MLP(hidden=[4], epochs=1)).fit(data)
     model.save(tmp_path / "model.pt")
     loaded, evidence = torchpbp.load(tmp_path / "model.pt"), {"x": [0, 1], "y": [2, -1]}
     assert same(model, loaded, evidence)
-    fresh = PBP(graph, condition="c", regressor=MLP())
+    fresh = PBP(graph, condition="c", regressor=MLP(hidden=[4]))
     fresh.load_state_dict(model.state_dict())
     assert same(model, fresh, evidence)
 
 
 def test_a_fresh_model_takes_nets_from_a_state(fitted):
-    fresh = PBP(NETWORK.graph, regressor=MLP())
+    fresh = PBP(NETWORK.graph, regressor=MLP(hidden=[16]))
     fresh.load_state_dict(fitted.state_dict())
     assert same(fitted, fresh)
 
@@ -222,12 +221,10 @@ def changed_file(model: PBP, path, change) -> None:
 def test_files_whose_nets_do_not_fit_raise(fitted, tmp_path):
     path = tmp_path / "model.pt"
     for change, message in (
-        (lambda c: c["stage1"].update(hidden=[17]), r"stage1\.hidden\.weights\.0: expected shape"),
-        (lambda c: c["stage1"].update(folds=0), "expected widths, folds and a dtype"),
-        (lambda c: c["stage1"].update(dtype="int64"), "expected widths, folds and a dtype"),
-        (lambda c: c["stage1"].update(kind="Other"), "expected one of SeparatorNets, ClassNets"),
-        (lambda c: c["state"].pop("stage1.product_heads.0"), r"stage1\.product_heads\.0: expected a tensor"),
-        (lambda c: c["state"]["stage1.message_heads.0"].fill_(torch.nan), "expected finite numbers"),
+        (lambda c: c["nets"]["settings"].update(hidden=[17]), r"stage1\.instruments_\.0\.weights\.0: expected shape"),
+        (lambda c: c["nets"]["settings"].update(folds=3), r"stage1\.\S+: expected shape"),
+        (lambda c: c["state"].pop("stage1.head_b0"), r"stage1\.head_b0: missing in the file"),
+        (lambda c: c["state"]["stage1.head_a0"].fill_(torch.nan), "expected finite numbers"),
     ):
         changed_file(fitted, path, change)
         with pytest.raises(CheckpointError, match=message):

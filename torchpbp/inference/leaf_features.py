@@ -41,21 +41,21 @@ class LeafFeatures(NamedTuple):
 
 
 def weighted_statistics(values: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Mean and variance over the rows of all processes, (nets, 1, outputs) each.
+    """Mean and variance over the rows of all processes, (…, 1, outputs) each.
 
     Args:
-        values: (nets, rows, outputs).
-        weights: (nets, rows) weights of the rows; equal by default.
+        values: (…, rows, outputs).
+        weights: (…, rows) weights of the rows; equal by default.
     """
     if weights is None:
         if world_size() == 1:
-            variance, mean = torch.var_mean(values, dim=1, keepdim=True, unbiased=False)
+            variance, mean = torch.var_mean(values, dim=-2, keepdim=True, unbiased=False)
             return mean, variance
-        weights = values.new_ones(values.shape[:2])
-    (total,) = shared_sums([weights.sum(dim=1, keepdim=True)])
+        weights = values.new_ones(values.shape[:-1])
+    (total,) = shared_sums([weights.sum(dim=-1, keepdim=True)])
     share = (weights / total.clamp(min=1e-12)).unsqueeze(-1).to(values)
-    (mean,) = shared_sums([(share * values).sum(dim=1, keepdim=True)])
-    (variance,) = shared_sums([(share * (values - mean).square()).sum(dim=1, keepdim=True)])
+    (mean,) = shared_sums([(share * values).sum(dim=-2, keepdim=True)])
+    (variance,) = shared_sums([(share * (values - mean).square()).sum(dim=-2, keepdim=True)])
     return mean, variance
 
 

@@ -18,7 +18,7 @@ from torchpbp.inference.observable import Observable
 from torchpbp.inference.operator_net import EXACT_FLOOR
 from torchpbp.learning.feature_fitting import Tables
 from torchpbp.learning.fitting import FitResult, Fitter, clipping_floor
-from torchpbp.learning.message_nets import Masking, MessageNets, NetBank
+from torchpbp.learning.message_nets import Masking, MessageNets, NetBank, fit_banks
 from torchpbp.learning.net_moments import BatchRows, ClassLayout, MomentSums, fully_observed_rows, zero_sums
 from torchpbp.learning.net_stage1 import NetStage1
 from torchpbp.learning.population import population_rows
@@ -33,11 +33,11 @@ class Rows(NamedTuple):
 
     Args:
         table: observable -> states or values, (rows, …).
-        weights: (rows,) weights of the rows; equal by default.
+        weights: (rows,) weights of the rows.
     """
 
     table: Mapping[str, Tensor]
-    weights: Tensor | None = None
+    weights: Tensor
 
 
 Batches = Callable[[], Iterator[Rows]]
@@ -101,7 +101,11 @@ class NetFitter(Fitter):
         self.device: torch.device = nets.log_ridge.device
 
     def fit(self, tables: Tables, plans: Mapping[int, Plan]) -> FitResult:
-        result = self.solve(lambda: map(Rows, tables()), self.nets.masking, self.shrinkage)
+        def batches() -> Iterator[Rows]:
+            for table in tables():
+                yield Rows(table, torch.ones(len(next(iter(table.values()))), dtype=torch.float64, device=self.device))
+
+        result = self.solve(batches, self.nets.masking, self.shrinkage)
         return replace(result, floor=clipping_floor(result.rows))
 
     def fit_population(self, plan: Plan, network: DiscreteNetwork) -> FitResult:
@@ -109,7 +113,7 @@ class NetFitter(Fitter):
         joint = population_rows(network, states, "a model with nets")
         table = dict(zip(joint.names, joint.content.unbind(dim=1), strict=True))
         # Each joint state is a single row, so a random mask would depend on the state: nothing is hidden.
-        result = self.solve(lambda: iter([Rows(table, joint.weights)]), Masking(0.0, 0.0), shrinkage=0.0)
+        result = self.solve(lambda: iter([Rows(table, joint.counts)]), Masking(0.0, 0.0), shrinkage=0.0)
         return replace(result, rows=0)
 
     @torch.no_grad()
@@ -140,7 +144,7 @@ class NetFitter(Fitter):
             raise DataError(
                 "The training data is empty: expected at least one row (with a class, if there are any), got none."
             )
-        _fit_statistics(nets, reader, rows)
+        fit_banks(_bank_inputs(nets, part.leaves(reader), part) for part in rows())
         sums = zero_sums(nets, self.classes, self.device)
         class_rows = torch.zeros(self.classes, dtype=torch.float64, device=self.device)
         for part in rows():
@@ -166,32 +170,22 @@ class NetFitter(Fitter):
             classes=None if condition is None else ClassRows(condition, class_rows, unlabelled, shrinkage),
         )
 
-    def _labelled(self, batches: Batches) -> Iterator[_Weighted]:
+    def _labelled(self, batches: Batches) -> Iterator[Rows]:
         """Batches of rows with a class, on the device of the networks."""
         for batch in batches():
             table = {v: x.to(self.device) for v, x in batch.table.items()}
-            first = next(iter(table.values()))
-            weights = torch.ones(len(first), dtype=torch.float64, device=self.device)
-            if batch.weights is not None:
-                weights = batch.weights.to(weights)
+            weights = batch.weights.to(self.device)
             if self.condition is not None and bool((table[self.condition] < 0).any()):
                 labelled = table[self.condition] >= 0
                 table, weights = {v: x[labelled] for v, x in table.items()}, weights[labelled]
             if len(weights):
-                yield _Weighted(table, weights)
-
-
-class _Weighted(NamedTuple):
-    """A batch of rows with a class, and their weights."""
-
-    table: dict[str, Tensor]
-    weights: Tensor
+                yield Rows(table, weights)
 
 
 class _Masked(NamedTuple):
     """A batch with masks of observed leaves, and of leaves shown to instruments and to context encoders."""
 
-    table: dict[str, Tensor]
+    table: Mapping[str, Tensor]
     weights: Tensor
     seen: Tensor
     shown: Tensor
@@ -204,7 +198,7 @@ class _Masked(NamedTuple):
 Passes = Callable[[], Iterator[_Masked]]
 
 
-def _in_step(batches: Iterator[_Weighted]) -> Iterator[tuple[_Weighted, tuple[int, int]]]:
+def _in_step(batches: Iterator[Rows]) -> Iterator[tuple[Rows, tuple[int, int]]]:
     """Batches of this process, each with the numbers of preceding and of all rows in the simultaneous batches of all processes.
 
     Raises:
@@ -278,21 +272,8 @@ def _value_sums(reader: LeafReader, name: str, values: Tensor, raw: Tensor, seen
     return raw.mT @ (torch.cat([standard, standard.square()], dim=1) * weight.unsqueeze(1))
 
 
-def _fit_statistics(nets: MessageNets, reader: LeafReader, rows: Passes) -> None:
-    """Fit mean and spread of the networks' outputs."""
-    banks = [b for b in (*nets.messages_, *nets.instruments_) if isinstance(b, NetBank)]
-    totals: list[list[Tensor]] = [[torch.zeros_like(b.mean), torch.zeros_like(b.mean)] for b in banks]
-    count = torch.zeros((), dtype=torch.float64, device=nets.log_ridge.device)
-    for part in rows():
-        leaves, weight = part.leaves(reader), part.weights.unsqueeze(1)
-        full, masked = nets.common_inputs(leaves, None), nets.common_inputs(leaves, part.shown)
-        for i, bank in enumerate(banks):
-            out = bank.raw(full if i < len(nets.messages_) else masked).double()
-            totals[i][0] += (out * weight).sum(dim=1, keepdim=True)
-            totals[i][1] += (out.square() * weight).sum(dim=1, keepdim=True)
-        count += part.weights.sum()
-    sum_over_processes(count)
-    for bank, (first, second) in zip(banks, totals, strict=True):
-        mean = sum_over_processes(first) / count
-        bank.mean.copy_(mean)
-        bank.spread.copy_(spread_of(sum_over_processes(second) / count - mean.square()))
+def _bank_inputs(nets: MessageNets, leaves: LeafFeatures, part: _Masked) -> list[tuple[NetBank, Tensor, Tensor]]:
+    """The banks of networks, each with its inputs and the weights of the rows."""
+    full, masked = nets.common_inputs(leaves, None), nets.common_inputs(leaves, part.shown)
+    pairs = [*((b, full) for b in nets.messages_), *((b, masked) for b in nets.instruments_)]
+    return [(bank, inputs, part.weights) for bank, inputs in pairs if isinstance(bank, NetBank)]

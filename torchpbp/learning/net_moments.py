@@ -15,7 +15,7 @@ from torch import Tensor
 from torchpbp.distributed import shared_sums
 from torchpbp.inference.leaf_features import LeafFeatures
 from torchpbp.learning.least_squares import cholesky_factor
-from torchpbp.learning.message_nets import Family, MessageNets
+from torchpbp.learning.message_nets import Family, InstrumentNets, MessageNets
 from torchpbp.moments.rows import row_products
 
 REGRESSION_RIDGE = 1e-2
@@ -67,7 +67,7 @@ class MomentSums:
         return result
 
 
-def zero_sums(nets: MessageNets, classes: int, device: torch.device | str = "cpu") -> MomentSums:
+def zero_sums(nets: InstrumentNets, classes: int, device: torch.device | str = "cpu") -> MomentSums:
     """Sums over no rows."""
     sums, counts = [], []
     for f in nets.families:
@@ -102,7 +102,7 @@ class BatchRows:
 
     def __init__(
         self,
-        nets: MessageNets,
+        nets: InstrumentNets,
         leaves: LeafFeatures,
         messages: Mapping[int, Tensor],
         instruments: Mapping[int, Tensor],
@@ -136,38 +136,47 @@ class BatchRows:
         return MomentSums(tuple(sums), (*counts, weight.sum(dim=-1)))
 
     def regression_error(self) -> Tensor:
-        """Share of the variance of messages (S1A) and products (S1B) within classes that instruments do not explain.
+        """:func:`regression_error` of messages (S1A) and products (S1B).
 
-        This is the error of stage 1 with both heads in closed form. Targets are detached, so it trains the instruments only.
-        Other losses hardly train them: the limit of stage 2 does not depend on instruments, only its noise does.
-
-        Returns:
-            Mean over dimensions and separators, from 0 to 1, over the rows of all processes.
+        Other losses hardly train instruments: the limit of stage 2 does not depend on them, only its noise does.
         """
-        parts = []
-        for eta, target, weight in self.families:
-            parts.append((eta[..., 1:], target[..., 1:].detach().to(eta), weight.unsqueeze(-1).to(eta)))
-        totals = shared_sums([x for eta, target, weight in parts for x in _class_sums(eta, target, weight)])
-        sums = []
-        for i, (eta, target, weight) in enumerate(parts):
-            eta_sum, target_sum, rows = totals[3 * i : 3 * i + 3]
-            eta, target = (_within(x, total, rows, weight) for x, total in ((eta, eta_sum), (target, target_sum)))
-            sums += [eta.mT @ eta, target.mT @ eta, target.square().sum(dim=1)]
-        sums = shared_sums(sums)
-        errors, counted = [], []
-        for i in range(len(parts)):
-            rows = totals[3 * i + 2].sum(dim=(1, 2)).clamp(min=1)
-            gram, cross = ((x / rows[..., None]).double() for x in sums[3 * i : 3 * i + 2])
-            variance = (sums[3 * i + 2] / rows).double()
-            eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-            factor = cholesky_factor(gram + REGRESSION_RIDGE * eye)
-            explained = torch.linalg.solve_triangular(factor, cross.mT, upper=False).square().sum(dim=1)
-            varying = variance > 1e-9
-            errors.append(torch.where(varying, 1 - explained / variance.clamp(min=1e-9), 0.0).sum())
-            counted.append(varying.sum())
-        if not errors:
+        if not self.families:
             return self.root_weight.new_zeros(())
-        return torch.stack(errors).sum() / torch.stack(counted).sum().clamp(min=1)
+        return regression_error([(eta[..., 1:], target[..., 1:], weight) for eta, target, weight in self.families])
+
+
+def regression_error(systems: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
+    """Share of the variance of targets within classes that ridge regression on instruments does not explain.
+
+    This is the error of networks whose last layers are in closed form. Targets are detached, so it trains instruments only.
+
+    Args:
+        systems: for several batches of separators (separators, classes, rows, m) instruments, targets, and weights of the rows,
+            (separators, classes, rows).
+
+    Returns:
+        Mean over dimensions and separators, from 0 to 1, over the rows of all processes.
+    """
+    parts = [(eta, target.detach().to(eta), weight.unsqueeze(-1).to(eta)) for eta, target, weight in systems]
+    totals = shared_sums([x for eta, target, weight in parts for x in _class_sums(eta, target, weight)])
+    sums = []
+    for i, (eta, target, weight) in enumerate(parts):
+        eta_sum, target_sum, rows = totals[3 * i : 3 * i + 3]
+        eta, target = (_within(x, total, rows, weight) for x, total in ((eta, eta_sum), (target, target_sum)))
+        sums += [eta.mT @ eta, target.mT @ eta, target.square().sum(dim=1)]
+    sums = shared_sums(sums)
+    errors, counted = [], []
+    for i in range(len(parts)):
+        rows = totals[3 * i + 2].sum(dim=(1, 2)).clamp(min=1)
+        gram, cross = ((x / rows[..., None]).double() for x in sums[3 * i : 3 * i + 2])
+        variance = (sums[3 * i + 2] / rows).double()
+        eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+        factor = cholesky_factor(gram + REGRESSION_RIDGE * eye)
+        explained = torch.linalg.solve_triangular(factor, cross.mT, upper=False).square().sum(dim=1)
+        varying = variance > 1e-9
+        errors.append(torch.where(varying, 1 - explained / variance.clamp(min=1e-9), 0.0).sum())
+        counted.append(varying.sum())
+    return torch.stack(errors).sum() / torch.stack(counted).sum().clamp(min=1)
 
 
 def _split(cross: Tensor, rank: int) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from torchpbp.learning.least_squares import cholesky_factor
-from torchpbp.learning.message_nets import MessageNets
+from torchpbp.learning.message_nets import InstrumentNets
 from torchpbp.learning.stage1 import Penalties, PredictedProducts, Predictions, Stage1
 
 
@@ -24,7 +24,7 @@ class NetStage1(Stage1):
         classes: keep the class dimension; otherwise it has size 1 and is removed.
     """
 
-    def __init__(self, nets: MessageNets, moments: Sequence[Tensor], classes: bool) -> None:
+    def __init__(self, nets: InstrumentNets, moments: Sequence[Tensor], classes: bool) -> None:
         self.nets, self.classes = nets, classes
         self.moments = list(moments) if classes else [m.squeeze(0) for m in moments]
 
@@ -67,15 +67,26 @@ class NetStage1(Stage1):
         for i, family in enumerate(self.nets.families):
             gram, message, product = self.moments[3 * i : 3 * i + 3]
             ridge = penalties.of_nodes(family.nodes).stage1
-            eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-            eye[0, 0] = 0.0  # the constant is not penalised
-            factor = cholesky_factor(gram + ridge * eye)
-            result.append((torch.cholesky_solve(message.mT, factor), torch.cholesky_solve(product.mT, factor)))
+            heads = closed_form_heads(gram, torch.cat([message, product], dim=-2), ridge)
+            result.append((heads[..., : family.rank], heads[..., family.rank :]))
         return result
 
     def _by_separator(self, moment: Tensor) -> Tensor:
         """Separators first, then classes."""
         return moment.transpose(0, 1) if self.classes else moment
+
+
+def closed_form_heads(gram: Tensor, cross: Tensor, ridge: float | Tensor) -> Tensor:
+    """(…, m, d) last layers with the smallest squared error of d targets, linear in η = (1, g).
+
+    Args:
+        gram: (…, m, m) E[ηηᵀ].
+        cross: (…, d, m) E[yηᵀ].
+        ridge: penalty, not of the constant.
+    """
+    eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    eye[0, 0] = 0.0
+    return torch.cholesky_solve(cross.mT, cholesky_factor(gram + ridge * eye))
 
 
 def _centred(second: Tensor, left: Tensor, right: Tensor) -> Tensor:

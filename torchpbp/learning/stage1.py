@@ -14,7 +14,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from torchpbp.learning.compression import Message, PredictedCores, compress_messages
-from torchpbp.learning.stage1_nets import Stage1Nets
+from torchpbp.learning.message_nets import InstrumentNets
 from torchpbp.moments.moments import Moments
 from torchpbp.moments.rows import TrainingRows
 from torchpbp.planning.plan import Group, Plan, SeparatorPlan
@@ -73,7 +73,7 @@ class Predictions(NamedTuple):
     strengths: dict[int, Tensor]
     significant: dict[int, int]
     known: dict[int, Tensor]
-    nets: Stage1Nets | None = None
+    nets: InstrumentNets | None = None
 
 
 class Stage1(ABC):
@@ -99,7 +99,7 @@ class CompressedStage1(Stage1):
             self.nets(messages),
         )
 
-    def nets(self, messages: Mapping[int, Message]) -> Stage1Nets | None:
+    def nets(self, messages: Mapping[int, Message]) -> InstrumentNets | None:
         """Trained networks for the compressed messages, to keep in the model; None if stage 1 has none."""
         return None
 
@@ -141,6 +141,19 @@ class Regressor(ABC):
             rows: rows of this process, for a :class:`RowRegressor`.
             penalties: penalties of both stages.
         """
+
+    def nets(
+        self, plan: Plan, dims: Mapping[str, int], widths: Mapping[str, int], classes: int | None
+    ) -> InstrumentNets | None:
+        """Networks with initial weights that become part of the model; None for methods without networks.
+
+        Args:
+            plan: core groups, instruments and ranks.
+            dims: feature dimensions of each observable.
+            widths: widths of the networks' input of each observable.
+            classes: number of classes of the condition variable; None without one.
+        """
+        return None
 
 
 class RowRegressor(Regressor):

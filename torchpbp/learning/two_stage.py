@@ -9,11 +9,9 @@ import torch
 from torch import Tensor
 
 from torchpbp.inference.operator_tree import OperatorTree
-from torchpbp.learning.class_nets import ClassNets
 from torchpbp.learning.least_squares import LeastSquaresLayer
-from torchpbp.learning.separator_nets import SeparatorNets
+from torchpbp.learning.message_nets import InstrumentNets
 from torchpbp.learning.stage1 import Penalties, PredictedProducts, Regressor, Stage1
-from torchpbp.learning.stage1_nets import Stage1Nets
 from torchpbp.moments.moments import Moments
 from torchpbp.moments.rows import TrainingRows
 from torchpbp.planning.plan import Plan
@@ -35,7 +33,7 @@ class Solution:
     tree: OperatorTree
     strengths: tuple[Tensor, ...]
     significant: tuple[int | Tensor, ...]
-    nets: Stage1Nets | None = None
+    nets: InstrumentNets | None = None
 
 
 def learn(
@@ -75,13 +73,13 @@ def solve(plan: Plan, moments: Stage1, penalties: Penalties) -> Solution:
 def stacked(solutions: Sequence[Solution]) -> Solution:
     """Solutions of all classes on the same plan, stacked along a leading class dimension."""
     trees = [s.tree for s in solutions]
-    nets = [s.nets for s in solutions if isinstance(s.nets, SeparatorNets)]
+    nets = [s.nets for s in solutions if s.nets is not None]
     operators = [torch.stack(weights) for weights in zip(*(t.operators[1:] for t in trees), strict=True)]
     return Solution(
         OperatorTree(trees[0].plan, (trees[0].operators[0], *operators), torch.stack([t.root for t in trees])),
         tuple(torch.stack(parts) for parts in zip(*(s.strengths for s in solutions), strict=True)),
         tuple(torch.tensor(parts, device="cpu") for parts in zip(*(s.significant for s in solutions), strict=True)),
-        ClassNets(nets) if len(nets) == len(solutions) else None,
+        InstrumentNets.stacked(nets, classes=len(nets)) if nets else None,
     )
 
 

@@ -45,29 +45,25 @@ from torchpbp.inputs.sources import DataLike, no_names_needed, open_data, with_p
 from torchpbp.lazy import pandas as pd
 from torchpbp.learning.feature_fitting import Tables
 from torchpbp.learning.fitting import CountFitter, FitResult, Fitter, RowFitter, check_labels
-from torchpbp.learning.message_nets import Masking, MessageNets
+from torchpbp.learning.message_nets import InstrumentNets, Masking, MessageNets, PredictedMessage
 from torchpbp.learning.messages import Messages
 from torchpbp.learning.net_fitting import NetFitter
 from torchpbp.learning.rank_selection import RankScore
 from torchpbp.learning.ridge import Ridge
 from torchpbp.learning.stage1 import Regressor, RowRegressor
-from torchpbp.learning.stage1_nets import PredictedMessage, Stage1Nets
 from torchpbp.models.bootstrap import Bootstrap
 from torchpbp.models.counts import Counts
 from torchpbp.models.diagnostics import diagnostics_table, random_patterns
 from torchpbp.models.leaf_maps import make_observables, read_features
 from torchpbp.models.likelihood.learner import MaximumLikelihood
 from torchpbp.models.saved_pbp import (
-    attach_saved,
     copy_state,
     graph_fault,
-    nets_in_state,
     numbers_in_answers,
     pack_encoders,
     pack_nets,
-    pack_stage1,
     require_sizes,
-    restore_stage1,
+    restore_nets,
     saved_features,
     unpack_encoders,
 )
@@ -250,6 +246,8 @@ class PBP(nn.Module, JointQueries, Sampling, Counting, Intervals):
             planned = self._planned_graph()
             dims = {v: d for v, d in self.dims.items() if v in planned.variables}
             self.operators.build(plan_graph(planned, dims, settings.plan_options, settings.root))
+            reader = self.operators.reader
+            self.stage1 = checked.nets(self.plan, reader.dims(), reader.widths(), self.operators.classes)
 
     def _configure(
         self,
@@ -277,7 +275,6 @@ class PBP(nn.Module, JointQueries, Sampling, Counting, Intervals):
         self.register_buffer("rows", torch.tensor(0, dtype=torch.int64))
         if settings.condition is not None:
             self.register_buffer("class_rows", torch.zeros(graph.num_states(settings.condition), dtype=torch.int64))
-        self.register_load_state_dict_pre_hook(nets_in_state)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_post_hook(_note_loaded)  # type: ignore[no-untyped-call]
 
     def _check_structure(self) -> None:
@@ -993,7 +990,7 @@ class PBP(nn.Module, JointQueries, Sampling, Counting, Intervals):
                 the nets.
 
         Returns:
-            Separator, named as in :meth:`diagnostics`, -> :class:`~torchpbp.learning.stage1_nets.PredictedMessage`: the message
+            Separator, named as in :meth:`diagnostics`, -> :class:`~torchpbp.learning.message_nets.PredictedMessage`: the message
             (batch, rank) and the products below it (batch, sizes below…), both averages over the nets of all folds. With
             ``condition`` both have a leading class dimension.
 
@@ -1002,7 +999,7 @@ class PBP(nn.Module, JointQueries, Sampling, Counting, Intervals):
             QueryError: weights of states.
         """
         checked = self.read_evidence(evidence)
-        if not isinstance(self.stage1, Stage1Nets):
+        if not isinstance(self.stage1, InstrumentNets):
             raise StructureError(
                 f"predicted_messages: stage 1 of this model has no nets, its regressor is {self.regressor!r}. Fit it with "
                 "regressor=MLP()."
@@ -1062,7 +1059,6 @@ class PBP(nn.Module, JointQueries, Sampling, Counting, Intervals):
             "specification": self.plan.to_list(),
             "labels": checked_labels(self.labels, self.graph.variables, name),
             "missing": self.missing,
-            "stage1": pack_stage1(self.stage1),
             **pack_nets(self),
             "dtype": self.operators.root.weight.dtype,
             "state": state,
@@ -1086,8 +1082,7 @@ class PBP(nn.Module, JointQueries, Sampling, Counting, Intervals):
             require_none(graph_fault(planned, resolved), name)
         tree = build_junction_tree(resolved, settings.root)
         model.operators.build(Plan.from_list(tree, content["specification"]))
-        require_none(restore_stage1(model, content["stage1"], state), name)
-        attach_saved(model, content)
+        restore_nets(model, content)
         require_none(copy_state(model, state), name)
         model.labels = checked_labels(content["labels"], graph.variables, name)
         model.missing = content["missing"]

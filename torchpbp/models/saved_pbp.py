@@ -18,18 +18,13 @@ from torchpbp.features.encoded import Encoders
 from torchpbp.features.maps import KernelMap
 from torchpbp.graph.latent_graph import Continuous, LatentGraph
 from torchpbp.inference.readout import Readout
-from torchpbp.learning.class_nets import ClassNets
-from torchpbp.learning.message_nets import Masking, MessageNets
-from torchpbp.learning.separator_nets import SeparatorNets
-from torchpbp.learning.stage1_nets import RegressionNets
+from torchpbp.learning.message_nets import InstrumentNets, MessageNets
 
 if TYPE_CHECKING:
     from torchpbp.models.pbp import PBP
 
 ENCODERS = {"PointEncoder": "torchpbp.neural.encoders", "ContextEncoder": "torchpbp.neural.encoders"}
 """Class of encoders that files can reconstruct -> its module; each has ``settings``, its arguments as plain values."""
-NETS: dict[str, type[RegressionNets]] = {kind.__name__: kind for kind in (SeparatorNets, ClassNets)}
-"""Name -> class of stage-1 nets that files can reconstruct."""
 
 
 # -- features and encoders ---------------------------------------------------------------------------------------------
@@ -112,65 +107,22 @@ def pack_nets(model: PBP) -> dict[str, Any]:
     """The content of a file about stage-1 nets and readout, except their state."""
     nets = model.stage1
     saved = None
-    if isinstance(nets, MessageNets):
-        saved = {
-            "hidden": nets.hidden,
-            "instruments": nets.instruments,
-            "seed": nets.seed,
-            "masking": list(nets.masking),
-            "dtype": nets.dtype,
-        }
-    return {"message_nets": saved, "readout": model.operators.target}
+    if isinstance(nets, InstrumentNets):
+        saved = {"learned_messages": isinstance(nets, MessageNets), "settings": nets.settings}
+    return {"nets": saved, "readout": model.operators.target}
 
 
-def attach_saved(model: PBP, content: Mapping[str, Any]) -> None:
+def restore_nets(model: PBP, content: Mapping[str, Any]) -> None:
     """Attach the nets and the readout of a file to a model; their state is copied afterwards."""
-    encoders, nets = content["encoders"], content["message_nets"]
-    if encoders is not None and encoders["residual"] and model.operators.encoders is not None:
-        model.operators.encoders.add_residuals()
+    net, encoders, nets = model.operators, content["encoders"], content["nets"]
+    if encoders is not None and encoders["residual"] and net.encoders is not None:
+        net.encoders.add_residuals()
     if nets is not None:
-        attached = model.attach_nets(nets["hidden"], nets["instruments"], nets["seed"], None, Masking(*nets["masking"]))
-        attached.messages_.to(nets["dtype"])
-        attached.instruments_.to(nets["dtype"])
+        kind = MessageNets if nets["learned_messages"] else InstrumentNets
+        restored = kind(model.plan, net.reader.dims(), net.reader.widths(), classes=net.classes, **nets["settings"])
+        model.stage1 = restored.requires_grad_(nets["learned_messages"]).to(model.device)
     if content["readout"] is not None:
-        model.operators.readout = Readout(str(content["readout"]))
-
-
-def pack_stage1(nets: nn.Module | None) -> dict[str, Any] | None:
-    """The content of a file about nets, except their state; None without nets that files can reconstruct."""
-    kind = type(nets).__name__
-    return {"kind": kind, **nets.to_dict()} if isinstance(nets, RegressionNets) and kind in NETS else None
-
-
-def restore_stage1(model: PBP, saved: Mapping[str, Any] | None, state: Mapping[str, Tensor]) -> str | None:
-    """Reconstruct the nets of a file if their tensors have the right shapes; their state is copied afterwards.
-
-    Returns:
-        The first mismatch; None if all shapes match.
-    """
-    if saved is None:
-        return None
-    kind = NETS.get(str(saved.get("kind")))
-    if kind is None:
-        raise CheckpointError(f"Nets of stage 1: expected one of {', '.join(NETS)}, got {saved.get('kind')!r}.")
-    shapes = kind.saved_shapes(model.plan, model.operators.reader.dims(), saved)
-    fault = shape_fault({f"stage1.{name}": shape for name, shape in shapes.items()}, state)
-    if fault is None:
-        model.stage1 = kind.from_dict(model.plan, model.operators.reader.dims(), saved).to(model.device)
-    return fault
-
-
-def nets_in_state(model: PBP, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Hook before loading a state dict: attach its nets to a model without nets."""
-    start = f"{prefix}stage1."
-    tensors = {name.removeprefix(start): t for name, t in state.items() if name.startswith(start)}
-    if not tensors or not model.operators.planned or model.stage1 is not None:
-        return
-    for kind in NETS.values():
-        saved = kind.settings_of_state(tensors)
-        if saved is not None:
-            model.stage1 = kind.from_dict(model.plan, model.operators.reader.dims(), saved).to(model.device)
-            return
+        net.readout = Readout(str(content["readout"]))
 
 
 # -- state -------------------------------------------------------------------------------------------------------------

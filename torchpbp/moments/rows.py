@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from torchpbp.features.encoded import EncodedMap
 from torchpbp.features.maps import FeatureMap, OneHot
+from torchpbp.inference.leaf_features import LeafFeatures
 from torchpbp.moments.distinct_rows import numbered
 from torchpbp.planning.plan import Group
 
@@ -36,7 +38,7 @@ class TrainingRows:
         names: variables, in the order of columns.
         maps: feature map of each variable.
         states: (rows, variables) int64, if all maps are one-hot.
-        features: (rows, all feature dimensions + 1) otherwise; the last column is 0.
+        features: (rows, all feature dimensions) otherwise.
         weights: (rows,) weights of the rows; equal by default.
         reals: (rows, variables) states and values as float64, if some variable is continuous; a vector or image has a column
             for each entry.
@@ -61,8 +63,7 @@ class TrainingRows:
         """Rows of a table, name -> (rows,) states or values."""
         if all(isinstance(m, OneHot) for m in maps.values()):
             return cls(list(maps), maps, states=torch.stack([table[v] for v in maps], dim=1), weights=weights)
-        parts = [m.features(table[v]) for v, m in maps.items()]
-        features = torch.cat([*parts, torch.zeros_like(parts[0][:, :1])], dim=1)
+        features = torch.cat([m.features(table[v]) for v, m in maps.items()], dim=1)
         reals = torch.cat([table[v].double().reshape(len(features), -1) for v in maps], dim=1)
         return cls(list(maps), maps, features=features, weights=weights, reals=reals)
 
@@ -91,6 +92,21 @@ class TrainingRows:
         if self.weights is None:
             return torch.ones(len(self), dtype=torch.float64, device=self.device)
         return self.weights.double()
+
+    def leaves(self, dtype: torch.dtype = torch.float64) -> LeafFeatures:
+        """Features of all variables."""
+        dims = [self.maps[v].dim for v in self.names]
+        lines = self.features
+        if self.states is not None:
+            start = torch.tensor([0, *itertools.accumulate(dims)][:-1], device=self.device)
+            lines = torch.zeros(len(self), sum(dims), dtype=dtype, device=self.device)
+            lines.scatter_(1, self.states + start, 1.0)
+        assert lines is not None
+        features = dict(zip(self.names, lines.to(dtype).split(dims, dim=1), strict=True))
+        # The constant in front of encoded features is no input.
+        inputs = {v: x[:, isinstance(self.maps[v], EncodedMap) :] for v, x in features.items()}
+        seen = torch.ones(len(self), len(dims), dtype=torch.bool, device=self.device)
+        return LeafFeatures(features, inputs, seen)
 
     def positions(self, size: int) -> tuple[Tensor, ...]:
         """Indices of the rows, in batches of ``size``."""

@@ -119,12 +119,12 @@ class TableLoader:
         rows = next(iter(lengths.values()))
         size = whole(1).check("batch_size", batch_size)
         self.columns = columns
-        self.sampler = _Orders(
+        self.sampler = Orders(
             rows, -(-rows // size), flag().check("shuffle", shuffle), checked_seed().check("seed", seed)
         )
 
     def __len__(self) -> int:
-        return self.sampler.batches
+        return len(self.sampler)
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
         for rows in self.sampler:
@@ -145,21 +145,39 @@ class TableLoader:
         return Column.open(where, value, len(labels), labels).tensor().long()
 
 
-class _Orders:
-    """Row numbers of each batch, or of this process's share of it."""
+class Orders:
+    """Row numbers of each batch that are in this process.
 
-    def __init__(self, rows: int, batches: int, shuffle: bool, seed: int) -> None:
+    Args:
+        rows: number of rows over all processes.
+        batches: number of batches.
+        shuffle: draw a new order in each epoch.
+        seed: of the orders.
+        before, count: rows of the processes before this one, and of this one; by default each process holds all rows, and takes
+            its share of every batch.
+    """
+
+    def __init__(
+        self, rows: int, batches: int, shuffle: bool, seed: int, before: int = 0, count: int | None = None
+    ) -> None:
         self.rows, self.batches, self.shuffle, self.seed = rows, batches, shuffle, seed
+        self.before, self.count = before, count
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
         """Called by Lightning before each epoch, also after resuming."""
         self.epoch = epoch
 
+    def __len__(self) -> int:
+        return self.batches
+
     def __iter__(self) -> Iterator[Tensor]:
-        order = torch.arange(self.rows)
+        order = torch.arange(self.rows, device="cpu")
         if self.shuffle:
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
-            order = torch.randperm(self.rows, generator=generator)
+            order = torch.randperm(self.rows, generator=generator, device="cpu")
         for batch in torch.tensor_split(order, self.batches):
-            yield batch[own_share(len(batch))]
+            if self.count is None:
+                yield batch[own_share(len(batch))]
+            else:
+                yield batch[(batch >= self.before) & (batch < self.before + self.count)] - self.before
