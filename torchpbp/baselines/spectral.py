@@ -1,4 +1,4 @@
-"""The spectral algorithm for latent junction trees [Parikh et al. 2012], the baseline nearest to predictive belief propagation."""
+"""The spectral algorithm for latent junction trees [JT], the baseline nearest to predictive belief propagation."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from torchpbp.settings import choice
 
 
 class Kernel(ABC):
-    """A positive-definite kernel k(|x − x'| / bandwidth) with k(0) = 1.
+    """A positive-definite kernel ``k(|x − x'| / bandwidth)`` with ``k(0) = 1``.
 
     The kernel of a group of variables is the product of their kernels.
     """
