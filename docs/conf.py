@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 import shutil
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from docutils import nodes
@@ -21,7 +22,11 @@ from sphinx.transforms import SphinxTransform
 import torchpbp
 
 HERE = Path(__file__).parent
-PLACES = {"../README.md": "index.md", "../CONTRIBUTING.md": "contributing.md", "../benchmarks/README.md": "benchmarks.md"}
+PLACES = {
+    "../README.md": "index.md",
+    "../CONTRIBUTING.md": "contributing.md",
+    "../benchmarks/README.md": "benchmarks.md",
+}
 """Links of pages to files outside of docs -> pages of the site."""
 CITATION = re.compile(r"\[(PBP|JT|NG|MP|OEM|TSR)\b[^\]]*\]")
 """Citations such as [PBP eq. 3]; their keys are headings of references.md."""
@@ -115,6 +120,24 @@ class Citations(SphinxTransform):
                 parent.replace(text, [*parts, nodes.Text(text[end:])])
 
 
+class ApiLinks(SphinxTransform):
+    """Let the first mention of each public name on a page lead to its entry."""
+
+    default_priority = 500
+
+    def apply(self, **options: Any) -> None:
+        names = {name for name in torchpbp.__all__ if not isinstance(getattr(torchpbp, name), ModuleType)}
+        for text in [] if self.env.docname.startswith("api/") else list(self.document.findall(nodes.literal)):
+            name = text.astext()
+            if name in names and not isinstance(text.parent, (nodes.reference, nodes.title)):
+                names.remove(name)
+                link = addnodes.pending_xref(
+                    refdomain="py", reftype="obj", reftarget=f"torchpbp.{name}", refdoc=self.env.docname
+                )
+                text.replace_self(link)
+                link += text
+
+
 def find_documented(
     app: Sphinx, env: BuildEnvironment, node: addnodes.pending_xref, content: nodes.Element
 ) -> nodes.Element | None:
@@ -137,7 +160,7 @@ def find_documented(
     return content if parent is not None else None
 
 
-@lru_cache(maxsize=None)
+@cache
 def imported(name: str) -> object | None:
     """The object of a dotted name, or None."""
     found: object = torchpbp
@@ -165,3 +188,4 @@ def setup(app: Sphinx) -> None:
     app.connect("autodoc-skip-member", skip_foreign)
     app.connect("autodoc-process-docstring", escape_shapes)
     app.add_transform(Citations)
+    app.add_transform(ApiLinks)

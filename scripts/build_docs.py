@@ -11,8 +11,6 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from sphinx.cmd.build import build_main
-
 import torchpbp
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -45,6 +43,8 @@ def build(folder: Path) -> None:
     Args:
         folder: created if needed.
     """
+    from sphinx.cmd.build import build_main  # check() needs no Sphinx
+
     options = ["-b", "html", "--fail-on-warning", "--keep-going", "--fresh-env", "--quiet"]
     if code := build_main([*options, "-d", str(folder / ".doctrees"), str(DOCS), str(folder)]):
         raise SystemExit(code)
@@ -70,7 +70,9 @@ def check(folder: Path) -> list[str]:
             elif parts.fragment and target in pages and unquote(parts.fragment) not in pages[target].ids:
                 faults.append(f"{name}: nothing at the link {link}")
     entries = set().union(*(page.ids for page in pages.values()))
-    faults += [f"No entry for torchpbp.{n}" for n in torchpbp.__all__ if n not in MODULES and f"torchpbp.{n}" not in entries]
+    faults += [
+        f"No entry for torchpbp.{n}" for n in torchpbp.__all__ if n not in MODULES and f"torchpbp.{n}" not in entries
+    ]
     return faults
 
 
