@@ -17,13 +17,14 @@ from docutils import nodes
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
+from sphinx.errors import ExtensionError
 from sphinx.transforms import SphinxTransform
 
 import torchpbp
 
 HERE = Path(__file__).parent
 PLACES = {
-    "../README.md": "index.md",
+    "../README.md": "tutorials/00_quickstart.md",
     "../CONTRIBUTING.md": "contributing.md",
     "../benchmarks/README.md": "benchmarks.md",
 }
@@ -81,12 +82,17 @@ pygments_style, pygments_dark_style = "friendly", "monokai"
 copybutton_prompt_text = ">>> "
 
 
-def copy_notebooks(app: Sphinx) -> None:
-    """Copy the notebooks into the source folder, where Sphinx reads them."""
+def collect_tutorials(app: Sphinx) -> None:
+    """Write README's quickstart and the notebooks into the source folder, where Sphinx reads them."""
     shutil.rmtree(HERE / "tutorials", ignore_errors=True)
     (HERE / "tutorials").mkdir()
     for notebook in sorted((HERE.parent / "notebooks").glob("*.ipynb")):
         shutil.copy(notebook, HERE / "tutorials")
+    text = (HERE.parent / "README.md").read_text(encoding="utf-8").partition("## Quickstart\n")[2].partition("\n## ")[0]
+    if not text:
+        raise ExtensionError("README.md has no section 'Quickstart'.")
+    text = text.replace("](docs/", "](../").replace("](notebooks/README.md)", "](01_first_latent_graph.ipynb)")
+    (HERE / "tutorials" / "00_quickstart.md").write_text(f"# Quickstart\n{text}", encoding="utf-8")
 
 
 def link_within_site(app: Sphinx, name: str, source: list[str]) -> None:
@@ -182,7 +188,7 @@ def skip_foreign(app: Sphinx, what: str, name: str, member: object, skip: bool, 
 
 
 def setup(app: Sphinx) -> None:
-    app.connect("builder-inited", copy_notebooks)
+    app.connect("builder-inited", collect_tutorials)
     app.connect("source-read", link_within_site)
     app.connect("missing-reference", find_documented)
     app.connect("autodoc-skip-member", skip_foreign)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from urllib.parse import unquote, urlsplit
 
 import torchpbp
@@ -43,11 +44,12 @@ def build(folder: Path) -> None:
     Args:
         folder: created if needed.
     """
-    from sphinx.cmd.build import build_main  # check() needs no Sphinx
+    from sphinx.cmd.build import build_main  # check() does not need it
 
     options = ["-b", "html", "--fail-on-warning", "--keep-going", "--fresh-env", "--quiet"]
-    if code := build_main([*options, "-d", str(folder / ".doctrees"), str(DOCS), str(folder)]):
-        raise SystemExit(code)
+    with TemporaryDirectory() as doctrees:
+        if code := build_main([*options, "-d", doctrees, str(DOCS), str(folder)]):
+            raise SystemExit(code)
     faults = check(folder)
     if faults:
         raise SystemExit("\n".join(faults))
