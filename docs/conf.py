@@ -33,6 +33,7 @@ CITATION = re.compile(r"\[(PBP|JT|NG|MP|OEM|TSR)\b[^\]]*\]")
 """Citations such as [PBP eq. 3]; their keys are headings of references.md."""
 STARRED = re.compile(r"(?<=[ (])\*(?=\w*(shape|table)\b)")
 """A star of a shape such as (rows, *shape), which is no emphasis."""
+TRAILING = re.compile(r"^(:ivar \w+)_:")
 NOTEBOOK = re.compile(r"`notebooks/(\w+)\.ipynb`")
 
 project = "torchpbp"
@@ -175,16 +176,16 @@ def imported(name: str) -> object | None:
     return found
 
 
-def escape_shapes(app: Sphinx, what: str, name: str, thing: object, options: Any, lines: list[str]) -> None:
-    """Shapes such as (rows, *shape) are no emphasis."""
-    lines[:] = [STARRED.sub(r"\\*", line) for line in lines]
+def escape_names(app: Sphinx, what: str, name: str, thing: object, options: Any, lines: list[str]) -> None:
+    """Stars of shapes are no emphasis, and attributes with a trailing underscore, such as classes_, no references."""
+    lines[:] = [TRAILING.sub(r"\1\\_:", STARRED.sub(r"\\*", line)) for line in lines]
 
 
 def skip_foreign(app: Sphinx, what: str, name: str, member: object, skip: bool, options: Any) -> bool | None:
-    """Leave out members that are inherited from other packages."""
+    """Leave out members that are inherited from other packages, such as the methods of nn.Module."""
     function = getattr(member, "fget", member)
     module = getattr(function, "__module__", None) or ""
-    return True if what == "class" and not module.startswith("torchpbp") else None
+    return True if what in ("class", "exception") and not module.startswith("torchpbp") else None
 
 
 def setup(app: Sphinx) -> None:
@@ -192,6 +193,6 @@ def setup(app: Sphinx) -> None:
     app.connect("source-read", link_within_site)
     app.connect("missing-reference", find_documented)
     app.connect("autodoc-skip-member", skip_foreign)
-    app.connect("autodoc-process-docstring", escape_shapes)
+    app.connect("autodoc-process-docstring", escape_names)
     app.add_transform(Citations)
     app.add_transform(ApiLinks)
