@@ -1,84 +1,84 @@
-"""Build the API pages from docstrings: ``python scripts/build_docs.py [folder]``. Needs the extra ``docs`` (pdoc).
+"""Build the site: ``python scripts/build_docs.py [folder]``. Needs the extra ``docs`` (Sphinx).
 
-Warnings of pdoc, such as names that do not resolve, are errors.
+Warnings of Sphinx, such as names that do not resolve, are errors, and so are links that lead nowhere, requests to other hosts for
+scripts, styles, fonts or images, and public names without an entry.
 """
 
 from __future__ import annotations
 
-import importlib
 import sys
-import types
-import warnings
+from html.parser import HTMLParser
 from pathlib import Path
-
-import networkx as nx
-import pandas as pd
-import pdoc
+from tempfile import TemporaryDirectory
+from urllib.parse import unquote, urlsplit
 
 import torchpbp
 
-PAGES = (
-    "torchpbp",
-    "torchpbp.graph.templates",
-    "torchpbp.datasets",
-    "torchpbp.exact.parity",
-    "torchpbp.features",
-    "torchpbp.contract.latent_model",
-    "torchpbp.contract.abilities",
-    "torchpbp.inference.density",
-    "torchpbp.inference.operator_net",
-    "torchpbp.inference.operator_tree",
-    "torchpbp.inputs.evidence",
-    "torchpbp.inputs.sources",
-    "torchpbp.planning.plan",
-    "torchpbp.learning",
-)
-"""Modules with a page; all names of ``torchpbp.__all__`` are on the first."""
+DOCS = Path(__file__).parents[1] / "docs"
+MODULES = ("errors", "plotting", "templates")
+"""Public names that are modules; their content has entries."""
+
+
+class Page(HTMLParser):
+    """Links, identifiers and loaded files of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: set[str] = set()
+        self.loaded: set[str] = set()
+        self.ids: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        values = {name: value for name, value in attributes if value}
+        self.ids |= {values[name] for name in ("id", "name") if name in values}
+        if tag == "a" and "href" in values:
+            self.links.add(values["href"])
+        elif tag != "a":
+            self.loaded |= {values[name] for name in ("src", "href") if name in values}
 
 
 def build(folder: Path) -> None:
-    """Write the pages.
+    """Write the site.
 
     Args:
         folder: created if needed.
     """
-    for page in map(importlib.import_module, PAGES):
-        for name in getattr(page, "__all__", ()):  # some are loaded lazily, which pdoc does not see
-            setattr(page, name, getattr(page, name))
-    convert = pdoc.docstrings.convert
-    pdoc.docstrings.convert = lambda text, *rest: convert(
-        text.replace("`~", "`"), *rest
-    )  # as in :class:`~torchpbp.PBP`
-    for kind in (
-        nx.Graph,
-        nx.DiGraph,
-        pd.Series,
-        pd.Index,
-    ):  # generic for type checkers, but not when the annotations are evaluated
-        kind.__class_getitem__ = classmethod(types.GenericAlias)
-    pdoc.render.configure(
-        docformat="google", math=True, show_source=False, footer_text=f"torchpbp {torchpbp.__version__}"
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        warnings.filterwarnings("ignore", category=DeprecationWarning)  # of other packages, while they are imported
-        warnings.filterwarnings("ignore", category=FutureWarning)
-        warnings.filterwarnings("ignore", message=r"Error parsing type annotation ForwardRef")  # fields of named tuples
-        pdoc.pdoc(*PAGES, output_directory=folder)
-    check(folder)
+    from sphinx.cmd.build import build_main  # check() does not need it
+
+    options = ["-b", "html", "--fail-on-warning", "--keep-going", "--fresh-env", "--quiet"]
+    with TemporaryDirectory() as doctrees:
+        if code := build_main([*options, "-d", doctrees, str(DOCS), str(folder)]):
+            raise SystemExit(code)
+    faults = check(folder)
+    if faults:
+        raise SystemExit("\n".join(faults))
 
 
-def check(folder: Path) -> None:
-    """Raise if a public name is missing from the first page, or a Sphinx role is left in the text."""
-    page = (folder / "torchpbp.html").read_text(encoding="utf-8")
-    missing = [n for n in torchpbp.__all__ if n not in ("errors", "plotting", "templates") and f'id="{n}"' not in page]
-    if missing:
-        raise SystemExit(f"{folder / 'torchpbp.html'}: no entry for {', '.join(missing)}.")
-    if "`~" in page:
-        raise SystemExit(f"{folder / 'torchpbp.html'}: `~ is left in the text.")
+def check(folder: Path) -> list[str]:
+    """Faults of a site: links that lead nowhere, files from other hosts, public names without an entry."""
+    pages = {path.resolve(): Page(path.read_text(encoding="utf-8")) for path in folder.rglob("*.html")}
+    faults = []
+    for path, page in sorted(pages.items()):
+        name = path.relative_to(folder.resolve())
+        faults += [f"{name}: loads {url}" for url in sorted(page.loaded) if urlsplit(url).netloc]
+        for link in sorted(page.links | page.loaded):
+            parts = urlsplit(link)
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            if parts.scheme or parts.netloc:
+                continue
+            if not target.exists():
+                faults.append(f"{name}: no file for the link {link}")
+            elif parts.fragment and target in pages and unquote(parts.fragment) not in pages[target].ids:
+                faults.append(f"{name}: nothing at the link {link}")
+    entries = set().union(*(page.ids for page in pages.values()))
+    faults += [
+        f"No entry for torchpbp.{n}" for n in torchpbp.__all__ if n not in MODULES and f"torchpbp.{n}" not in entries
+    ]
+    return faults
 
 
 if __name__ == "__main__":
-    target = Path(sys.argv[1] if len(sys.argv) > 1 else "build/api")
+    target = Path(sys.argv[1] if len(sys.argv) > 1 else "build/site")
     build(target)
-    print(f"Pages: {target / 'index.html'}")
+    print(f"{target / 'index.html'}; to read it with search: python -m http.server --directory {target}")

@@ -64,7 +64,7 @@ class GenerativeClassifier(Saved, ClassifierMixin, BaseEstimator):
     Args:
         graph: structure whose observables are the features, in the order of the columns; or a function from the features'
             names to a structure, such as :func:`torchpbp.templates.mixture`. May be None if ``learner`` is a model.
-        learner: a class or function (graph, **options) -> model, or an unfitted model that is copied for each class.
+        learner: a class or function ``(graph, **options) -> model``, or an unfitted model that is copied for each class.
         options: keyword arguments for ``learner``; ``learner__name`` sets one of them, as in a parameter grid of scikit-learn.
         prior: "empirical" (class frequencies) or "uniform".
         progress: show a progress bar over classes.

@@ -71,7 +71,7 @@ class EM(NetworkLearner):
         restarts: number of random starts; the run with the highest objective is selected.
         max_steps: largest number of steps of a run. A warning is issued if the selected run reaches it.
         relative_tolerance: a run has converged when the objective f changes by no more than this share of its size:
-            |f(t) − f(t−1)| ≤ relative_tolerance · |f(t) + f(t−1)| / 2 [JT 9]. The paper's 1e-4 stops early: with many rows
+            ``|f(t) − f(t−1)| ≤ relative_tolerance · |f(t) + f(t−1)| / 2`` [JT 9]. The paper's 1e-4 stops early: with many rows
             1e-6 is several times more accurate, in several times as many steps.
         prior: pseudo-rows per entry of a table (a Dirichlet prior with concentration 1 + prior). 0 gives maximum
             likelihood, whose tables may contain zeros; evidence absent from the data may then be impossible.

@@ -1,4 +1,4 @@
-"""Stepwise online EM [Liang and Klein 2009]: tables are updated after every mini-batch."""
+"""Stepwise online EM [OEM]: tables are updated after every mini-batch."""
 
 from __future__ import annotations
 

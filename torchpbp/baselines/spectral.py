@@ -1,4 +1,4 @@
-"""The spectral algorithm for latent junction trees [Parikh et al. 2012], the baseline nearest to predictive belief propagation.
+"""The spectral algorithm for latent junction trees [JT], the baseline nearest to predictive belief propagation.
 
 For a separator with inside group O_i and any outside group O_i₋ the tables satisfy the linear equation
 P(O_i₁, O_i₂, O_i₋) = P̃(C_i) ×_{O_i} P(O_i, O_i₋) [JT eq. 21]. One group whose table has the separator's rank determines P̃(C_i);

@@ -18,7 +18,7 @@ SMALLEST = 1e-150
 
 
 class Kernel(ABC):
-    """A positive-definite kernel k(|x − x'| / bandwidth) with k(0) = 1.
+    """A positive-definite kernel ``k(|x − x'| / bandwidth)`` with ``k(0) = 1``.
 
     The kernel of a group of variables is the product of their kernels.
     """

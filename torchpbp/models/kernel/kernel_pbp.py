@@ -109,7 +109,7 @@ class KernelPBP(nn.Module, Learner, Sampling):
         positive: whether messages, which estimate non-negative functions, are clipped at 0. Clipping reduces the variance of
             scores with few rows (pen digits), but the bias does not vanish with more rows: pass False for consistent posteriors.
         root: variables the root clique must contain.
-        fill: completion of missing training values from similar rows (see :mod:`torchpbp.features.completion`): "draw"
+        fill: completion of missing training values from similar rows (see :func:`~torchpbp.features.complete_table`): "draw"
             preserves the spread of the data; "mean" is closer to each single value, which suits classifiers.
         dtype: of messages and operators; solves are always done in float64.
         max_bytes: memory limit of the operators, checked before any allocation.
