@@ -142,7 +142,7 @@ FINAL = {
     "exact/elimination.py:<listcomp>",  # the way of single rows of a network on the CPU
     "exact/queries.py:posterior_of_one",
     "models/likelihood/choice.py:_split",  # weights of the distinct rows, for draws by seed
-    "models/bootstrap.py:replicated_trees",  # counts of the distinct rows, for draws by seed
+    "models/bootstrap.py:trees",  # counts of the distinct rows, for draws by seed
     "neural/mlp.py:__init__",  # Lightning moves the module
     "neural/mlp.py:run",  # Lightning's trainer
     "neural/mlp.py:configure_optimizers",  # before the optimiser has parameters

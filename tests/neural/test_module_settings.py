@@ -26,7 +26,7 @@ OTHERS: dict[str, Any] = {
     "learning_rate": 0.01,
     "weight_decay": 0.5,
     "warmup": 2,
-    "clip": 1e-3,
+    "clip": 1e-6,
     "validation_rows": 40,
     "seed": 3,
 }
