@@ -115,6 +115,24 @@ def test_each_net_of_a_bank_is_a_perceptron_of_its_own_columns() -> None:
         torch.testing.assert_close(bank.raw(inputs)[i], expected)
 
 
+def test_copies_of_a_bank_are_banks_of_their_own() -> None:
+    columns = torch.tensor([[0, 1], [3, 2]])
+    bank = NetBank(columns, [4, 5, 3], torch.Generator().manual_seed(0), (2, 3), torch.float64)
+    inputs = torch.randn(7, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    assert torch.equal(bank.weights[1][0, 0], bank.weights[1][1, 2])  # initial weights are equal
+    with torch.no_grad():
+        for p in bank.parameters():
+            p.copy_(torch.randn_like(p))
+    out = bank.raw(inputs)
+    assert out.shape == (2, 3, 2, 7, 3)
+    single = NetBank(columns, [4, 5, 3], torch.Generator().manual_seed(0), dtype=torch.float64)
+    for c, k in ((0, 1), (1, 2)):
+        with torch.no_grad():
+            for p, q in zip(single.parameters(), bank.parameters(), strict=True):
+                p.copy_(q[c, k])
+        torch.testing.assert_close(out[c, k], single.raw(inputs))
+
+
 def test_rows_needed_for_a_separator() -> None:
     model = mixed_model()
     nets = attached(model)
