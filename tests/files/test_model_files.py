@@ -205,14 +205,6 @@ def test_tensors_that_safetensors_does_not_hold_raise(kind: str, tmp_path: Path)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_model_with_sparse_parameters_raises(tmp_path: Path) -> None:
-    model = copy.deepcopy(fitted("PBP"))
-    model.operators.root.weight = torch.nn.Parameter(model.operators.root.weight.detach().to_sparse())
-    with pytest.raises(CheckpointError, match="was not written: expected dense tensors"):
-        model.save(tmp_path / "model.pt")
-    assert not list(tmp_path.iterdir())
-
-
 # -- plain values ------------------------------------------------------------------------------------------------------
 
 

@@ -76,8 +76,6 @@ def test_folders_without_parquet_files_raise(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="holds no Parquet files"):
         PBP(GRAPH).fit(tmp_path / "empty")
-    with pytest.raises(DataError, match="'/' is the root of the file system"):
-        PBP(GRAPH).fit("/")
 
 
 def test_a_damaged_parquet_file_raises_while_it_is_read(tmp_path: Path) -> None:
