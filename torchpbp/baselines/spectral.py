@@ -253,11 +253,11 @@ class SpectralJunctionTree(Learner, JointQueries):
         """Groups of variables whose joint tables the representation needs."""
         scopes: dict[Group, None] = {}
         for separator in self.plan.separators:
-            below = [v for g in self.plan.targets(separator.node) for v in g]
+            below = [v for g in self.plan.targets[separator.node] for v in g]
             for group in self.choices[separator.node]:
                 scopes[(*separator.core, *group)] = None
                 scopes[(*below, *group)] = None
-        scopes[tuple(v for g in self.plan.targets(0) for v in g)] = None
+        scopes[tuple(v for g in self.plan.targets[0] for v in g)] = None
         return list(scopes)
 
     def representation(self, moments: TableMoments) -> tuple[OperatorTree, list[Tensor]]:
@@ -285,7 +285,7 @@ class SpectralJunctionTree(Learner, JointQueries):
         def triples(node: int, groups: Sequence[Group]) -> Tensor:
             """P(O_i₁, O_i₂, O_i₋) with the children's modes projected; the states of a leaf are not projected [JT eq. 24]."""
             features = None if tree.leaf_observables[node] else [projections[c] for c in tree.children[node]]
-            return moments.third(plan.targets(node), features, groups)
+            return moments.third(plan.targets[node], features, groups)
 
         below = {n: triples(n, self.choices[n]) for n in pairs}
         operators: dict[int, Tensor] = {}

@@ -98,6 +98,7 @@ class Column(NamedTuple):
         content: (rows, …) tensor, array of numbers, labels or objects.
         domain: domain of the variable.
         labels: labels of its states; None if label and state are the same number.
+        shape: of the variable's values, () for states and numbers.
         first: number of its first row, for errors.
         seen: (rows,) booleans of vectors or images, false where the value is missing; None: missing values are NaN or None.
     """
@@ -106,6 +107,7 @@ class Column(NamedTuple):
     content: Tensor | np.ndarray
     domain: Domain
     labels: Sequence[Any] | None = None
+    shape: tuple[int, ...] = ()
     first: int = 0
     seen: Tensor | None = None
 
@@ -133,9 +135,11 @@ class Column(NamedTuple):
         content: Tensor | np.ndarray
         if isinstance(value, Tensor):
             content = dense_tensor(where, value)
+        elif type(value) is np.ndarray and value.dtype.kind in "biuf":
+            content = value
         else:
             single = single and not is_series(value)  # a Series has rows
-            content = _content(where, value, domain, labels)
+            content = _content(where, value, domain, labels, shape)
         if shape and content.shape[1:] != shape:
             content = _unusual(where, content, shape, single)
         elif single and content.ndim == 0:
@@ -147,7 +151,7 @@ class Column(NamedTuple):
             )
         if labels is not None and is_code_range(labels):
             labels = None
-        return cls(where, content, domain, labels, first, seen)
+        return cls(where, content, domain, labels, shape, first, seen)
 
     @property
     def rows(self) -> int:
@@ -156,7 +160,7 @@ class Column(NamedTuple):
 
     def require_one_dimension(self) -> None:
         """Raise a ShapeError unless each row has one state or number."""
-        if not shape_of(self.domain) and self.content.ndim != 1:
+        if not self.shape and self.content.ndim != 1:
             raise _wrong_shape(self.where, self.content, self.domain)
 
     def part(self, rows: slice) -> Column:
@@ -171,9 +175,9 @@ class Column(NamedTuple):
             shared: allow a read-only tensor that shares memory with the column.
         """
         content, labels = self.content, self.labels
-        if shape_of(self.domain):
+        if self.shape:
             if isinstance(content, np.ndarray) and content.dtype == object and content.ndim == 1:
-                content = _stacked(self.where, content, shape_of(self.domain), self.first)
+                content = _stacked(self.where, content, self.shape, self.first)
             return floating(as_tensor(self.where, content))
         if isinstance(content, Tensor):
             return content
@@ -212,7 +216,7 @@ class Column(NamedTuple):
             DataError: values that are infinite, too large or outside the range; missing values, unless allowed.
         """
         finite = ("a finite number", "Drop such rows.")
-        if shape_of(self.domain):
+        if self.shape:
             finite = ("finite numbers", "Make the whole value NaN, drop such rows, or scale the column.")
         values = self._checked_values(values, *finite, LARGEST)
         absent = ~observed(values)
@@ -296,12 +300,14 @@ def _seen(where: str, marks: Any) -> Tensor:
     return seen.reshape(1) if seen.ndim == 0 else seen
 
 
-def _content(where: str, value: Any, domain: Domain, labels: Sequence[Any] | None) -> Tensor | np.ndarray:
+def _content(
+    where: str, value: Any, domain: Domain, labels: Sequence[Any] | None, shape: tuple[int, ...]
+) -> Tensor | np.ndarray:
     """A list, Series, array or other array-like object as an array, or a tensor of states or of stacked tensors."""
     value = value.array if is_series(value) else value
-    if is_categorical(value) and isinstance(domain, int) and labels is not None:
-        return torch.from_numpy(states_from_categories(where, value, labels))
     if is_categorical(value):
+        if isinstance(domain, int) and labels is not None:
+            return torch.from_numpy(states_from_categories(where, value, labels))
         if isinstance(domain, int) and not pd.api.types.is_integer_dtype(value.categories.dtype):
             raise DataError(
                 f"{where} has category labels, but the model was fitted on plain states. Pass column.cat.codes."
@@ -310,7 +316,7 @@ def _content(where: str, value: Any, domain: Domain, labels: Sequence[Any] | Non
     several = isinstance(value, list | tuple) and len(value) > 0
     if several and all(isinstance(row, Tensor) for row in value) and len({row.shape for row in value}) == 1:
         return torch.stack([dense_tensor(where, row) for row in value])  # numpy would detach gradients
-    if not (several and shape_of(domain)):
+    if not (several and shape):
         return as_array(where, value, expected_of(domain))
     if not any(isinstance(row, Tensor | np.ma.MaskedArray) for row in value):  # numpy would drop gradients and masks
         try:
@@ -613,7 +619,7 @@ class ColumnReader:
             raise ShapeError(
                 f"{where}columns have different lengths: {lengths}. Give each column the same number of rows."
             )
-        single = {v: c.content for v, c in columns.items() if not shape_of(c.domain)}
+        single = {v: c.content for v, c in columns.items() if not c.shape}
         if single:
             _require_one_device(single, where)
         return columns

@@ -98,7 +98,7 @@ class PredictedStage1(CompressedStage1):
 
     def products(self, messages: Mapping[int, Message]) -> tuple[Tensor, list[PredictedProducts]]:
         plan, nodes = self.plan, range(len(self.plan.tree))
-        ((root, _),) = self.moments.below([[(plan.targets(0), compressions(plan, messages, 0), ())]])
+        ((root, _),) = self.moments.below([[(plan.targets[0], compressions(plan, messages, 0), ())]])
         responses = [product_regression(plan, self.moments, messages, n) for n in nodes[1:]]
         # Stage 2 needs predictions of y only along those of θ. The instrument is projected first, because y can be large.
         factors = [torch.linalg.qr(messages[n].predicted.mT) for n in nodes[1:]]
@@ -118,7 +118,7 @@ class PredictedStage1(CompressedStage1):
 
 def product_regression(plan: Plan, moments: Moments, messages: Mapping[int, Message], node: int) -> Regression:
     """Regression S1B of a separator: product of the children's compressed features, or the features of a leaf."""
-    groups, matrices = plan.targets(node), compressions(plan, messages, node)
+    groups, matrices = plan.targets[node], compressions(plan, messages, node)
     if matrices is None:
         device = messages[node].features.device
         matrices = [torch.eye(moments.dim(g), dtype=torch.float64, device=device) for g in groups]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Hashable, Mapping
 
@@ -23,11 +24,11 @@ class Ridge(Regressor):
 
     def required_tables(self, plan: Plan) -> list[Group]:
         tables = {tuple(dict.fromkeys((*a, *b))): None for a, b in self.required_pairs(plan)}
+        below = [[v for group in groups for v in group] for groups in plan.targets]
         for separator in plan.separators:
-            below = [v for g in plan.targets(separator.node) for v in g]
             for group in separator.instrument:
-                tables[(*below, *group)] = None
-        tables[tuple(v for g in plan.targets(0) for v in g)] = None
+                tables[(*below[separator.node], *group)] = None
+        tables[tuple(below[0])] = None
         return list(tables)
 
     def required_pairs(self, plan: Plan) -> list[tuple[Group, Group]]:
@@ -42,7 +43,7 @@ class Ridge(Regressor):
         return list(pairs)
 
     def required_separators(self, plan: Plan) -> list[tuple[SeparatorPlan, list[Group]]]:
-        return [(s, plan.targets(s.node)) for s in plan.separators]
+        return list(zip(plan.separators, plan.targets[1:], strict=True))
 
     def learn(self, plan: Plan, moments: Moments, rows: TrainingRows | None, penalties: Penalties) -> Stage1:
         return LinearStage1(plan, moments)
@@ -64,12 +65,14 @@ class LinearStage1(CompressedStage1):
 
     def cores(self) -> list[PredictedCores]:
         moments, result = self.moments, []
+        plans = {s.node: s for s in self.plan.separators}
+        dims, near_dims = moments.dims, moments.near_dims
         shapes: dict[int, tuple[int, ...]] = {
-            s.node: (moments.dim(s.core), sum(moments.near_dim(g) for g in s.instrument), s.rank)
-            for s in self.plan.separators
+            n: (group_dim(s.core, dims), sum(group_dim(g, near_dims) for g in s.instrument), s.rank)
+            for n, s in plans.items()
         }
         for nodes in equal_shapes(shapes):
-            covariances = moments.separators([self.plan[n] for n in nodes])
+            covariances = moments.separators([plans[n] for n in nodes])
             scale, whitener = covariances.scale.unsqueeze(-2), covariances.whitener
             constant = apply_whitener(whitener, covariances.core_mean.unsqueeze(-1))
             result.append(
@@ -88,9 +91,10 @@ class LinearStage1(CompressedStage1):
         return result
 
     def products(self, messages: Mapping[int, Message]) -> tuple[Tensor, list[PredictedProducts]]:
+        instruments = [(), *(s.instrument for s in self.plan.separators)]
         questions: dict[int, Question] = {
-            n: (self.plan.targets(n), compressions(self.plan, messages, n), self.plan[n].instrument if n else ())
-            for n in range(len(self.plan.tree))
+            n: (groups, compressions(self.plan, messages, n), instruments[n])
+            for n, groups in enumerate(self.plan.targets)
         }
         shapes = {n: self._shape(questions[n], messages[n]) for n in messages}
         groups = [[0], *equal_shapes(shapes)]
@@ -109,7 +113,7 @@ class LinearStage1(CompressedStage1):
     def _shape(self, question: Question, message: Message) -> tuple[Hashable, ...]:
         below, features, _ = question
         return (
-            tuple(self.moments.dim(g) for g in below),
+            tuple(group_dim(g, self.moments.dims) for g in below),
             None if features is None else tuple(f.shape for f in features),
             message.predictor.shape,
             message.predicted.shape,
@@ -121,6 +125,11 @@ def compressions(plan: Plan, messages: Mapping[int, Message], node: int) -> list
     if plan.tree.leaf_observables[node]:
         return None
     return [messages[c].features for c in plan.tree.children[node]]
+
+
+def group_dim(group: Group, dims: Mapping[str, int]) -> int:
+    """Dimensions of the product features of a group."""
+    return math.prod([dims[v] for v in group])
 
 
 def equal_shapes(shapes: Mapping[int, Hashable]) -> list[list[int]]:

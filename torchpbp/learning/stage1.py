@@ -161,7 +161,7 @@ class RowRegressor(Regressor):
 
     def required_tables(self, plan: Plan) -> list[Group]:
         tables = dict.fromkeys(g for s in plan.separators for g in (s.core, *s.instrument))
-        below = (tuple(v for g in plan.targets(n) for v in g) for n in range(len(plan.tree)))
+        below = (tuple(v for g in plan.targets[n] for v in g) for n in range(len(plan.tree)))
         return list(tables | dict.fromkeys(below))
 
     def required_pairs(self, plan: Plan) -> list[tuple[Group, Group]]:

@@ -57,7 +57,7 @@ class FeatureMoments(Moments):
         self._like = torch.empty(0, dtype=torch.float64, device=device)
         self._maps, self._batches, self._kappa, self._weight = dict(maps), batches, whitening, weight
         self._missing_features = dict(missing_features or {})
-        self.dims = {v: m.dim for v, m in maps.items()}
+        self.dims = self.near_dims = {v: m.dim for v, m in maps.items()}
         self._below: dict[tuple[Sequence[Group], Sequence[Group]], Needed] = {}
         self._inside: dict[tuple[int, Group, Sequence[Group]], Needed] = {}
         wanted: dict[tuple[Needed, Group, Group], None] = {}

@@ -45,10 +45,12 @@ class Moments(ABC):
 
     Attributes:
         dims: feature dimensions of each variable.
+        near_dims: feature dimensions of each variable in instruments.
         rows: number of rows in the moments.
     """
 
     dims: Mapping[str, int]
+    near_dims: Mapping[str, int]
     rows: float
 
     def dim(self, group: Group) -> int:
@@ -70,10 +72,6 @@ class Moments(ABC):
     @abstractmethod
     def whitener(self, group: Group) -> Tensor:
         """Factors (dim,) or a matrix (dim, dim) that give features unit second moment."""
-
-    def near_dim(self, group: Group) -> int:
-        """Dimensions of a group's features as part of an instrument."""
-        return self.dim(group)
 
     @abstractmethod
     def separators(self, plans: Sequence[SeparatorPlan]) -> SeparatorMoments:

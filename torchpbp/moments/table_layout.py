@@ -28,6 +28,9 @@ class TableLayout:
     Args:
         scopes: groups of variables to count jointly.
         states: number of states of each variable, in the order of the data.
+
+    Attributes:
+        cells: number of cells of all tables.
     """
 
     def __init__(self, scopes: Iterable[Scope], states: Mapping[str, int]) -> None:
@@ -44,6 +47,7 @@ class TableLayout:
         self.offsets = [0]
         for size in sizes:
             self.offsets.append(self.offsets[-1] + size)
+        self.cells = self.offsets[-1]
         self._members = [frozenset(s) for s in self.scopes]
         self._steps: dict[int, dict[str, tuple[int, int]]] = {}
         self._index = {m: i for i, m in enumerate(self._members)}
@@ -59,11 +63,6 @@ class TableLayout:
         """The cached layout of tables in which a missing value of the incomplete variables is an additional last state."""
         wider = frozenset(incomplete)
         return _cached(tuple(tuple(s) for s in scopes), tuple((v, n + (v in wider)) for v, n in states.items()))
-
-    @property
-    def cells(self) -> int:
-        """Number of cells of all tables."""
-        return self.offsets[-1]
 
     @cached_property
     def covers(self) -> list[tuple[Scope, list[int]]]:

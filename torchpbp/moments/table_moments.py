@@ -33,7 +33,7 @@ class TableMoments(Moments):
 
     def __init__(self, tables: JointTables) -> None:
         self.tables = tables
-        self.dims = tables.states
+        self.dims, self.near_dims = tables.states, tables.layout.states
         self.rows = tables.rows
         self._sizes = tuple(self.dims.values())
         self._cross: dict[tuple[Group, Group], Tensor] = {}
@@ -77,9 +77,6 @@ class TableMoments(Moments):
         pairs = list(zip(raw, small, strict=True))
         return contract([table, *features], [(*raw, "rest"), *pairs], (*small, "rest"))
 
-    def near_dim(self, group: Group) -> int:
-        return math.prod(self.tables.layout.states[v] for v in group)
-
     def separators(self, plans: Sequence[SeparatorPlan]) -> SeparatorMoments:
         key = self._sizes, tuple(plans)
         read = reading(self.tables.layout, key, lambda cells_of: self._separator_cells(plans, cells_of))
@@ -122,7 +119,7 @@ class TableMoments(Moments):
         states, (first, second) = self.tables.layout.states, (a[0], b[0])
         unions = [tuple(dict.fromkeys((*x, *y))) for x, y in zip(a, b, strict=True)]
         cells = cells_of(unions, [states[v] for v in unions[0]])
-        sizes = len(a), self.near_dim(first), self.near_dim(second)
+        sizes = len(a), *(math.prod(states[v] for v in group) for group in (first, second))
         if len(unions[0]) == len(first) + len(second):
             return cells.reshape(sizes)
         result = np.zeros(sizes, dtype=cells.dtype)
@@ -135,7 +132,7 @@ class TableMoments(Moments):
         wide = self.tables.layout.states
         sizes = [*(self.dims[v] for v in inside[0]), *(wide[v] for v in near[0])]
         cells = cells_of([(*x, *y) for x, y in zip(inside, near, strict=True)], sizes)
-        return cells.reshape(len(inside), -1, self.near_dim(near[0]))
+        return cells.reshape(len(inside), -1, math.prod(wide[v] for v in near[0]))
 
     def below(self, wanted: Sequence[Sequence[Question]]) -> list[tuple[Tensor, Tensor]]:
         return [self._below(questions) for questions in wanted]

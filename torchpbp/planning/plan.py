@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from torchpbp.errors import StructureError
@@ -97,11 +98,14 @@ class Plan:
         """Message sizes of the root's children."""
         return tuple(self[child].rank for child in self.tree.children[0])
 
-    def targets(self, node: int) -> list[Group]:
-        """Groups whose joint features an operator predicts: the children's core groups, or the observables of a leaf."""
-        if self.tree.leaf_observables[node]:
-            return [(v,) for v in self.tree.leaf_observables[node]]
-        return [self[child].core for child in self.tree.children[node]]
+    @cached_property
+    def targets(self) -> list[list[Group]]:
+        """By node, groups whose joint features its operator predicts: the children's core groups, or the observables of a leaf."""
+        leaves, children = self.tree.leaf_observables, self.tree.children
+        return [
+            [(v,) for v in leaf] if leaf else [self[child].core for child in below]
+            for leaf, below in zip(leaves, children, strict=True)
+        ]
 
     def operator_shapes(self, dims: Mapping[str, int]) -> list[tuple[int, ...]]:
         """Shape of each node's operator; entry 0, the root's, is empty.
