@@ -60,7 +60,8 @@ def test_the_chosen_rank_gives_the_number_of_states():
 def test_models_that_cannot_be_refined_raise():
     rows = DiscreteNetwork.random(templates.naive_bayes(4, 2, 3), seed=1).sample(50, seed=0)
     with pytest.raises(
-        StructureError, match="refine: expected discrete variables and one operator tree, got condition='x1'"
+        StructureError,
+        match="refine: expected discrete variables, one operator tree and no nets of leaves, got condition='x1'",
     ):
         PBP(templates.naive_bayes(4, 2, 3), condition="x1").refine(rows)
     mixed = LatentGraph([("h", v) for v in "xyz"], {"h": 2, "x": Continuous(), "y": 2, "z": 2}, ["h"])

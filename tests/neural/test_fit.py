@@ -93,7 +93,7 @@ def test_validation_rows_may_be_passed_with_the_labels_of_the_table() -> None:
     words = dict(enumerate(["no", "yes"]))
     named = [{**part, "y": [words[int(y)] for y in part["y"]]} for part in (table, held)]
     module = small_module(graph).fit(*named, max_steps=5, progress=False)
-    assert int(module.model.rows) == 250
+    assert int(module.model.rows) == 200  # without the validation rows
     with pytest.raises(DataError, match="maybe"):
         small_module(graph).fit(named[0], {**held, "y": ["maybe"] * 50}, max_steps=5)
     with pytest.raises(DataError, match="'y' has labels in the validation rows and numbers in the training rows"):

@@ -21,6 +21,8 @@ from torchpbp.inputs.missing_values import observed
 SMALL_BATCH = 1024
 """Largest batch in which variables are computed together; beyond it, tensors of single variables make better use of the cache."""
 
+LARGEST_SHARE = 0.1
+"""Largest share of the mass of an estimate that its floor may take over all states together."""
 NOISE = 0.05
 """Probability of the evidence, as a share of an estimate's norm, below which means of encoded leaves treat it as noise."""
 
@@ -253,13 +255,18 @@ def as_distribution(estimate: Tensor, floor: float | Tensor, fallback: Tensor | 
 
     Args:
         estimate: (batch, states), any scale.
-        floor: least probability, as a share of the mass: a number, or a positive tensor of shape ().
+        floor: least probability, as a share of the mass: a number, or a positive tensor of shape (). It is reduced for estimates
+            of so many states that together they would take more than :data:`LARGEST_SHARE`.
         fallback: (states,) or (batch, states) distribution to shrink towards; None: no shrinkage, and rows of zeros become
             uniform.
     """
     absolute, tiny = estimate.abs().sum(dim=-1, keepdim=True), torch.finfo(estimate.dtype).tiny
     mass = absolute.clamp(min=tiny)  # smaller ones have no reciprocal
-    least = floor.to(estimate.dtype) if isinstance(floor, Tensor) else (absolute < tiny).to(estimate.dtype) + floor
+    most = LARGEST_SHARE / estimate.shape[-1]
+    if isinstance(floor, Tensor):
+        least = floor.to(estimate.dtype).clamp(max=most)
+    else:
+        least = (absolute < tiny).to(estimate.dtype) + min(floor, most)
     clipped = torch.maximum(estimate * mass.detach().reciprocal(), least)
     clipped = clipped / clipped.sum(dim=-1, keepdim=True)
     if fallback is None:

@@ -284,6 +284,8 @@ def _checked_evidence(
     """Evidence constructed by the caller, checked; the same object unless something is converted."""
     whole().check("Evidence: batch", evidence.batch)
     groups = (evidence.hard, evidence.soft, evidence.real)  # in the order of _kind
+    if twice := evidence.hard.keys() & evidence.soft.keys():
+        raise DataError(f"Evidence on '{min(twice)}': expected states (hard) or weights (soft), got both.")
     parts: tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]] = ({}, {}, {})
     for group, part in zip(groups, parts, strict=True):
         for name, tensor in group.items():

@@ -434,9 +434,9 @@ class MessageNets(InstrumentNets):
 
     def _inside(self, node: int) -> tuple[str, ...]:
         """Observables that are inputs of a message."""
-        core = self.plan[node].core
-        inside = self.plan.tree.inside[node]
-        others = [v for v in self.widths if v in inside and v not in core]
+        core, tree = self.plan[node].core, self.plan.tree
+        others = [v for v in self.widths if v in tree.inside[node] and v not in core]
+        others.sort(key=lambda v: tree.depth[tree.leaf_of[v]])
         return (*core, *others[: max(0, INSIDE_LEAVES - len(core))])
 
     def messages(self, leaves: LeafFeatures, weights: Mapping[int, Tensor] | None = None) -> dict[int, Tensor]:

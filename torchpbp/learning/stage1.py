@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from torchpbp.errors import StructureError
 from torchpbp.learning.compression import Message, PredictedCores, compress_messages
 from torchpbp.learning.message_nets import InstrumentNets
 from torchpbp.moments.moments import Moments
@@ -154,6 +155,31 @@ class Regressor(ABC):
             classes: number of classes of the condition variable; None without one.
         """
         return None
+
+
+class SavedRegressor(Regressor):
+    """The regressor of a model from a file, which holds its name only: answers need none, further fits do.
+
+    Args:
+        name: the regressor as it prints.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def required_tables(self, plan: Plan) -> list[Group]:
+        raise StructureError(
+            f"The model was learned with {self.name} and read from a file, which does not hold the settings of its regressor. Set "
+            f"model.regressor = {self.name.partition('(')[0]}(…) before learning."
+        )
+
+    required_pairs = required_tables  # type: ignore[assignment]
+
+    def learn(self, plan: Plan, moments: Moments, rows: TrainingRows | None, penalties: Penalties) -> Stage1:
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return self.name
 
 
 class RowRegressor(Regressor):

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 ENTRIES = 1 << 22
 """Largest number of counts, weights and answers of the replicates that are solved at once."""
+SAME = 1e-3
+"""Largest relative difference between answers of a model and of a fit to the same rows."""
 MOST = 128
 """Largest number of replicates that are solved at once; more are not faster."""
 
@@ -64,13 +66,20 @@ class Bootstrap:
         net = self.model.operators
         evidence = net.prepare(evidence)
         estimate = self.answers(net.tree, names, evidence)
-        values = torch.cat([self.answers(tree, names, evidence) for tree in self.trees(estimate.numel())])
+        refitted, *values = [self.answers(tree, names, evidence) for tree in self.trees(estimate.numel())]
+        if not bool(((refitted[0] - estimate).abs() <= SAME * (1 + estimate.abs())).all()):
+            warn_caller(
+                "interval: the answers of the model differ from those of a fit to these rows, because its operators were refined, "
+                "trained or learned from other rows. Intervals are those of the fit.",
+                DataWarning,
+            )
         tails = estimate.new_tensor([(1 - level) / 2, (1 + level) / 2])
-        lower, upper = values.quantile(tails, dim=0) if values.numel() else (estimate, estimate)
+        answers = torch.cat(values)
+        lower, upper = answers.quantile(tails, dim=0) if answers.numel() else (estimate, estimate)
         return Interval(estimate, lower, upper)
 
     def trees(self, answers: int) -> Iterator[OperatorTree]:
-        """Operator trees of bootstrap samples, with a leading dimension of replicates.
+        """Operator trees of the rows themselves and of bootstrap samples, with a leading dimension of replicates.
 
         Args:
             answers: number of answers of one replicate.
@@ -79,12 +88,6 @@ class Bootstrap:
         reader = ColumnReader(model.evidence_domains(), model.labels, missing=True, quiet=True, device=model.device)
         codes = torch.cat(list(reader.batches(self.data)), dim=1)
         rows = codes.shape[1]
-        if rows != int(model.rows):
-            warn_caller(
-                f"interval: the model was fitted to {int(model.rows)} rows, and data has {rows}. Intervals are those of a model of "
-                "the latter. Pass the rows that the model was fitted to.",
-                DataWarning,
-            )
         missing = [v for v, column in zip(fitter.states, codes, strict=True) if bool((column < 0).any())]
         tables = JointTables(fitter.required_tables([model.plan]), fitter.states, missing)
         wide = codes.new_tensor(list(fitter.states.values())).unsqueeze(1)
@@ -95,8 +98,9 @@ class Bootstrap:
         step = max(1, min(MOST, ENTRIES // (sum(counting.shape) + answers)))
         generator = np.random.default_rng(self.seed)
         tables.rows = float(rows)
-        for start in range(0, self.replicates, step):
-            weights = generator.multinomial(rows, counts / rows, size=min(step, self.replicates - start))
+        for start in (-1, *range(0, self.replicates, step)):
+            size = min(step, self.replicates - start)
+            weights = counts[None] if start < 0 else generator.multinomial(rows, counts / rows, size=size)
             tables.counts = counting @ torch.from_numpy(weights).to(codes.device, torch.float64).T
             yield fitter.solve(model.plan, tables)[0].tree
 

@@ -50,7 +50,7 @@ from torchpbp.learning.messages import Messages
 from torchpbp.learning.net_fitting import NetFitter
 from torchpbp.learning.rank_selection import RankScore
 from torchpbp.learning.ridge import Ridge
-from torchpbp.learning.stage1 import Regressor, RowRegressor
+from torchpbp.learning.stage1 import Regressor, RowRegressor, SavedRegressor
 from torchpbp.models.bootstrap import Bootstrap
 from torchpbp.models.counts import Counts
 from torchpbp.models.diagnostics import diagnostics_table, random_patterns
@@ -144,7 +144,8 @@ class PBP(nn.Module, JointQueries, Sampling, Counting, Intervals):
             held-out rows while fitting.
         regressor: stage-1 method: :class:`~torchpbp.Ridge` (linear, closed form, the default),
             :class:`~torchpbp.KernelRidge`, :class:`~torchpbp.MLP`, or :class:`~torchpbp.Messages` (more precise on loops,
-            a few times slower). Model files hold the nets of ``MLP``, as ``stage1``, but not the regressor.
+            a few times slower). Model files hold the nets of ``MLP``, as ``stage1``, but of the regressor only its name:
+            to fit a loaded model again, set its ``regressor`` first, unless it is ``Ridge``.
         ridge: penalties (stage 1, stage 2), as a number of pseudo-rows: λ = ridge / rows. If all variables are
             discrete, their features are first scaled to unit variance; otherwise features are not scaled.
         features: kernel map for continuous variables, copied for each; :class:`~torchpbp.features.Nystroem` by default. Or an
@@ -481,8 +482,10 @@ class PBP(nn.Module, JointQueries, Sampling, Counting, Intervals):
         """
         instance(DiscreteNetwork, expected="a DiscreteNetwork").check("network", network)
         theirs = {v: network.states[v] for v in network.graph.observed}
-        if theirs != self.states:
-            raise StructureError(f"The network observes {theirs}, the model {self.states}. They must be the same.")
+        if theirs != self.operators.domains:
+            raise StructureError(
+                f"The network observes {theirs}, the model {self.operators.domains}. They must be the same."
+            )
         if self.settings.rank == "auto":
             raise StructureError("rank='auto' is chosen on held-out rows; give a rank to fit a population.")
         with evaluation_mode(self.encoders, self.stage1):
@@ -554,11 +557,12 @@ class PBP(nn.Module, JointQueries, Sampling, Counting, Intervals):
             DataError: as :meth:`fit`.
         """
         whole(1).check("batch_size", batch_size)
-        state_labels = self.labels or self.graph.labels if labels is None else labels
+        if labels is None:
+            labels = self.labels or self.graph.labels
         if (table := partitioned(data)) is not None:
-            return self._count_partitions(table, batch_size, columns, state_labels)[0]
+            return self._count_partitions(table, batch_size, columns, labels)[0]
         fitter = self._counting_fitter()
-        reader = ColumnReader(self.evidence_domains(), state_labels, missing=True, device=None)
+        reader = ColumnReader(self.evidence_domains(), labels, missing=True, device=None)
         source = open_data(data, reader.states, columns)
 
         def tables() -> Iterator[dict[str, Tensor]]:
@@ -677,14 +681,15 @@ class PBP(nn.Module, JointQueries, Sampling, Counting, Intervals):
             **options: of :class:`~torchpbp.MaximumLikelihood`.
 
         Raises:
-            StructureError: continuous variables, encoders, or ``condition``.
+            StructureError: continuous variables, encoders, nets of leaves, or ``condition``.
         """
         continuous = [v for v, o in self.observables.items() if o.continuous]
-        if self.condition is not None or continuous:
+        if self.condition is not None or continuous or isinstance(self.stage1, MessageNets):
+            found = "continuous variables" if continuous else f"condition={self.condition!r}"
+            found = "nets of leaves" if isinstance(self.stage1, MessageNets) else found
             raise StructureError(
-                "refine: expected discrete variables and one operator tree, got "
-                f"{'continuous variables' if continuous else f'condition={self.condition!r}'}. Encoders and nets "
-                "are trained by PBPModule."
+                f"refine: expected discrete variables, one operator tree and no nets of leaves, got {found}. Encoders and nets are "
+                "trained by PBPModule."
             )
         learned = MaximumLikelihood(directed_graph(self.tree.graph), **options).fit(data)
         fitter = CountFitter(self.observables, None, **{**self._fit_options(), "regressor": Ridge()})
@@ -707,8 +712,8 @@ class PBP(nn.Module, JointQueries, Sampling, Counting, Intervals):
 
     def attach_nets(
         self,
-        hidden: Sequence[int] = (48, 48),
-        instruments: float = 2.0,
+        hidden: Sequence[int] | None = None,
+        instruments: float | None = None,
         seed: int = 0,
         target: str | None = None,
         masking: Masking | None = None,
@@ -716,16 +721,24 @@ class PBP(nn.Module, JointQueries, Sampling, Counting, Intervals):
         """Attach nets of leaves with random weights as stage 1, unless the model has nets already.
 
         Args:
-            hidden: widths of the hidden layers.
-            instruments: dimensions of an instrument per dimension of its message.
+            hidden: widths of the hidden layers, by default (48, 48).
+            instruments: dimensions of an instrument per dimension of its message, by default 2.
             seed: of the initial weights.
             target: a variable whose probabilities are computed by a learned link; None: by clipping.
             masking: shares of hidden leaves in the solve of the operators.
         """
         net = self.operators
-        if not isinstance(self.stage1, MessageNets):
+        if isinstance(self.stage1, MessageNets):
+            nets = self.stage1
+            if hidden not in (None, nets.hidden, list(nets.hidden)) or instruments not in (None, nets.instruments):
+                raise ArgumentError(
+                    f"hidden={hidden}, instruments={instruments}: the model has nets with hidden={list(nets.hidden)} and instruments="
+                    f"{nets.instruments}. Leave these arguments out to train the nets further, or pass a model without nets."
+                )
+        else:
             dims, widths = net.reader.dims(), net.reader.widths()
-            nets = MessageNets(self.plan, dims, widths, hidden, instruments, seed, net.classes)
+            sizes = (48, 48) if hidden is None else hidden, 2.0 if instruments is None else instruments
+            nets = MessageNets(self.plan, dims, widths, *sizes, seed, net.classes)
             self.stage1 = nets.to(self.device)
         if masking is not None:
             self.stage1.masking = masking
@@ -1060,6 +1073,7 @@ class PBP(nn.Module, JointQueries, Sampling, Counting, Intervals):
             "labels": checked_labels(self.labels, self.graph.variables, name),
             "missing": self.missing,
             **pack_nets(self),
+            "regressor": repr(self.regressor),
             "dtype": self.operators.root.weight.dtype,
             "state": state,
             "counts": self.counts.to_dict() if options.counts and self.counts is not None else None,
@@ -1074,7 +1088,8 @@ class PBP(nn.Module, JointQueries, Sampling, Counting, Intervals):
         features = saved_features(graph, content["features"], encoders)
         context = bool(encoders) and bool(content["encoders"]["context"])
         model = cls.__new__(cls)
-        model._configure(graph, settings, Ridge(), features, context, content["dtype"])
+        regressor = Ridge() if content["regressor"] == repr(Ridge()) else SavedRegressor(str(content["regressor"]))
+        model._configure(graph, settings, regressor, features, context, content["dtype"])
         require_sizes(model.encoders, content["encoders"], name)
         resolved = planned = model._planned_graph()
         if content["resolved_graph"] is not None:
@@ -1105,9 +1120,10 @@ def evaluation_mode(*modules: nn.Module | None) -> Iterator[None]:
 
 
 def _note_loaded(model: PBP, _: Any) -> None:
-    """Mark a model as fitted after its operators were loaded by a state dict, such as that of an enclosing network."""
+    """Mark a model as fitted after its operators were loaded by a state dict, and drop results of an earlier fit."""
     if model.operators.planned and not model.operators.root.weight.is_meta:
         model.fitted = model.fitted or bool(model.operators.root.weight.any())
+    model.counts, model.rank_scores, model.bandwidth_scores = None, [], {}
 
 
 def _warn_of_result(result: FitResult, labels: Mapping[str, Sequence[Any]]) -> None:

@@ -34,7 +34,7 @@ MANY_ROWS, INTERVAL, LONG_INTERVAL = 3_000, 100, 250
 GAIN = 1e-3
 """Least relative improvement of the validation loss."""
 PATIENCE = 400
-"""Least number of steps without an improvement before training stops; half of the steps so far if that is more."""
+"""Least number of steps without an improvement before training stops; half of the steps up to the best one if that is more."""
 ROWS_AT_ONCE = 4_096
 """Rows of a batch without gradients."""
 
@@ -91,6 +91,7 @@ class _Rows(LightningDataModule):
         table, reader = read_rows(model, data, labels)
         reader.missing_values.check(stacklevel=5)
         model.labels, model.missing = dict(reader.labels), reader.missing_values.shares
+        self.table = table
         if validation is None:
             one_class = torch.zeros(len(next(iter(table.values()))), dtype=torch.int64)
             held = held_out(one_class if target is None else table[target], seed)
@@ -118,12 +119,9 @@ class _Rows(LightningDataModule):
         return [TableLoader(table, ROWS_AT_ONCE, shuffle=False) for table in self.copies]
 
     def solve_dataloader(self) -> TableLoader:
-        """The training rows during a validation; training and validation rows in the end."""
+        """The training rows during a validation; in the end these and the rows held out of them, but not rows of ``validation=``."""
         assert self.trainer is not None
-        rows = (
-            self.train if self.trainer.validating else {v: torch.cat([x, self.held[v]]) for v, x in self.train.items()}
-        )
-        return TableLoader(rows, ROWS_AT_ONCE, shuffle=False)
+        return TableLoader(self.train if self.trainer.validating else self.table, ROWS_AT_ONCE, shuffle=False)
 
 
 def read_rows(
@@ -179,7 +177,7 @@ def _without(table: Mapping[str, Tensor], leaves: Sequence[str], hidden: Tensor)
 
 
 class BestStep(WeightAverage):
-    """An average of weights that is validated, of which the best is used; training stops some time after it.
+    """Validates a running average of the weights, restores the best one at the end, and stops training some time after it.
 
     The loss is the mean of those of all validation loaders.
 
@@ -202,7 +200,7 @@ class BestStep(WeightAverage):
         step, loss = trainer.global_step, sum(losses) / len(losses)
         line = {"step": step, "loss": loss}
         self.history.append({**line, "accuracy": accuracies[0]} if accuracies else line)  # of the rows as they are
-        if loss < (1 - GAIN) * self.loss:
+        if loss < (self.loss - GAIN * abs(self.loss) if math.isfinite(self.loss) else math.inf):
             self.loss, self.step = loss, step
             self.state = {name: x.clone() for name, x in pl_module.model.state_dict().items()}
         elif step - self.step >= max(PATIENCE, self.step / 2):

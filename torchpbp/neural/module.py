@@ -31,6 +31,7 @@ from torchpbp.settings import (
     flag,
     instance,
     non_negative,
+    optional,
     positive,
     setting,
     several,
@@ -49,10 +50,10 @@ class ModuleSettings(Settings):
     hide: float = setting(0.8, between(0.0, 1.0))
     most_hidden: float = setting(0.75, between(0.0, 1.0))
     support: float = setting(0.6, between(0.0, 1.0))
-    hidden: tuple[int, ...] = setting(
-        (48, 48), several(whole(1), expected="a list with the width of each hidden layer")
+    hidden: tuple[int, ...] | None = setting(
+        None, optional(several(whole(1), expected="a list with the width of each hidden layer"))
     )
-    instruments: float = setting(2.0, positive())
+    instruments: float | None = setting(None, optional(positive()))
     residual: bool = setting(True, flag())
     link: bool = setting(True, flag())
     gradient: Literal["solve", "stopped"] = setting("solve", choice("solve", "stopped"))
@@ -85,8 +86,8 @@ class PBPModule(LightningModule):
         hide: share of the rows with hidden leaves, which train encoders and readout on missing values.
         most_hidden: largest share of hidden leaves in such a row; the number of hidden leaves is uniform from one to this.
         support: share of the rows of a batch that form the support.
-        hidden: widths of the hidden layers of the separators' nets.
-        instruments: dimensions of an instrument per dimension of its message.
+        hidden: widths of the hidden layers of the separators' nets, by default (48, 48); of a model with nets, theirs.
+        instruments: dimensions of an instrument per dimension of its message, by default 2; of a model with nets, theirs.
         residual: add a learned residual to the evidence of encoded leaves.
         link: compute probabilities of the target by a learned link (:class:`~torchpbp.inference.readout.Readout`) instead of
             by clipping.
@@ -124,8 +125,8 @@ class PBPModule(LightningModule):
         hide: float = 0.8,
         most_hidden: float = 0.75,
         support: float = 0.6,
-        hidden: Sequence[int] = (48, 48),
-        instruments: float = 2.0,
+        hidden: Sequence[int] | None = None,
+        instruments: float | None = None,
         residual: bool = True,
         link: bool = True,
         gradient: Literal["solve", "stopped"] = "solve",
