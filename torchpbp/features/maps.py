@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import torch
@@ -70,6 +71,12 @@ class OneHot(FeatureMap):
 
     def missing(self) -> Tensor:
         return torch.ones(self.dim, dtype=torch.float64, device="cpu")
+
+
+@cache
+def one_hot(states: int) -> OneHot:
+    """The map of a number of states; it has no state, so variables share it."""
+    return OneHot(states)
 
 
 class KernelMap(FeatureMap):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from torchpbp.errors import QueryError
 from torchpbp.features.encoded import EncodedMap
-from torchpbp.features.maps import FeatureMap, KernelMap, Nystroem, OneHot
+from torchpbp.features.maps import FeatureMap, KernelMap, Nystroem, one_hot
 from torchpbp.graph.latent_graph import Continuous, Domain
 from torchpbp.grouping import grouped
 from torchpbp.inference.density import GRID, Density, LeafPosterior, grid_density
@@ -355,5 +355,5 @@ def prepare(observables: Mapping[str, Observable], evidence: Evidence, like: Ten
 def make_map(domain: Domain, kernel_map: KernelMap | None) -> FeatureMap:
     """One-hot features for a discrete variable, a copy of ``kernel_map`` for a continuous one."""
     if isinstance(domain, int):
-        return OneHot(domain)
+        return one_hot(domain)
     return copy.deepcopy(kernel_map) if kernel_map is not None else Nystroem()

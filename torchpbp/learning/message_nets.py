@@ -108,6 +108,10 @@ class NetBank(nn.Module):
         # Rows come last, so that the inputs of a network are complete lines, which all of its copies share.
         lines = inputs.to(self.weights[0]).T.contiguous().index_select(0, self.columns.reshape(-1))
         h, batch, right = lines.reshape(nets, left, rows), nets, left
+        if not self.copies:
+            for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+                h = torch.baddbmm(bias.mT, weight.mT, torch.nn.functional.gelu(h) if i else h)
+            return h.mT
         for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             if i:
                 h, batch = torch.nn.functional.gelu(h).reshape(nets * copies, right, rows), nets * copies
