@@ -34,7 +34,7 @@ SHOWN_SEPARATORS = 20
 
 
 class SeparatorOperator(nn.Module):
-    """W of an inner separator, or Ψ of a leaf: predicts the children's messages or the leaf's features from the message.
+    """The operator of a separator: predicts the children's messages or the leaf's features from the message.
 
     Args:
         shape: (rank, children's ranks…) or, at a leaf, (rank, states of its observables…).
@@ -251,11 +251,11 @@ class OperatorNet(nn.Module):
     # -- answers about prepared evidence -------------------------------------------------------------------------
 
     def forward(self, evidence: Evidence) -> dict[str, Tensor]:
-        """Distributions of all discrete variables without states in the evidence: name -> (batch, states)."""
+        """Distributions of all discrete variables that the evidence does not name by states: name -> (batch, states)."""
         return self.distributions(self.estimates(evidence, self.open_variables(evidence), every_leaf=True), evidence)
 
     def open_variables(self, evidence: Evidence) -> list[str]:
-        """Discrete variables without states in the evidence, only the target with a context encoder; warns if there are none."""
+        """Discrete variables that the evidence does not name by states, not even in some rows; with a context encoder only the target. Warns if there are none."""
         names = [v for v in self.observables if v not in self._continuous and v not in evidence.hard]
         if self.context:
             names = [v for v in names if v == self.target]

@@ -117,7 +117,7 @@ class OperatorTree:
         operators: per node (index 0 unused) a tensor with modes (message, children's messages…) or, at a leaf, (message,
             features of the leaf's observables…); with classes or replicates, these have a leading dimension.
         root: tensor with one mode per child of the root.
-        condition: the class variable, an operator tree of each of whose classes is mixed; None for no mixture.
+        condition: the variable over whose classes the trees are mixed; None for no mixture.
         prior: (classes,) probabilities of the classes.
         schedule: order of message passing; computed from the operators' shapes by default.
     """
@@ -248,7 +248,7 @@ class OperatorTree:
         if self.condition is None:
             upward = self.upward(evidence, leaves)
             return self._leaf_tables(upward, self._downward(upward, leaves))
-        weights, result = self._possible(evidence), {}
+        weights, result = self._usable_weights(evidence), {}
         for leaf, (table, log_scale) in self.scaled_estimates(evidence, leaves).items():
             factors, _ = _common_scale(weights, log_scale.mT)
             result[leaf] = torch.einsum("nc,cn...->n...", factors, table)
@@ -367,7 +367,7 @@ class OperatorTree:
         assert self.condition is not None
         return evidence.weights(self.condition, self.classes, self.root.dtype, self.root.device)
 
-    def _possible(self, evidence: Evidence) -> Tensor:
+    def _usable_weights(self, evidence: Evidence) -> Tensor:
         """:meth:`class_weights`, without P(class) in rows whose evidence allows only classes of probability 0."""
         weights, in_evidence = self.class_weights(evidence), self._class_evidence(evidence)
         if in_evidence is None:

@@ -82,14 +82,14 @@ class Fitter(ABC):
     Attributes:
         device: of the rows that :meth:`fit` reads; None: rows stay on their device.
         narrow: whether states are read in the smallest integer dtype.
-        passes: reason for several passes over the rows, which begins an error for one-way iterators; empty if one pass
-            suffices.
+        several_passes: the reason for several passes over the rows, which begins the error about one-way iterators; empty if one
+            pass suffices.
         largest_batch: most rows of a table at once; None: no limit.
     """
 
     device: torch.device | None
     narrow = False
-    passes = ""
+    several_passes = ""
     largest_batch: int | None = None
 
     @abstractmethod
@@ -275,7 +275,7 @@ class RowFitter(TwoStageFitter):
         super().__init__(*args, **options)
         self.device = self.solve_device
         self.discrete = len(self.states) == len(self.observables)
-        self.passes = "" if self.discrete else "Continuous variables need several passes over the data"
+        self.several_passes = "" if self.discrete else "Continuous variables need several passes over the data"
         self._thinned: ThinnedRows | None = None  # training values of the feature maps
 
     def fit(self, tables: Tables, plans: Mapping[int, Plan]) -> FitResult:

@@ -441,9 +441,9 @@ class PBP(nn.Module, JointQueries, Sampling, Counting, Intervals):
         labels = (self.labels if trained else {}) or self.graph.labels
         reader = ColumnReader(self.evidence_domains(), labels, missing=True, device=fitter.device)
         source = open_data(data, reader.states, columns)
-        if fitter.passes and not source.reopenable:
+        if fitter.several_passes and not source.reopenable:
             raise DataError(
-                f"{fitter.passes}, but it is a one-way iterator. Pass a table, a list of mini-batches, a file or a DataLoader."
+                f"{fitter.several_passes}, but it is a one-way iterator. Pass a table, a list of mini-batches, a file or a DataLoader."
             )
         batch_size = min(batch_size, fitter.largest_batch or batch_size)
         missing: MissingValues | None = None
