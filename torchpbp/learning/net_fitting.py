@@ -84,7 +84,7 @@ class NetFitter(Fitter):
         shrinkage: number of pseudo-rows from the pooled distribution added to each class.
     """
 
-    passes = "A model with nets needs several passes over the data"
+    several_passes = "A model with nets needs several passes over the data"
     largest_batch = 4096
 
     def __init__(
