@@ -31,7 +31,7 @@ def trained(
     With ``frozen``, encoders and nets stay random, and only ridges and link are trained.
     """
     graph, table = make(2000, 1)
-    module = PBPModule(model(graph), hidden=[16], learning_rate=0.01, **options)
+    module = PBPModule(model(graph), hidden=[16], learning_rate=0.01, warmup=10, **options)
     if frozen:
         for part in (module.model.encoders, module.model.nets.messages_, module.model.nets.instruments_):
             if part is not None:
