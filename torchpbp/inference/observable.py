@@ -293,7 +293,7 @@ def distributions(
     # Compilers fuse these operations, and compiled programs take batches of any size.
     if not torch.compiler.is_compiling() and evidence.batch <= SMALL_BATCH:
         together = [v for v in estimates if v not in evidence.soft]
-        for names in grouped(together, lambda v: observables[v].map.dim).values():
+        for names in grouped(together, lambda v: estimates[v].shape[-1]).values():
             # rows remain last in memory, which is several times faster
             stacked = torch.stack([estimates[v].mT for v in names]).mT
             marginals = torch.stack([observables[v].marginal for v in names]).to(stacked).unsqueeze(1)

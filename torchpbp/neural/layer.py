@@ -65,9 +65,10 @@ class PBPLayer(nn.Module):
             name -> (batch, states). A variable with weights is included: its posterior combines the weights with the
             evidence of all other variables.
         """
-        with full_precision(self.model.device):
-            prepared, invalid = self._prepared(evidence)
-            return _nan_where(invalid, self.model.operators(prepared))
+        net = self.model.operators
+        with full_precision(net.device):
+            checked, invalid = self.read_evidence(evidence)
+            return _nan_where(invalid, net(net.prepare(checked)))
 
     def estimates(self, evidence: Mapping[str, Tensor], variables: Sequence[str] | None = None) -> dict[str, Tensor]:
         """Estimates before :meth:`forward` clips them: possibly negative, up to a positive factor per row.
@@ -85,8 +86,8 @@ class PBPLayer(nn.Module):
         Returns:
             name -> (batch, states), NaN in invalid rows.
         """
-        with full_precision(self.model.device):
-            net = self.model.operators
+        net = self.model.operators
+        with full_precision(net.device):
             prepared, invalid = self._prepared(evidence, signed=True)
             if variables is None:
                 return _nan_where(invalid, net.estimates(prepared, net.open_variables(prepared), every_leaf=True))
@@ -133,7 +134,6 @@ class PBPLayer(nn.Module):
 
     def read_evidence(self, evidence: Mapping[str, Tensor], signed: bool = False) -> tuple[Evidence, Tensor]:
         """Evidence without invalid entries, and (batch,) flags of the invalid rows; (1,) flags without evidence."""
-        self.model.require_fitted()
         net = self.model.operators
         return read_layer_evidence(evidence, net.domains, net.root.weight.dtype, net.device, signed)
 
