@@ -87,3 +87,18 @@ def test_the_nets_of_a_loaded_model_answer(tmp_path: Path) -> None:
     loaded = torchpbp.load(tmp_path / "model.pt")
     for name, message in model.predicted_messages({"a1": [0, 1]}).items():
         torch.testing.assert_close(loaded.predicted_messages({"a1": [0, 1]})[name].message, message.message)
+
+
+def test_intervals_of_rows_of_probability_zero_are_those_of_the_model() -> None:
+    graph = LatentGraph([("h", v) for v in "xyz"], {"h": 2, "x": 3, "y": 2, "z": 2}, ["h"])
+    rows = {v: torch.arange(200) // k % 2 for k, v in enumerate("xyz", 1)}  # x = 2 never occurs
+    model = PBP(graph).fit(rows)
+    interval = model.interval(None, {"x": 2}, data=rows, replicates=5)  # without a warning
+    assert float(interval.estimate[0]) == -torch.inf
+
+
+def test_a_population_lacks_no_variable_of_the_model() -> None:
+    wider = LatentGraph([("h", v) for v in "xyc"], {"h": 2, "x": 3, "y": 3, "c": torchpbp.Continuous()}, ["h"])
+    network = DiscreteNetwork.random(LatentGraph([("h", v) for v in "xy"], {"h": 2, "x": 3, "y": 3}, ["h"]), seed=0)
+    with pytest.raises(StructureError, match="They must be the same"):
+        PBP(wider).fit_population(network)

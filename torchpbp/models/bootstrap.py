@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 ENTRIES = 1 << 22
 """Largest number of counts, weights and answers of the replicates that are solved at once."""
 SAME = 1e-3
-"""Largest relative difference between answers of a model and of a fit to the same rows."""
+"""Largest difference, absolute plus relative, between answers of a model and of a fit to the same rows."""
 MOST = 128
 """Largest number of replicates that are solved at once; more are not faster."""
 
@@ -67,7 +67,7 @@ class Bootstrap:
         evidence = net.prepare(evidence)
         estimate = self.answers(net.tree, names, evidence)
         refitted, *values = [self.answers(tree, names, evidence) for tree in self.trees(estimate.numel())]
-        if not bool(((refitted[0] - estimate).abs() <= SAME * (1 + estimate.abs())).all()):
+        if not torch.allclose(refitted[0], estimate, SAME, SAME):
             warn_caller(
                 "interval: the answers of the model differ from those of a fit to these rows, because its operators were refined, "
                 "trained or learned from other rows. Intervals are those of the fit.",
